@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -205,6 +205,12 @@ class Attachment:
         return not self.is_at_work
 
 
+REPORTED_STREAMS_MAX = 512
+"""Streams that are reported of one queue, and as many messages with failed attempts."""
+
+REPORTED_RUNS_MAX = 4096
+"""Runs of sequence numbers that are reported of one queue."""
+
 StreamRuns = tuple[str, int, tuple[tuple[int, int], ...]]  # publisher, hash, runs of sequence numbers
 
 
@@ -273,7 +279,9 @@ class Processed:
         """Attempts that a former consumer reported since the last request, else 0."""
         return self._reported_attempts.pop(identity, 0) if self._reported_attempts else 0
 
-    def of_queue(self, queue: int, *, streams_max: int = 512, runs_max: int = 4096) -> Positions:
+    def of_queue(
+        self, queue: int, *, streams_max: int = REPORTED_STREAMS_MAX, runs_max: int = REPORTED_RUNS_MAX
+    ) -> Positions:
         """The latest positions of one queue, for its next consumer: at most about 100 kB as JSON.
 
         The streams share `runs_max` evenly. A queue has few of them where publishers are few, and each has a run for
@@ -290,9 +298,14 @@ class Processed:
         )
         return Positions(streams, tuple(itertools.islice(attempts, streams_max)))
 
-    def merge(self, positions: Positions) -> None:
-        """Adds the positions that the former consumer of a queue reported."""
+    def merge(self, positions: Positions, *, queues: Collection[int] | None = None) -> None:
+        """Adds positions of messages that were processed before: by an earlier process, or by another member.
+
+        `queues`: only those whose hash has a queue among these (None: all).
+        """
         for publisher, hash_, runs in positions.streams:
+            if queues is not None and hash_ % self._queue_count not in queues:
+                continue
             name = (publisher, hash_)
             stream = self._streams.get(name)
             if stream is None:
@@ -303,6 +316,8 @@ class Processed:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
         for publisher, hash_, seq, count in positions.attempts:
+            if queues is not None and hash_ % self._queue_count not in queues:
+                continue
             _set_bounded(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
 
     def _open(self, name: tuple[str, int]) -> SequenceSet:

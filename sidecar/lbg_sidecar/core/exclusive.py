@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,9 @@ from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import beat_content, description
 from lbg_sidecar.core.takeover import Takeovers
+
+EARLY_MAX = 64
+"""Messages of type `knowledge` that are kept until the change is announced: at most 100 kB each."""
 
 
 class MessageHandler:
@@ -52,6 +56,8 @@ class MessageHandler:
         self._holddown = holddown
         self._processed = processed
         self._live: frozenset[int] = frozenset()
+        self._queues_change = False
+        self._early: deque[Knowledge] = deque(maxlen=EARLY_MAX)
 
     def message(self, message: Message, now: float) -> None:
         self._effects.extend(self._roster.receive(message, now))
@@ -63,10 +69,11 @@ class MessageHandler:
             case Beat():
                 self._watchdog.heartbeat_received(message, now)
             case Handover():
-                self._processed.merge(message.positions)
-                self._takeovers.handover_received(message, now)
-            case Knowledge(positions=positions):
-                self._processed.merge(positions)
+                if self._takeovers.is_expected(message):
+                    self._processed.merge(message.positions, queues=(message.queue,))
+                    self._takeovers.handover_received(message, now)
+            case Knowledge():
+                self._knowledge_received(message)
             case Repartition():
                 self._repartition(message)
             case _:
@@ -93,14 +100,34 @@ class MessageHandler:
         if me is None:
             return
         if message.done:
+            self._queues_change = False
+            self._early.clear()
             if message.queues != count:
                 # Nothing is in flight now, so joining again with other queues repeats nothing.
                 self._effects.append(Reconnect(f"the group has {message.queues} queues, and had {count}"))
             return
+        self._queues_change = True
+        for knowledge in self._early:
+            self._believe(knowledge)
+        self._early.clear()
         for queue in range(count):
             positions = self._processed.of_queue(queue)
             if positions.streams:
                 self._effects.append(Post(Knowledge(me, positions)))
+
+    def _knowledge_received(self, knowledge: Knowledge) -> None:
+        """Members send it when the number of queues is about to change: at another time nothing of it is believed.
+        It may arrive before the announcement of the change, which has another sender."""
+        if self._queues_change:
+            self._believe(knowledge)
+        else:
+            self._early.append(knowledge)
+
+    def _believe(self, knowledge: Knowledge) -> None:
+        """A live member is believed about the queues that it served."""
+        peer = self._roster.peers.get(knowledge.sender.index)
+        if peer is not None and peer.identity == knowledge.sender:
+            self._processed.merge(knowledge.positions, queues=peer.served)
 
     def _announced(self, move: Move, now: float) -> None:
         me = self._roster.me

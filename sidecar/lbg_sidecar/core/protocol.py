@@ -13,7 +13,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_sidecar.core.delivery import Positions
+from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
 from lbg_sidecar.errors import MessageError
 
 
@@ -271,14 +271,20 @@ def _encode_positions(positions: Positions) -> dict[str, Any]:
 
 
 def _decode_positions(fields: dict[str, Any]) -> Positions:
+    streams, attempts = fields["streams"], fields["attempts"]
+    run_count = sum(len(runs) for _, _, runs in streams)
+    if max(len(streams), len(attempts)) > REPORTED_STREAMS_MAX or run_count > REPORTED_RUNS_MAX:
+        raise MessageError(
+            f"not a member's message: {len(streams)} streams with {run_count} runs and {len(attempts)} attempts"
+        )
     return Positions(
         tuple(
             (str(publisher), _number(hash_), tuple((_number(a), _number(b)) for a, b in runs))
-            for publisher, hash_, runs in fields["streams"]
+            for publisher, hash_, runs in streams
         ),
         tuple(
             (str(publisher), _number(hash_), _number(seq), _number(count))
-            for publisher, hash_, seq, count in fields["attempts"]
+            for publisher, hash_, seq, count in attempts
         ),
     )
 

@@ -82,6 +82,7 @@ class Peer:
     handing_over: set[int] = field(
         default_factory=set
     )  # queues of which it announced a move, until its next heartbeat
+    served: set[int] = field(default_factory=set)  # queues of which it reported to be the active consumer
     reported_at: float = float("-inf")  # when it last reported its state
 
     def claims(self, queue: int) -> bool:
@@ -276,6 +277,7 @@ class Roster:
         peer.queues = {state.queue: state for state in content.queues}
         for state in content.queues:
             if state.active:
+                peer.served.add(state.queue)
                 self._left_behind.pop(state.queue, None)
         peer.handing_over.clear()
         peer.reported_at = now

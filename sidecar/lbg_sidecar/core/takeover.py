@@ -64,6 +64,7 @@ class Takeovers:
         self._effects = effects
         self._incoming: dict[int, IncomingQueue] = {}
         self._waiting: dict[int, Waiting] = {}
+        self._announced_moves: dict[int, tuple[int, str]] = {}  # the latest to this member, by queue
 
     def announced(self, move: Move, now: float) -> None:
         """The active member of a queue announces to hand it over to us."""
@@ -73,6 +74,14 @@ class Takeovers:
         self._incoming[move.queue] = IncomingQueue(
             move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=has_left
         )
+        self._announced_moves[move.queue] = (move.sender.index, move.move)
+
+    def is_expected(self, handover: Handover) -> bool:
+        """True if its sender announced this move of the queue to this member, however long ago.
+
+        The announcement was sent before, over the same channel and so into the same mailbox.
+        """
+        return self._announced_moves.get(handover.queue) == (handover.sender.index, handover.move)
 
     def handover_received(self, handover: Handover, now: float) -> None:
         """It has released the queue; the positions that it sent are merged already."""
@@ -121,6 +130,7 @@ class Takeovers:
     def disconnected(self) -> None:
         self._incoming.clear()
         self._waiting.clear()
+        self._announced_moves.clear()
 
     def _suspects(self, queue: int, former: int | None) -> list[int]:
         """Members that reported to be active, and the primary: they may be gone."""

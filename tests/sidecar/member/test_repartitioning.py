@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from lbg_broker.admin.repartition import repartition_announced, repartition_done
 from lbg_broker.group import Names
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
@@ -12,13 +14,35 @@ from lbg_sidecar.core.delivery import Attachment, Positions
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import Identity, Knowledge, Message, Repartition, decode
+from lbg_sidecar.core.protocol import (
+    Beat,
+    BeatContent,
+    Identity,
+    Knowledge,
+    Message,
+    QueueState,
+    Repartition,
+    Status,
+    decode,
+    encode,
+)
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.errors import MessageError
 
 NAMES = Names("orders")
 FOUR = BalancingRules(queue_count=4, client_count=4)
 OTHER = Identity(1, "b", "other")
+
+
+FORGED = Positions((("p", 5, ((0, 99),)),), (("p", 5, 100, 4),))
+"""Of hash 5, which is in queue 1 of four."""
+
+
+def serving(*queues: int) -> Beat:
+    """A heartbeat of the other member, the active consumer of these queues."""
+    states = (QueueState(queue, primary=True, active=True, status=Status.READY) for queue in queues)
+    return Beat(OTHER, BeatContent(tuple(states)))
 
 
 def machine(rules: BalancingRules = FOUR, *, former: ExclusiveMember | None = None) -> ExclusiveMember:
@@ -69,7 +93,9 @@ def test_when_a_change_is_announced_a_member_tells_what_it_has_processed() -> No
     for seq in range(3):
         member.dispatcher.processed.add(("p", 5, seq))
     member.dispatcher.processed.add(("p", 6, 0))
-    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    other.message(serving(1, 2), 0.5)
+    for one in (member, other):
+        one.message(told(repartition_announced(NAMES, 6).body), 1.0)
     posts = [effect for effect in member.effects if isinstance(effect, Post)]
     assert all(post.to is None for post in posts)
     for post in posts:
@@ -78,6 +104,55 @@ def test_when_a_change_is_announced_a_member_tells_what_it_has_processed() -> No
     for identity in (("p", 5, 0), ("p", 5, 2), ("p", 6, 0)):
         assert identity in other.dispatcher.processed
     assert ("p", 5, 3) not in other.dispatcher.processed
+
+
+def test_positions_that_arrive_before_the_announcement_are_believed_with_it() -> None:
+    member = joined()
+    member.message(serving(1), 0.5)
+    member.message(Knowledge(OTHER, FORGED), 0.9)
+    assert ("p", 5, 0) not in member.dispatcher.processed
+    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    assert ("p", 5, 0) in member.dispatcher.processed
+
+
+def test_while_the_number_of_queues_stays_no_position_of_all_queues_is_believed() -> None:
+    member = joined()
+    member.message(serving(1), 0.5)
+    member.message(Knowledge(OTHER, FORGED), 1.0)
+    member.message(told(repartition_announced(NAMES, 6).body), 1.1)
+    member.message(told(repartition_done(NAMES, 4).body), 1.2)  # taken back
+    member.message(Knowledge(OTHER, Positions((("p", 9, ((0, 99),)),))), 1.3)
+    assert ("p", 9, 0) not in member.dispatcher.processed
+
+
+@pytest.mark.parametrize("served", [(), (0, 2, 3)])
+def test_a_member_is_believed_about_the_queues_that_it_served_only(served: tuple[int, ...]) -> None:
+    member = joined()
+    member.message(serving(*served), 0.5)
+    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.message(Knowledge(OTHER, FORGED), 1.1)
+    assert ("p", 5, 0) not in member.dispatcher.processed
+    assert member.dispatcher.processed.attempts(("p", 5, 100)) == 0
+
+
+@pytest.mark.parametrize("sender", [replace(OTHER, incarnation="another"), Identity(3, "c", "unknown")])
+def test_a_sender_that_is_no_live_member_is_believed_about_nothing(sender: Identity) -> None:
+    member = joined()
+    member.message(serving(1), 0.5)
+    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.message(Knowledge(sender, FORGED), 1.1)
+    assert ("p", 5, 0) not in member.dispatcher.processed
+
+
+def test_more_positions_than_a_member_reports_are_refused() -> None:
+    runs = tuple((2 * n, 2 * n) for n in range(4097))
+    for positions in (
+        Positions((("p", 5, runs),)),
+        Positions(tuple(("p", n, ((0, 0),)) for n in range(513))),
+        Positions(attempts=tuple(("p", n, 0, 1) for n in range(513))),
+    ):
+        with pytest.raises(MessageError, match="streams with"):
+            decode(encode(Knowledge(OTHER, positions)))
 
 
 def test_once_it_is_done_a_member_of_the_old_number_reconnects_and_one_of_the_new_does_nothing() -> None:

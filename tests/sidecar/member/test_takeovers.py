@@ -20,12 +20,12 @@ DONE = Positions((("p", 0, ((0, 1),)),))
 MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
 
-def machine_of_one_queue() -> ExclusiveMember:
+def machine_of(queue_count: int) -> ExclusiveMember:
     """Joined as index 1; it knows nobody."""
     ids = itertools.count()
     machine = ExclusiveMember(
         "successor",
-        balancing=BalancingRules(queue_count=1, client_count=2),
+        balancing=BalancingRules(queue_count=queue_count, client_count=2),
         rules=Rules(concurrency=4),
         timings=Timings(),
         uniform=lambda: 0.5,
@@ -39,7 +39,7 @@ class Successor:
     """A member with index 1 and one queue, beside the mover, from the announcement on."""
 
     def __init__(self) -> None:
-        self.machine = machine_of_one_queue()
+        self.machine = machine_of(1)
         self.machine.message(Hello(MOVER), 0.0)
         (self.attachment,) = (effect.attachment for effect in self.run() if isinstance(effect, Attach))
         self.machine.attached(self.attachment, 0.1)
@@ -83,7 +83,7 @@ def taken_over(effects: list[object]) -> TakenOver:
 def test_who_served_a_queue_and_was_gone_before_it_was_heard_of_has_lost_it(
     redelivered: bool, why: str
 ) -> None:
-    machine = machine_of_one_queue()
+    machine = machine_of(1)
     (attachment,) = (effect.attachment for effect in machine.effects if isinstance(effect, Attach))
     machine.attached(attachment, 0.1)
     arrivals = held(attachment, 1, (1, 2))
@@ -105,6 +105,44 @@ def test_first_deliveries_wait_for_a_handover_that_is_late_and_a_second_copy_is_
     assert event.planned
     assert event.pause_s is not None
     assert abs(event.pause_s - 0.012) < 1e-9
+
+
+@pytest.mark.parametrize(
+    "handover",
+    [
+        Handover(MOVER, 0, "m-2", DONE, 0.002),
+        Handover(Identity(2, "third", "2-1"), 0, "m-1", DONE, 0.002),
+    ],
+    ids=["of another move", "of another member"],
+)
+def test_a_handover_that_nobody_announced_is_not_believed(handover: Handover) -> None:
+    member = Successor()
+    member.deliver(1, 2, now=1.01)
+    member.machine.message(handover, 1.02)
+    assert member.taken(1.02) == []
+    member.machine.message(Gone(MOVER, 2), 1.03)
+    assert member.taken(1.03) == [1, 2]
+
+
+def test_a_handover_is_believed_about_its_own_queue_only() -> None:
+    member = machine_of(2)
+    member.message(Hello(MOVER), 0.0)
+    member.message(Move(MOVER, 0, 1, "m-1"), 1.0)
+    positions = Positions((("p", 4, ((0, 1),)), ("p", 5, ((0, 1),))), (("p", 5, 2, 4),))
+    member.message(Handover(MOVER, 0, "m-1", positions, 0.002), 1.1)
+    processed = member.dispatcher.processed
+    assert ("p", 4, 0) in processed
+    assert ("p", 5, 0) not in processed
+    assert processed.attempts(("p", 5, 2)) == 0
+
+
+def test_a_handover_that_comes_after_the_wait_is_believed() -> None:
+    member = Successor()
+    member.deliver(1, 2, now=1.01)
+    late = 1.01 + MAX_HANDOFF_S + 0.01
+    member.machine.tick(late)
+    member.hand_over(late)
+    assert member.taken(late) == [2]
 
 
 def test_first_deliveries_behind_the_handover_start_at_once() -> None:
