@@ -18,6 +18,8 @@ import pytest
 from lbg_broker.amqp.methods import (
     BasicAck,
     BasicConsume,
+    BasicQos,
+    BasicQosOk,
     ConfirmSelect,
     ConfirmSelectOk,
     QueueDeclare,
@@ -97,6 +99,29 @@ def filled(filled_once: Path, tmp_path: Path) -> Path:
 def copy_of(data_dir: Path) -> bytes:
     with copied_out(data_dir) as (copy, _):
         return copy.read()
+
+
+@pytest.mark.process
+def test_a_copy_has_streams_with_their_offsets(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.sqlite3"
+    arguments = {"x-queue-type": "stream"}
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        with PlainClient(broker.port) as client:
+            client.ask(QueueDeclare("q", durable=True, arguments=arguments), QueueDeclareOk)
+            client.ask(ConfirmSelect(), ConfirmSelectOk)
+            for number in range(5):
+                client.publish(b"%d" % number, "q")
+            client.flush()
+            while client.wait(BasicAck).delivery_tag < 5:
+                pass
+        assert back_up(tmp_path / "data", copy).messages == 5
+    with copy.open("rb") as source:
+        restore(source, tmp_path / "other")
+    with EmbeddedBroker(tmp_path / "other") as broker, PlainClient(broker.port) as client:
+        client.ask(BasicQos(0, 10, False), BasicQosOk)
+        client.send(BasicConsume("q", "c", arguments={"x-stream-offset": 2}))
+        found = [(event.headers["x-stream-offset"], event.body) for event in client.deliveries(3)]
+        assert found == [(2, b"2"), (3, b"3"), (4, b"4")]
 
 
 @pytest.mark.process

@@ -191,3 +191,74 @@ def test_an_orderly_stop_under_load_loses_nothing_and_exits_cleanly(tmp_path: Pa
         broker.start()
         with PlainClient(broker.port) as client:
             assert client.ask(QueueDeclare(QUEUE, True), QueueDeclareOk).message_count > confirmed
+
+
+@dataclass
+class StreamReader:
+    """Reads a stream on from where it was, and keeps each body by its offset."""
+
+    port: int
+    bodies: list[bytes] = field(default_factory=list)
+
+    def run(self, stop: threading.Event) -> None:
+        while not stop.is_set():
+            with contextlib.suppress(OSError), PlainClient(self.port, timeout_s=1) as client:
+                self._read(client, stop)
+
+    def _read(self, client: PlainClient, stop: threading.Event) -> None:
+        client.ask(BasicQos(0, 300, False), BasicQosOk)
+        arguments = {"x-stream-offset": len(self.bodies)}
+        client.ask(BasicConsume(QUEUE, "c", arguments=arguments), BasicConsumeOk)
+        while not stop.is_set():
+            client.receive()
+            for event in client.events:
+                assert type(event) is DeliverEvent, event
+                assert event.headers["x-stream-offset"] == len(self.bodies)
+                self.bodies.append(event.body)
+                client.wire.ack(1, event.delivery_tag, multiple=False)
+            client.events.clear()
+            client.flush()
+
+
+def test_a_stream_survives_kill_9_with_all_that_was_confirmed_or_delivered(tmp_path: Path) -> None:
+    rng = random.Random(11)
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        with PlainClient(broker.port) as client:
+            client.ask(
+                QueueDeclare(QUEUE, durable=True, arguments={"x-queue-type": "stream"}), QueueDeclareOk
+            )
+        publisher, reader = CountingPublisher(broker.port), StreamReader(broker.port)
+        stop_publishing, stop_reading = threading.Event(), threading.Event()
+        threads = [
+            threading.Thread(target=publisher.run, args=(stop_publishing,)),
+            threading.Thread(target=reader.run, args=(stop_reading,)),
+        ]
+        for thread in threads:
+            thread.start()
+        for _ in range(KILLS):
+            time.sleep(rng.uniform(0.05, 0.4))
+            broker.kill()
+            broker.start()
+        time.sleep(0.3)
+        stop_publishing.set()
+        threads[0].join(GUARD_S)
+        with PlainClient(broker.port) as client:
+            count = client.ask(QueueDeclare(QUEUE, passive=True), QueueDeclareOk).message_count
+            client.ask(BasicQos(0, 65535, False), BasicQosOk)
+            client.send(BasicConsume(QUEUE, "c", arguments={"x-stream-offset": "first"}))
+            stored = []
+            for delivery in client.deliveries(count):
+                assert delivery.headers["x-stream-offset"] == len(stored)
+                stored.append(delivery.body)
+                client.wire.ack(1, delivery.delivery_tag, multiple=False)
+                client.flush()
+        deadline = time.monotonic() + GUARD_S
+        while len(reader.bodies) < count and time.monotonic() < deadline:
+            time.sleep(0.02)
+        stop_reading.set()
+        threads[1].join(GUARD_S)
+        assert reader.bodies == stored
+        first_seen = list(dict.fromkeys(int(body.split()[0]) for body in stored))
+        assert first_seen == list(range(len(first_seen)))
+        assert len(first_seen) > publisher.confirmed > 1000
+        assert publisher.attempts > 1

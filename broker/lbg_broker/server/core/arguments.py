@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -105,6 +106,13 @@ class ArgumentReader:
         """An argument, or a value of one, that this broker does not have."""
         text = f"arg '{name}' for {self._where} is not supported"
         return ChannelRefusal(ReplyCode.PRECONDITION_FAILED, f"{text}: {reason}" if reason else text)
+
+    def not_of_type(self, name: str, queue_type: str) -> ChannelRefusal:
+        """An argument that queues of this type do not have, in RabbitMQ's words."""
+        return ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED,
+            f"invalid arg '{name}' for {self._where} of queue type {queue_type}",
+        )
 
     def _get(self, name: str) -> object:
         self._read_names.add(name)
@@ -277,6 +285,58 @@ def read_session_request(reader: ArgumentReader, *, where: str) -> SessionReques
     return SessionRequest(name, reader.number(COMMITTED), epoch)
 
 
+STREAM: Final = "stream"
+SERVED_ALIKE: Final = (
+    "x-stream-max-segment-size-bytes",
+    "x-stream-filter-size-bytes",
+    "x-initial-cluster-size",
+    "x-queue-leader-locator",
+)
+"""Arguments of a stream that RabbitMQ accepts and that change nothing here."""
+
+NOT_OF_STREAMS: Final = (
+    "x-message-ttl",
+    "x-expires",
+    "x-dead-letter-exchange",
+    "x-dead-letter-routing-key",
+    "x-dead-letter-strategy",
+    "x-max-length",
+    "x-overflow",
+    "x-single-active-consumer",
+    "x-delivery-limit",
+    "x-max-priority",
+    *sorted(INERT - {"x-queue-leader-locator"}),
+)
+"""Arguments that RabbitMQ refuses for a stream."""
+
+AGE_S: Final = {"Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1}
+"""Units of `x-max-age`: "7D"."""
+
+
+@dataclass(slots=True, frozen=True)
+class StreamArguments:
+    """Retention of a stream. None and infinity: no limit."""
+
+    max_length_bytes: int | None = None
+    max_age_s: float = math.inf
+    kind: str = STREAM
+
+
+def read_stream(reader: ArgumentReader) -> StreamArguments:
+    """The rules of a stream. Raises `ChannelRefusal` 406."""
+    for name in NOT_OF_STREAMS:
+        if reader.value(name) is not None:
+            raise reader.not_of_type(name, "rabbit_stream_queue")
+    for name in SERVED_ALIKE:
+        reader.value(name)
+    age = reader.text("x-max-age")
+    if age is not None and not (age[:-1].isascii() and age[:-1].isdigit() and age[-1] in AGE_S):
+        raise reader.invalid("x-max-age", "invalid_max_age")
+    return StreamArguments(
+        reader.number("x-max-length-bytes"), math.inf if age is None else int(age[:-1]) * AGE_S[age[-1]]
+    )
+
+
 class QueueTypeArguments(Protocol):
     """Arguments of a queue type; their class is the type."""
 
@@ -302,7 +362,7 @@ def read_queue_type(reader: ArgumentReader, queue_type: str) -> QueueTypeArgumen
     return selected[0] if selected else None
 
 
-QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions")
+QUEUE_TYPES: Final = ("classic", "quorum", "partitioned", "sessions", STREAM)
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 
 TIMER_MAX_MS: Final = 10 * 365 * 24 * 3600 * 1000
@@ -336,6 +396,10 @@ class QueueArguments:
         """
         reader = ArgumentReader(arguments, where)
         queue_type = reader.choice("x-queue-type", QUEUE_TYPES) or "classic"
+        if queue_type == STREAM:
+            stream = cls(queue_type=STREAM, kind=read_stream(reader))
+            reader.finish()
+            return stream
         parsed = cls(
             max_length=reader.number("x-max-length"),
             max_length_bytes=reader.number("x-max-length-bytes"),

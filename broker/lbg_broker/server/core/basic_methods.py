@@ -52,7 +52,9 @@ def consume(state: State, channel: Channel, method: BasicConsume) -> None:
     queue = find_queue(channel, name)
     check_owner(channel, queue)
     others = queue.policy.consumers
-    if (method.exclusive and (others or queue.rules.single_active_consumer)) or any(
+    if queue.spool.keeps_messages:
+        pass  # each reads for itself: RabbitMQ ignores `exclusive` there, which would shut others out
+    elif (method.exclusive and (others or queue.rules.single_active_consumer)) or any(
         other.exclusive for other in others
     ):
         raise ChannelRefusal(ReplyCode.ACCESS_REFUSED, f"{queue.where} in exclusive use")

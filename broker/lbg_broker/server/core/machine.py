@@ -336,11 +336,8 @@ class Broker:
         state = self.state
         pending = state.committing.pop(command.number)
         for spool, mark, written in pending.marks:
-            spool.written = written
-            if mark > spool.granted:
-                spool.granted = mark
-                if spool.ready and not spool.dropped:
-                    state.make_due(spool.queue)
+            if spool.committed(mark, written) and not spool.dropped:
+                state.make_due(spool.queue)
         if state.laden:
             evict_unacked(state)
         for page in command.pages:

@@ -37,7 +37,8 @@ INTEGERS: Final = {
         "bBsUuIilL", (">b", ">B", ">h", ">h", ">H", ">i", ">I", ">q", ">q"), strict=True
     )
 }
-_length_at: Final = Struct(">I").unpack_from
+_length: Final = Struct(">I")
+_length_at: Final = _length.unpack_from
 
 Reader = Callable[[bytes], bytes | None]
 
@@ -104,6 +105,33 @@ def _walk(header: bytes, at: int, ranks: dict[bytes, int]) -> bytes | None:
         if not best:
             break
     return value
+
+
+def with_entries(header: bytes, entries: bytes) -> bytes:
+    """An encoded property list with more entries at the end of its headers."""
+    flags = header[0]
+    at = 2
+    if flags & CONTENT_TYPE:
+        at += 1 + header[at]
+    if flags & CONTENT_ENCODING:
+        at += 1 + header[at]
+    if not flags & HEADERS:
+        return b"%c%b%b%b%b" % (
+            flags | HEADERS,
+            header[1:at],
+            _length.pack(len(entries)),
+            entries,
+            header[at:],
+        )
+    (length,) = _length.unpack_from(header, at)
+    end = at + 4 + length
+    return b"%b%b%b%b%b" % (
+        header[:at],
+        _length.pack(length + len(entries)),
+        header[at + 4 : end],
+        entries,
+        header[end:],
+    )
 
 
 class Place(IntEnum):

@@ -237,8 +237,8 @@ class Queue:
 
     @property
     def bytes_unacknowledged(self) -> int:
-        """Bytes of the bodies of unsettled messages."""
-        return sum([line.outstanding_bytes for line in self.lines])
+        """Bytes of the bodies of unsettled messages; none of a stream, where they are ready too."""
+        return sum([line.outstanding_bytes for line in self.lines if not line.keeps_messages])
 
     def attend(self) -> None:
         """Gives the spools the larger window if they have consumers, and are not too many for that."""

@@ -11,6 +11,7 @@ from lbg_broker.server.core.arguments import (
     PartitionedArguments,
     QueueArguments,
     SessionsArguments,
+    StreamArguments,
 )
 from lbg_broker.server.core.dead_letter import TimeToLive
 from lbg_broker.server.core.queue import Queue
@@ -18,6 +19,7 @@ from lbg_broker.server.core.queue_types.message_groups import MessageGroupsType
 from lbg_broker.server.core.queue_types.partitioned import PartitionedType
 from lbg_broker.server.core.queue_types.queue_type import PlainQueueType, QueueType
 from lbg_broker.server.core.queue_types.session_distribution import SessionsType
+from lbg_broker.server.core.queue_types.stream_log import StreamType
 from lbg_broker.server.core.spool import Spool
 from lbg_broker.server.core.state import State
 from lbg_broker.server.core.vhost import Vhost
@@ -31,6 +33,7 @@ KINDS: Final[dict[type, QueueType]] = {
     MessageGroupsArguments: MessageGroupsType(),
     PartitionedArguments: PartitionedType(),
     SessionsArguments: SessionsType(),
+    StreamArguments: StreamType(),
 }
 """By the class of their rules."""
 

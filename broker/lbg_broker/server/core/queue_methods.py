@@ -13,10 +13,16 @@ from lbg_broker.amqp.methods import (
     QueuePurgeOk,
 )
 from lbg_broker.server.core.arguments import ARGUMENTS as PARTITIONED
-from lbg_broker.server.core.arguments import QueueArguments, group_header, inequivalent, same_arguments
+from lbg_broker.server.core.arguments import (
+    STREAM,
+    QueueArguments,
+    group_header,
+    inequivalent,
+    same_arguments,
+)
 from lbg_broker.server.core.dead_letter import renew_lease
 from lbg_broker.server.core.definitions import define_queue
-from lbg_broker.server.core.errors import ChannelRefusal
+from lbg_broker.server.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.server.core.exchange_methods import remove_binding
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.queue_factory import make_queue, queue_type_of
@@ -42,12 +48,14 @@ COMPARED = (
     "x-dead-letter-exchange",
     "x-dead-letter-routing-key",
     "x-delivery-limit",
+    "x-max-age",
     *PARTITIONED,
 )
 """Arguments in which a second declaration must agree with the first; queue-type has a default on top."""
 
 PROPERTIES_REFUSED = {
     "quorum": ("non-durable", "exclusive-owner", "auto-delete"),
+    STREAM: ("non-durable", "exclusive-owner", "auto-delete"),
     "sessions": ("exclusive-owner", "auto-delete"),  # it waits for its sessions when it has no consumer
 }
 """By queue type."""
@@ -97,6 +105,10 @@ def purge_queue(state: State, actor: Principal, method: QueuePurge) -> QueuePurg
     check_permission(state, actor, "read", "queue", name)
     queue = find_queue(actor, name)
     check_owner(actor, queue)
+    if queue.spool.keeps_messages:
+        raise ConnectionRefusal(
+            ReplyCode.NOT_IMPLEMENTED, f"queue.purge not supported by {STREAM} queues {queue.where}"
+        )
     positions: dict[Spool, list[int]] = {line: [] for line in queue.lines}
     for connection in state.connections.values():
         for channel in connection.channels.values():
@@ -130,6 +142,11 @@ def remove_queue(state: State, queue: Queue) -> None:
 def _create(state: State, actor: Principal, name: str, method: QueueDeclare) -> Queue:
     where = f"queue '{name}' in vhost '{actor.vhost.name}'"
     rules = QueueArguments.parse(method.arguments, where=where)
+    if rules.queue_type == STREAM and not method.queue:
+        raise ChannelRefusal(
+            ReplyCode.PRECONDITION_FAILED,
+            "Cannot declare a server-named queue for type rabbit_stream_queue",
+        )
     for is_requested, property_name in (
         (not method.durable, "non-durable"),
         (method.exclusive, "exclusive-owner"),

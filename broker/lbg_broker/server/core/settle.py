@@ -38,6 +38,7 @@ def ack(state: State, channel: Channel, delivery_tag: int, multiple: bool) -> No
 
 def nack(state: State, channel: Channel, method: BasicNack) -> None:
     """Give deliveries back to their places, or refuse them for good. Letters are as many at a time as fit a batch."""
+    _check_refusable(channel, method.delivery_tag, multiple=method.multiple)
     if method.multiple and makes_letters(state, channel, method):
         upto = _last_that_fits(state, channel, method.delivery_tag)
         if upto is not None:
@@ -76,13 +77,32 @@ def _last_that_fits(state: State, channel: Channel, delivery_tag: int) -> int | 
 
 def reject(state: State, channel: Channel, method: BasicReject) -> None:
     """The same for one delivery."""
+    _check_refusable(channel, method.delivery_tag, multiple=False)
     _refuse(state, channel, _collect(state, channel, method.delivery_tag, False), method.requeue)
+
+
+def _check_refusable(channel: Channel, delivery_tag: int, *, multiple: bool) -> None:
+    """Raises 540 where one of the deliveries is of a stream. Nothing is settled then."""
+    for tag in channel.unsettled if multiple else (delivery_tag,):
+        entry = channel.unsettled.get(tag)
+        if multiple and 0 < delivery_tag < tag:
+            return
+        if entry is not None and entry[0].keeps_messages:
+            raise ConnectionRefusal(
+                ReplyCode.NOT_IMPLEMENTED,
+                f"basic.nack and basic.reject not supported by stream queues {entry[0].queue.where}",
+            )
 
 
 def recover(state: State, channel: Channel, method: BasicRecover | BasicRecoverAsync) -> None:
     """Give everything unsettled on the channel back."""
     if not method.requeue:
         raise ConnectionRefusal(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+    for line, _, _ in channel.unsettled.values():
+        if line.keeps_messages:
+            raise ConnectionRefusal(
+                ReplyCode.NOT_IMPLEMENTED, f"basic.recover not supported by stream queues {line.queue.where}"
+            )
     requeue_all(state, channel)
     _forget_revoked_between(state, channel, 0, channel.next_tag)
     if isinstance(method, BasicRecover):
@@ -196,7 +216,8 @@ def _requeue(state: State, unsettled: Sequence[tuple[Channel, Sequence[Unsettled
 
 
 def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
-    """Returns prefetch credit for settled messages: of a durable queue, when the store has recorded it.
+    """Returns prefetch credit for settled messages: of a durable queue, when the store has recorded it. An
+    acknowledgement in a stream is not recorded.
 
     Until then a crash brings it back, so with more delivered in its place a crash would repeat more than the
     consumer's prefetch.
@@ -205,7 +226,7 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
     for line, message, consumer in entries:
         if consumer is None:
             continue
-        if line.durable:
+        if line.durable and not line.keeps_messages:
             credits_ = state.pending.credits
             count, size = credits_.get(consumer, (0, 0))
             credits_[consumer] = (count + 1, size + message.size)

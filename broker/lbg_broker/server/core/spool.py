@@ -14,7 +14,7 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, ClassVar, Final, Self
 
 from lbg_broker.server.core.effects import Page, PageRequest, Row, SpoolChange, SpoolRecord
 from lbg_broker.server.core.message import Message, Origin, Place
@@ -131,6 +131,10 @@ class PendingChanges:
                 self._ranges.append((first, position - 1))
             first = position + 1
 
+    def delete_range(self, first: int, last: int) -> None:
+        """Deletes positions that are all on disk."""
+        self._ranges.append((first, last))
+
     def clear(self) -> None:
         """Nothing of it is to reach the store any more."""
         self.inserts.clear()
@@ -224,6 +228,9 @@ class Spool:
 
     queue: Queue
     """Queue that the spool belongs to."""
+
+    keeps_messages: ClassVar[bool] = False
+    """True if a message that is acknowledged stays, and can be neither refused nor requeued."""
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         self.id = spool
@@ -425,6 +432,14 @@ class Spool:
         self._arrivals = None
         self._epoch += 1
         self.ready = self.ready_bytes = 0
+
+    def committed(self, mark: int, written: int) -> bool:
+        """A batch with this mark is on disk, and all below `written`; True if there is more to deliver."""
+        self.written = written
+        if mark <= self.granted:
+            return False
+        self.granted = mark
+        return self.ready > 0
 
     @property
     def written_to(self) -> int:

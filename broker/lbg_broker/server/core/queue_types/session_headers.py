@@ -11,6 +11,7 @@ from struct import Struct
 from typing import Final
 
 from lbg_broker.amqp import BasicProperties
+from lbg_broker.server.core.message import with_entries
 
 SEQUENCE: Final = "x-session-seq"
 EPOCH: Final = "x-session-epoch"
@@ -18,14 +19,8 @@ END: Final = "x-session-end"
 OURS: Final = b"x-session-"
 """Headers that only the broker may set."""
 
-# In the first octet of the property flags, in the order in which the properties follow.
-CONTENT_TYPE: Final = 0x80
-CONTENT_ENCODING: Final = 0x40
-HEADERS: Final = 0x20
-
 _NAME: Final = bytes((len(SEQUENCE),)) + SEQUENCE.encode() + b"l"
 _EPOCH_NAME: Final = bytes((len(EPOCH),)) + EPOCH.encode() + b"S"
-_ENTRY_BYTES: Final = len(_NAME) + 8
 _entry: Final = Struct(f">{len(_NAME)}sq").pack
 _length: Final = Struct(">I")
 
@@ -38,41 +33,14 @@ def epoch_entry(epoch: str) -> bytes:
 
 def numbered(header: bytes, sequence: int, epoch: bytes = b"") -> bytes:
     """A message's encoded properties with its sequence number, and the epoch's entry, among the headers."""
-    return _spliced(_without_ours(header) if OURS in header else header, sequence, epoch)
+    own = _without_ours(header) if OURS in header else header
+    return with_entries(own, epoch + _entry(_NAME, sequence))
 
 
 def end_of_session(sequence: int, epoch: bytes = b"") -> bytes:
     """The properties of a session's last message."""
-    return _spliced(BasicProperties(headers={END: True}).encode(), sequence, epoch)
-
-
-def _spliced(header: bytes, sequence: int, epoch: bytes) -> bytes:
-    flags = header[0]
-    at = 2
-    if flags & CONTENT_TYPE:
-        at += 1 + header[at]
-    if flags & CONTENT_ENCODING:
-        at += 1 + header[at]
-    if not flags & HEADERS:
-        return b"%c%b%b%b%b%b" % (
-            flags | HEADERS,
-            header[1:at],
-            _length.pack(len(epoch) + _ENTRY_BYTES),
-            epoch,
-            _entry(_NAME, sequence),
-            header[at:],
-        )
-    (length,) = _length.unpack_from(header, at)
-    start = at + 4
-    end = start + length
-    return b"%b%b%b%b%b%b" % (
-        header[:at],
-        _length.pack(length + len(epoch) + _ENTRY_BYTES),
-        header[start:end],
-        epoch,
-        _entry(_NAME, sequence),
-        header[end:],
-    )
+    header = BasicProperties(headers={END: True}).encode()
+    return with_entries(header, epoch + _entry(_NAME, sequence))
 
 
 def _without_ours(header: bytes) -> bytes:
