@@ -7,12 +7,14 @@ import inspect
 import logging
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 
 from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
 from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Message, Verdict, retry
 
 log = logging.getLogger("lbg.member")
@@ -50,9 +52,28 @@ def _verdict_of(answer: object) -> Verdict:
     return retry(f"the handler returned {type(answer).__name__}, which is not a verdict")
 
 
-def _failure(error: BaseException) -> Verdict:
-    log.warning("the handler failed: %s: %s", type(error).__name__, error, exc_info=error)
-    return retry(f"{type(error).__name__}: {error}")
+class FailedCalls:
+    """Verdicts on exceptions of a handler, and few tracebacks of them: of each place that raises one at once, and while
+    it goes on raising at growing intervals. The message is in the member's line about the failed call."""
+
+    def __init__(self) -> None:
+        self._attempts = AttemptLog()
+        self._lock = threading.Lock()
+
+    def verdict(self, error: BaseException) -> Verdict:
+        trace = error.__traceback__
+        trace = trace.tb_next if trace is not None else None  # without the frame of the channel
+        last = trace
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        where = "" if last is None else f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
+        with self._lock:
+            line = self._attempts.failed(
+                f"the handler raised {type(error).__name__}{where}", time.monotonic()
+            )
+        if line is not None:
+            log.warning("%s", line, exc_info=(type(error), error, trace))
+        return retry(f"{type(error).__name__}: {error}")
 
 
 class _CoroutineChannel:
@@ -69,6 +90,7 @@ class _CoroutineChannel:
         self._waking = False  # a worker has been woken: it takes a call, and wakes the next
         self._stopping = False
         self._position_requester = PositionRequests(handler)
+        self._failed_calls = FailedCalls()
 
     async def start(self, calls: Calls) -> None:
         await report_positions(self._handler, calls)
@@ -141,9 +163,9 @@ class _CoroutineChannel:
                 return INTERRUPTED
             if self._stopping:
                 raise
-            return _failure(error)  # the handler's own: something it awaited was cancelled
+            return self._failed_calls.verdict(error)  # the handler's own: something it awaited was cancelled
         except Exception as error:
-            return _failure(error)
+            return self._failed_calls.verdict(error)
         finally:
             del self._running[in_flight]
             self._aborted.discard(in_flight)
@@ -165,6 +187,7 @@ class _ThreadChannel:
         self._ended = asyncio.Event()
         self._running = 0
         self._position_requester = PositionRequests(handler)
+        self._failed_calls = FailedCalls()
 
     async def start(self, calls: Calls) -> None:
         await report_positions(self._handler, calls)
@@ -226,7 +249,7 @@ class _ThreadChannel:
             try:
                 verdict = _verdict_of(self._handler(message))
             except Exception as error:
-                verdict = _failure(error)
+                verdict = self._failed_calls.verdict(error)
             self._results.append((message, verdict))
             del message  # a thread that waits must occupy no body's memory
             if not self._collecting:

@@ -23,6 +23,7 @@ from lbg_broker.redaction import without_passwords
 from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.core.limits import ConcurrencyLimit
+from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import CommandFailed
 from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry
 
@@ -190,6 +191,7 @@ class CommandChannel:
         self._draining: asyncio.Task[None] | None = None
         self._starts = 0
         self._unreadable = 0
+        self._restarts = AttemptLog()
 
     async def start(self, calls: Calls) -> None:
         self._calls = calls
@@ -203,6 +205,8 @@ class CommandChannel:
             return
         stdin = process.stdin
         assert stdin is not None
+        if stdin.is_closing():  # the command has closed its input, or has ended
+            return
         lines = []
         size = 0
         while len(self._running) < self.concurrency and size < INPUT_MAX_BYTES:
@@ -269,20 +273,29 @@ class CommandChannel:
             if self._draining is not None:
                 self._draining.cancel()
                 self._draining = None
+            fallen = len(self._running)
             self._end_all(INTERRUPTED if killed else retry(f"the command ended: {described(status)}"))
             if self._stopping:
                 return
             if killed:
                 failures = 0
+                self._log_restart("the command was killed to abort a call", fallen)
             else:
                 failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
                 self._restart_readiness.failed()
                 wait_s = RESTART.delay_s(failures, self._uniform)
-                log.warning("the command ended: %s; starting it again in %.1f s", described(status), wait_s)
+                self._log_restart(f"the command ended: {described(status)}", fallen)
                 await asyncio.sleep(wait_s)
             process = await self._respawn()
             self._process = process
             self.wake()
+
+    def _log_restart(self, why: str, fallen: int) -> None:
+        line = self._restarts.failed(
+            why, asyncio.get_running_loop().time(), text=f"{why}; the command is started again"
+        )
+        if line is not None:
+            log.warning("%s; calls that ended with it: %d", line, fallen)
 
     async def _respawn(self) -> asyncio.subprocess.Process:
         failures = 0
@@ -292,7 +305,9 @@ class CommandChannel:
             except CommandFailed as error:
                 failures += 1
                 wait_s = RESTART.delay_s(failures, self._uniform)
-                log.error("%s; trying again in %.1f s", error, wait_s)
+                line = self._restarts.failed(str(error), asyncio.get_running_loop().time())
+                if line is not None:
+                    log.error("%s; trying again in %.1f s", line, wait_s)
                 await asyncio.sleep(wait_s)
 
     async def _spawn(self) -> asyncio.subprocess.Process:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from lbg_sidecar.app.channel import Calls, parse_reported
-from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable
+from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable, cause_of
 from lbg_sidecar.errors import SettingsError
 
 
@@ -46,7 +46,8 @@ class HealthRules:
 
 
 class HealthTracker:
-    """Health by probes: down until the first success. Each method returns True if it went up or down."""
+    """Health by probes: down until the first success. `succeeded` returns True if it went up, `failed` if it is down,
+    for the reason `why`."""
 
     def __init__(self, rules: HealthRules) -> None:
         self._rules = rules
@@ -72,7 +73,7 @@ class HealthTracker:
         self._failures += 1
         if not self.is_up:
             self.why = why
-            return False
+            return True
         if self._failures < self._rules.down_after:
             return False
         self.is_up, self.why, self.changed_at = False, why, now
@@ -123,8 +124,9 @@ class HealthProbe:
 
     def unreachable(self, why: str) -> None:
         self._hurry.set()
-        if self._health.failed(why, asyncio.get_running_loop().time()):
-            self._calls.ready(False, why)
+        now = asyncio.get_running_loop().time()
+        if self._health.failed(f"{self._target} cannot be reached: {why}", now):
+            self._calls.ready(False, self._health.why)
 
     def describe(self) -> dict[str, object]:
         return {"healthy": self._health.is_up, "unhealthy_why": self._health.why}
@@ -163,9 +165,9 @@ class HealthProbe:
                     return None
                 reply = await self._requester.get(self._rules.path, reply_max_bytes=PROBE_REPLY_MAX_BYTES)
         except TimeoutError:
-            return f"no answer within {self._rules.timeout_s:g} s"
+            return f"{self._target} has no answer within {self._rules.timeout_s:g} s"
         except (Unreachable, OSError) as error:
-            return str(error)
+            return f"{self._target} cannot be reached: {cause_of(error)}"
         return None if 200 <= reply.status < 300 else f"{self._rules.path} answered {reply.status}"
 
     async def _connect(self) -> None:

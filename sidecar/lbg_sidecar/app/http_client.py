@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -338,6 +339,13 @@ class Unreachable(Exception):
     """No reply: refused, reset, or cut off before it. `str()` gives the cause."""
 
 
+def cause_of(error: Exception) -> str:
+    """The system's words for an error of a connection, without the number and the address that asyncio adds."""
+    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno)
+    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
+
+
 class HttpClient:
     """Raises Unreachable from each request; a request that is cancelled closes its connection."""
 
@@ -373,7 +381,7 @@ class HttpClient:
         except ReplyError as error:
             raise Unreachable(str(error)) from error
         except OSError as error:
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            raise Unreachable(cause_of(error)) from error
         finally:
             if connection.is_reusable:
                 connection.used_at = self._loop.time()
@@ -408,7 +416,7 @@ class HttpClient:
         except TimeoutError as error:
             raise Unreachable(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise Unreachable(f"{type(error).__name__}: {error}") from error
+            raise Unreachable(cause_of(error)) from error
         return connection
 
 

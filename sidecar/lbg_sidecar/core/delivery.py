@@ -41,8 +41,8 @@ class InFlight:
     is one; `ends_session`: it is that session's End-of-Session. `calls` counts those of the application through this
     attachment, the running one included, `earlier` those before, as far as they were reported. Times are of the
     machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the first one through this
-    attachment. `is_recalled`: the broker requests it back, and it was at work. `is_reassigned`: another consumer has
-    it.
+    attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests it back, and it was at
+    work. `is_reassigned`: another consumer has it.
     """
 
     __slots__ = (
@@ -59,6 +59,7 @@ class InFlight:
         "identity",
         "is_reassigned",
         "is_recalled",
+        "is_slow",
         "key",
         "lane",
         "number",
@@ -95,6 +96,7 @@ class InFlight:
         self.ends_session = False
         self.lane: Hashable = None
         self.is_recalled = False
+        self.is_slow = False
         self.is_reassigned = False
         self.calls = 0
         self.earlier = 0

@@ -178,6 +178,7 @@ class Dispatcher:
                 in_flight.earlier = self.processed.attempts(identity)
             in_flight.calls += 1
             in_flight.started_at = now
+            in_flight.is_slow = False
             if in_flight.first_started_at is None:
                 in_flight.first_started_at = now
             self.running[in_flight] = None
@@ -407,6 +408,18 @@ class Dispatcher:
                 self.counts.timed_out += 1
                 late.append(in_flight)
         return late
+
+    def slow(self, now: float) -> list[InFlight]:
+        """Calls that have run for half of the limit, each once."""
+        started_before = now - self.rules.call_timeout_s / 2
+        found = []
+        for in_flight in self.running:  # in order of start
+            if in_flight.started_at > started_before:
+                break
+            if not in_flight.is_slow and in_flight.abort_reason is None and not in_flight.is_over:
+                in_flight.is_slow = True
+                found.append(in_flight)
+        return found
 
     def service_time_s(self) -> float | None:
         """The 99th percentile of the last calls; None while there are too few."""

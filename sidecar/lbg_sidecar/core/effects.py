@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -230,6 +231,29 @@ class Poisoned:
     reason: str
 
 
+class Failure(enum.StrEnum):
+    """Kind of failure of a call. `SLOW`: it has no verdict yet, and half of the call timeout is over."""
+
+    RETRIED = "call_failed"
+    TIMED_OUT = "call_timed_out"
+    REFUSED = "message_refused"
+    SLOW = "call_slow"
+
+
+@dataclass(frozen=True, slots=True)
+class CallFailed:
+    """For the log: a call of the application failed, `attempts` of this message so far. `seconds`: the duration that
+    was exceeded, 0 where none was."""
+
+    kind: Failure
+    queue: int
+    key: str | None
+    identity: Identity | None
+    attempts: int
+    reason: str = ""
+    seconds: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Stalled:
     """For the log: a queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
@@ -295,6 +319,7 @@ Effect = (
     | HandoffAbandoned
     | TakenOver
     | Poisoned
+    | CallFailed
     | Stalled
     | Superseded
     | TimedOut

@@ -27,10 +27,12 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules
 from lbg_sidecar.core.effects import (
     Abort,
+    CallFailed,
     DeadLetter,
     Done,
     Effect,
     Exit,
+    Failure,
     Poisoned,
     Reassigned,
     Recalled,
@@ -43,7 +45,7 @@ from lbg_sidecar.core.effects import (
 from lbg_sidecar.core.protocol import BeatContent, Message
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster, Timings
-from lbg_sidecar.message import Verdict
+from lbg_sidecar.message import Kind, Verdict
 
 CLOSES_S = 0.5
 """For the broker's answers, from the moment on which every queue is released, drained or not. They take milliseconds;
@@ -365,6 +367,7 @@ class MemberCore(ABC):
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         attachment = in_flight.attachment
+        failure = None if verdict.kind is Kind.ACK else _failure(in_flight, verdict)
         action = self.dispatcher.end(in_flight, verdict, now)
         if in_flight.is_over:
             self.effects.append(Done((in_flight,), settled=False))
@@ -384,6 +387,9 @@ class MemberCore(ABC):
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         elif not attachment.unacked_listed:
             self._ack_scheduler.settled(attachment)
+        if failure is not None:
+            is_dead = action is NextCall.DEAD_LETTER
+            self._report_call(Failure.REFUSED if is_dead else failure, in_flight)
         if attachment.paused and not attachment.closed:
             self._call_ended(attachment, now)
 
@@ -415,6 +421,8 @@ class MemberCore(ABC):
             return
         self._post(self.roster.tick(now))
         self.dispatcher.lanes.wake(now)
+        for in_flight in self.dispatcher.slow(now):
+            self._report_call(Failure.SLOW, in_flight)
         late = self.dispatcher.overdue(now)
         if late:
             self.effects.append(Abort(tuple(late)))
@@ -469,9 +477,33 @@ class MemberCore(ABC):
     def _after(self, now: float) -> None:
         """After each event and tick: do what is due for the queues."""
 
+    def _report_call(self, kind: Failure, in_flight: InFlight) -> None:
+        timeout_s = self.dispatcher.rules.call_timeout_s
+        seconds = {Failure.SLOW: timeout_s / 2, Failure.TIMED_OUT: timeout_s}.get(kind, 0.0)
+        self.effects.append(
+            CallFailed(
+                kind,
+                in_flight.queue,
+                in_flight.key,
+                in_flight.identity,
+                in_flight.attempts,
+                in_flight.reason,
+                seconds,
+            )
+        )
+
     def _report_empty(self) -> None:
         is_final = self._presence.emptied() is Stage.GONE
         self.effects.append(Exit() if is_final else StoodDown())
+
+
+def _failure(in_flight: InFlight, verdict: Verdict) -> Failure | None:
+    """Failure of a call that ends with this verdict; None for one that has no effect, or fell with another's abort."""
+    if in_flight.is_over or verdict.kind is Kind.ACK:
+        return None
+    if verdict.kind is not Kind.INTERRUPTED:
+        return Failure.RETRIED
+    return Failure.TIMED_OUT if in_flight.abort_reason is not None else None
 
 
 def _queues_of(deliveries: Iterable[InFlight]) -> tuple[int, ...]:

@@ -210,6 +210,7 @@ class _Attempts:
     interval: Interval = field(default_factory=Interval)
     count: int = 0
     due: float = 0.0
+    failed_at: float = 0.0
 
 
 class AttemptLog:
@@ -221,8 +222,9 @@ class AttemptLog:
         self._failed = 0
         self._began_at = 0.0
 
-    def failed(self, error: str, now: float) -> str | None:
-        """The attempt failed with this error: the line about it, if there is one."""
+    def failed(self, error: str, now: float, *, text: str = "") -> str | None:
+        """The attempt failed with this error: the line about it, if there is one. `text`: the line, where errors differ
+        from attempt to attempt, and `error` names their kind."""
         if not self._failed:
             self._began_at = now
         self._failed += 1
@@ -231,12 +233,16 @@ class AttemptLog:
             if len(self._by_error) >= TEXTS_MAX:
                 self._by_error.clear()
             attempts = self._by_error[error] = _Attempts()
+        if now - attempts.failed_at >= REPEAT_MAX_S:
+            attempts.interval = Interval()
+        attempts.failed_at = now
         attempts.count += 1
         if now < attempts.due:
             return None
         count, attempts.count = attempts.count, 0
         attempts.due = attempts.interval.next_due(now)
-        return error if count == 1 else f"{error} ({count} attempts since the last such line)"
+        line = text or error
+        return line if count == 1 else f"{line} ({count} attempts since the last such line)"
 
     def succeeded(self, now: float) -> str | None:
         """An attempt succeeded: the line about it, if others failed before."""

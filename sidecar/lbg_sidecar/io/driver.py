@@ -15,6 +15,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRun
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import decode
+from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
@@ -84,6 +85,8 @@ class Driver:
         self.app_ready = asyncio.Event()
         self.app_ready.set()
         self.app_unready_why = ""
+        self._unready = AttemptLog()
+        self._is_started = False
         self._position_requester = PositionRequester(
             app, lambda: bool(self.machine.dispatcher.running), self.ready
         )
@@ -110,17 +113,20 @@ class Driver:
         self._closed = False
 
     def ready(self, is_ready: bool, why: str = "") -> None:
-        if is_ready == self.app_ready.is_set():
-            return
-        if is_ready:
+        now, was_ready = self._loop.time(), self.app_ready.is_set()
+        self.app_unready_why = "" if is_ready else why
+        if not is_ready and self._is_started:  # before that, `startup.app_ready` logs it
+            line = self._unready.failed(why, now)
+            if line is not None:
+                log.warning("%s: the application is not ready: %s", self.machine.name, line)
+        elif is_ready and not was_ready:
+            self._unready.succeeded(now)
             log.info("%s: the application is ready", self.machine.name)
-            self.app_unready_why = ""
+        if is_ready:
             self.app_ready.set()
-            return
-        log.warning("%s: the application is not ready: %s", self.machine.name, why)
-        self.app_unready_why = why
-        self.app_ready.clear()
-        self._became_unready()
+        elif was_ready:
+            self.app_ready.clear()
+            self._became_unready()
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.machine.dispatcher.processed.merge(Positions(tuple(streams)))
@@ -189,6 +195,7 @@ class Driver:
         self._run_effects()
 
     def start(self) -> None:
+        self._is_started = True
         self._tick()
 
     def close(self) -> None:

@@ -14,7 +14,7 @@ from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
-from lbg_sidecar.io.log_events import LiveLogger, log_effect, log_session
+from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_session
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.message import Message
 
@@ -55,6 +55,7 @@ class EffectExecutor:
         self._loop = asyncio.get_running_loop()
         self._me: Identity | None = None
         self._live = LiveLogger(machine.name)
+        self._calls = CallLogger(machine.name)
 
     def drive(self, machine: MemberCore) -> None:
         """Replaces the machine by one that continues its state."""
@@ -114,7 +115,11 @@ class EffectExecutor:
                 log_effect(self._machine.name, self._index, effect)
             case fx.Recalled() | fx.Reassigned():
                 log_effect(self._machine.name, self._index, effect)
-            case fx.Poisoned() | fx.Stalled() | fx.Superseded() | fx.TimedOut():
+            case fx.CallFailed():
+                self._calls.failed(effect)
+            case fx.Poisoned():
+                self._calls.poisoned(effect)
+            case fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 log_effect(self._machine.name, self._index, effect)
             case _ if link is None or outgoing is None:
                 pass

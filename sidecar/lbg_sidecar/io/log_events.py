@@ -10,8 +10,12 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
+from lbg_broker.peers import printable
+from lbg_sidecar.core.delivery import Identity
 from lbg_sidecar.core.effects import (
+    CallFailed,
     Effect,
+    Failure,
     HandoffAbandoned,
     Moved,
     Poisoned,
@@ -25,7 +29,7 @@ from lbg_sidecar.core.effects import (
     TakenOver,
     TimedOut,
 )
-from lbg_sidecar.core.state_log import Cause, Queue, QueueStates
+from lbg_sidecar.core.state_log import AttemptLog, Cause, Queue, QueueStates
 
 log = logging.getLogger("lbg.member")
 
@@ -115,6 +119,69 @@ class LiveLogger:
         )
 
 
+class CallLogger:
+    """Logs calls of the application that failed, and messages that are poisoned: of each kind of failure one at once,
+    and while such failures go on one at growing intervals, with their count."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._attempts = AttemptLog()
+        self._loop = asyncio.get_running_loop()
+
+    def failed(self, call: CallFailed) -> None:
+        fields = {
+            "key": call.key,
+            "id": _id_of(call.identity),
+            "attempt": call.attempts,
+            "reason": call.reason,
+        }
+        self._log(logging.WARNING, call.kind.value, call.queue, _call_text(call), fields)
+
+    def poisoned(self, effect: Poisoned) -> None:
+        text = (
+            f"{_message_text(effect.queue, effect.key, effect.identity)} failed {effect.attempts} times and is "
+            "retried; its key waits, and the whole queue waits once the window is full of that key; "
+            f"the last reason: {_reason_text(effect.reason)}"
+        )
+        fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
+        self._log(logging.ERROR, "poisoned", effect.queue, text, fields)
+
+    def _log(self, level: int, event: str, queue: int, text: str, fields: Mapping[str, object]) -> None:
+        line = self._attempts.failed(event, self._loop.time(), text=text)
+        if line is not None:
+            log.log(level, "%s: %s", self._name, line, extra=_fields(event, self._name, queue, fields))
+
+
+def _call_text(call: CallFailed) -> str:
+    message, reason = _message_text(call.queue, call.key, call.identity), _reason_text(call.reason)
+    match call.kind:
+        case Failure.SLOW:
+            return f"{message} has no verdict after {call.seconds:g} s, attempt {call.attempts}; its call still runs"
+        case Failure.TIMED_OUT:
+            return (
+                f"{message} has no verdict within the call timeout of {call.seconds:g} s, attempt {call.attempts}; "
+                "its call is aborted, and it is retried"
+            )
+        case Failure.REFUSED:
+            return f"{message} is refused and becomes a dead letter, attempt {call.attempts}: {reason}"
+        case Failure.RETRIED:
+            return f"{message} failed and is retried, attempt {call.attempts}: {reason}"
+
+
+def _message_text(queue: int, key: str | None, identity: Identity | None) -> str:
+    name = "a message without a publisher's stamp" if identity is None else f"message {_id_of(identity)}"
+    of_key = "" if key is None else f" of key {printable(repr(key))}"
+    return f"queue {queue}: {printable(name)}{of_key}"
+
+
+def _id_of(identity: Identity | None) -> str | None:
+    return None if identity is None else "-".join(map(str, identity))
+
+
+def _reason_text(reason: str) -> str:
+    return printable(reason) if reason else "no reason given"
+
+
 def log_session(name: str, effect: Effect) -> None:
     match effect:
         case SessionInUse(session, why):
@@ -197,14 +264,6 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 "%s: queue %d taken over %s (%s)%s",
                 *(name, queue, source, why, pause),
                 extra=_fields("taken_over", name, queue, fields),
-            )
-        case Poisoned(queue, key, identity, attempts, reason):
-            message = "without a publisher's stamp" if identity is None else "-".join(map(str, identity))
-            log.error(
-                "%s: queue %d: message %s failed %d times (%s) and is retried; key %r waits, and the whole queue waits "
-                "once the window is full of that key",
-                *(name, queue, message, attempts, reason or "no reason given", key),
-                extra=_fields("poisoned", name, queue, {"key": key, "attempts": attempts, "reason": reason}),
             )
         case Stalled(queue, ready, quiet_s):
             log.warning(

@@ -42,3 +42,20 @@ if not os.path.exists({str(cured)!r}):
         cured.touch()
         await until(lambda: offering.acked())
         assert [is_ready for is_ready, _ in offering.readiness] == [False, True]
+
+
+async def test_a_command_that_is_killed_for_a_call_or_ends_is_logged_with_its_restart(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    killed = CommandChannel([sys.executable, "-c", COMMAND, str(tmp_path / "log")], concurrency=4)
+    async with offering_to(killed, Offering(call_timeout_s=0.1)) as offering:
+        offering.offer("a", b"sleep 60")
+        await until(lambda: len(caplog.messages) == 1)
+    ending = CommandChannel(["sh", "-c", "read line; exit 3"], concurrency=4)
+    async with offering_to(ending, Offering()) as offering:
+        offering.offer("a")
+        await until(lambda: len(caplog.messages) == 2)
+    assert caplog.messages == [
+        "the command was killed to abort a call; the command is started again; calls that ended with it: 1",
+        "the command ended: exit status 3; the command is started again; calls that ended with it: 1",
+    ]

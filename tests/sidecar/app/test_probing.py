@@ -15,7 +15,7 @@ def healthy(**rules: int) -> HealthTracker:
 def test_it_is_down_until_the_first_success() -> None:
     health = HealthTracker(HealthRules(up_after=3))
     assert not health.is_up
-    assert not health.failed("refused", 1.0)
+    assert health.failed("refused", 1.0), "it is down, for another reason"
     assert health.why == "refused"
     assert health.succeeded(2.0)
     assert (health.is_up, health.why, health.changed_at) == (True, "", 2.0)
@@ -43,7 +43,8 @@ def test_it_comes_back_after_successes_in_a_row_and_no_answered_call_counts() ->
     assert health.failed("refused", 1.0)
     health.answered()
     assert not health.succeeded(2.0)
-    assert not health.failed("refused", 3.0)
+    assert health.failed("silent", 3.0)
+    assert health.why == "silent"
     assert not health.succeeded(4.0)
     assert health.succeeded(5.0)
 

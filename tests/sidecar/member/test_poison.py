@@ -7,7 +7,7 @@ import pytest
 from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, Rules, WhenExhausted
-from lbg_sidecar.core.effects import Poisoned
+from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned
 from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.status_report import beat_content, description
 from lbg_sidecar.message import retry
@@ -83,6 +83,18 @@ def test_a_poisoned_message_is_told_once_and_then_tried_at_the_longest_interval(
     assert member.machine.dispatcher.counts.retried - retried == 4
     assert len(poisoned(world)) == 1
     fine(world)
+
+
+def test_each_failed_call_is_reported_with_its_attempt_and_the_last_as_a_dead_letter() -> None:
+    world, _ = alone(DEAD_LETTER)
+    (item,) = publish(world, "bad")
+    world.run(5)
+    failures = [event for _, _, event in world.events if isinstance(event, CallFailed)]
+    assert [(one.kind, one.key, one.identity, one.attempts, one.reason) for one in failures] == [
+        (Failure.RETRIED, "bad", item.identity, 1, "it is poison"),
+        (Failure.RETRIED, "bad", item.identity, 2, "it is poison"),
+        (Failure.REFUSED, "bad", item.identity, 3, "gave up after 3 attempts: it is poison"),
+    ]
 
 
 @pytest.mark.parametrize(("asked_s", "waits_s"), [(0.01, 10.0), (3600.0, 3600.0), (None, 10.0)])

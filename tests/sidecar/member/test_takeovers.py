@@ -8,12 +8,12 @@ import pytest
 
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, TakenOver
+from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.protocol import Gone, Handover, Hello, Identity, Leave, Move, Ping
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post, Timings
-from lbg_sidecar.message import ACK
+from lbg_sidecar.message import ACK, INTERRUPTED
 
 MOVER = Identity(0, "mover", "0-1")
 DONE = Positions((("p", 0, ((0, 1),)),))
@@ -247,3 +247,19 @@ def test_a_lost_connection_forgets_what_was_announced() -> None:
     (attachment,) = (effect.attachment for effect in member.run() if isinstance(effect, Attach))
     member.machine.deliver(attachment, held(attachment, 1, (2,)), 1.02)
     assert member.taken(1.02) == [2]
+
+
+def test_a_call_without_a_verdict_is_reported_at_half_of_its_limit_and_when_it_is_aborted() -> None:
+    successor = Successor()
+    successor.hand_over(1.0)
+    successor.deliver(2, now=1.0)
+    call = successor.machine.take(1.0)
+    assert call is not None
+    reports: list[tuple[float, Failure, float]] = []
+    for now in (15.9, 16.0, 20.0, 30.9, 31.0, 31.1):
+        successor.machine.tick(now)
+        if now == 31.0:
+            successor.machine.end(call, INTERRUPTED, now)
+        effects = successor.run()
+        reports += [(now, one.kind, one.seconds) for one in effects if isinstance(one, CallFailed)]
+    assert reports == [(16.0, Failure.SLOW, 15.0), (31.0, Failure.TIMED_OUT, 30.0)]

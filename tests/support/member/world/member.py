@@ -11,6 +11,7 @@ from lbg_sidecar.core.effects import (
     Abort,
     Ack,
     Attach,
+    CallFailed,
     CountReady,
     DeadLetter,
     Detach,
@@ -180,7 +181,15 @@ class SimMember:
                 self.machine.disconnected(self.world.now)
             case Reconnect():
                 self.lose("reconnect")
-            case Moved() | HandoffAbandoned() | TakenOver() | Poisoned() | Stalled() | Superseded():
+            case (
+                Moved()
+                | HandoffAbandoned()
+                | TakenOver()
+                | Poisoned()
+                | CallFailed()
+                | Stalled()
+                | Superseded()
+            ):
                 self.world.events.append((self.world.now, self.name, effect))
             case Done(deliveries, _):
                 assert all(held.outcome is not None for held in deliveries)
