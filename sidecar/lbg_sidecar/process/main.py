@@ -84,7 +84,7 @@ async def _run(settings: SidecarSettings) -> int:
     lag = LagWatch(life.state, life.count, loop.time)
     publishing = PublishService(
         EndpointSettings(
-            broker=settings.member.addresses,
+            broker=settings.publisher,
             max_body_bytes=settings.process.body_max_bytes,
             journal=settings.member.journal,
         )

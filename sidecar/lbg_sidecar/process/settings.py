@@ -12,7 +12,7 @@ import shlex
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
@@ -151,6 +151,8 @@ class BrokerSettings:
     - `username`: the user to log in as, in place of the address's.
     - `username_file`, `password_file`: their first lines, read again for every connection, as a mounted Secret
       changes under a running pod.
+    - `publisher_username`, `publisher_username_file`, `publisher_password_file`: the login of the publishing endpoint,
+      for a group whose publishers have a user of their own; None: the member's.
     - `cafile`, `certfile`, `keyfile`: for amqps addresses. The broker's certificate is verified, against the
       system's authorities when there is no `cafile`.
     """
@@ -159,6 +161,9 @@ class BrokerSettings:
     username: str | None = None
     username_file: Path | None = None
     password_file: Path | None = None
+    publisher_username: str | None = None
+    publisher_username_file: Path | None = None
+    publisher_password_file: Path | None = None
     cafile: Path | None = None
     certfile: Path | None = None
     keyfile: Path | None = None
@@ -174,6 +179,18 @@ class BrokerSettings:
             username=self.username,
             username_file=self.username_file,
             password_file=self.password_file,
+        )
+
+    @property
+    def publisher_address(self) -> BrokerAddress | None:
+        """None if the publishing endpoint has the member's login. Raises the client's SettingsError."""
+        if self.publisher_password_file is None:
+            return None
+        return replace(
+            self.address,
+            username=self.publisher_username,
+            username_file=self.publisher_username_file,
+            password_file=self.publisher_password_file,
         )
 
 
@@ -214,9 +231,11 @@ class ProcessSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SidecarSettings:
-    """The whole: what `configure` makes of environment and file."""
+    """The whole: what `configure` makes of environment and file. `publisher`: where and as whom the publishing endpoint
+    publishes."""
 
     member: MemberSettings
+    publisher: tuple[ConnectionSettings, ...]
     process: ProcessSettings
     local: Listener
     observed: Listener
@@ -341,13 +360,15 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
     broker = BrokerSettings(**_of(BrokerSettings, values))
     member_values = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
     try:
-        member = MemberSettings(broker=_places(broker), **member_values)
+        places = _places(broker.address)
+        member = MemberSettings(broker=places, **member_values)
+        publisher = _publisher_places(broker) or places
     except SettingsError as error:
         name = error.field
         raise ConfigurationError(f"{where.get(name, name)}: {error}") from None
     except AddressError as error:
         raise ConfigurationError(f"{where.get('broker', 'LBG_BROKER')}: {error}") from None
-    return SidecarSettings(member=member, process=process, **listeners)
+    return SidecarSettings(member=member, publisher=publisher, process=process, **listeners)
 
 
 def _of(settings_class: Any, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -363,9 +384,20 @@ def _check_command(command: str, where: str) -> None:
         raise ConfigurationError(f"{where} is missing: with LBG_APP=command it is the command to run")
 
 
-def _places(broker: BrokerSettings) -> tuple[ConnectionSettings, ...]:
+def _publisher_places(broker: BrokerSettings) -> tuple[ConnectionSettings, ...]:
+    """Empty if the publishing endpoint has the member's login. Raises ConfigurationError and the client's
+    SettingsError."""
+    has_name = broker.publisher_username is not None or broker.publisher_username_file is not None
+    if has_name != (broker.publisher_password_file is not None):
+        missing = "LBG_PUBLISHER_PASSWORD_FILE" if has_name else "LBG_PUBLISHER_USERNAME"
+        raise ConfigurationError(f"{missing} is missing: a login of the publishing endpoint has both")
+    address = broker.publisher_address
+    return () if address is None else _places(address)
+
+
+def _places(address: BrokerAddress) -> tuple[ConnectionSettings, ...]:
     """Raises the client's SettingsError, also for a file of TLS that cannot be used."""
-    places = broker.address.places()
+    places = address.places()
     for place in places:
         if place.tls is not None:
             place.tls.context()

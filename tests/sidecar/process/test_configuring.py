@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from lbg_broker.client.settings import Credentials
 from lbg_sidecar.process.settings import ConfigurationError, configure
 
 LEAST = {"LBG_GROUP": "orders", "LBG_COMMAND": "./handle"}
@@ -93,3 +94,29 @@ def test_a_path_of_positions_begins_with_a_slash() -> None:
     }
     with pytest.raises(ConfigurationError, match=r"LBG_POSITIONS_PATH.*positions_path.*must start with /"):
         configure(told)
+
+
+def test_the_publishing_endpoint_has_the_members_login_unless_it_has_its_own(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("secret\n")
+    with_one = configure({**LEAST, "LBG_BROKER": "amqp://orders:x@broker/"})
+    assert with_one.publisher == with_one.member.addresses
+    own = {"LBG_PUBLISHER_USERNAME": "orders.publisher", "LBG_PUBLISHER_PASSWORD_FILE": str(password)}
+    with_two = configure({**LEAST, "LBG_BROKER": "amqp://orders:x@broker/", **own})
+    (member,), (publisher,) = with_two.member.addresses, with_two.publisher
+    assert publisher.credentials is not None
+    assert publisher.credentials() == Credentials("orders.publisher", "secret")
+    assert (member.username, publisher.address) == ("orders", member.address)
+
+
+@pytest.mark.parametrize(
+    ("given", "missing"),
+    [
+        ("LBG_PUBLISHER_USERNAME", "LBG_PUBLISHER_PASSWORD_FILE"),
+        ("LBG_PUBLISHER_USERNAME_FILE", "LBG_PUBLISHER_PASSWORD_FILE"),
+        ("LBG_PUBLISHER_PASSWORD_FILE", "LBG_PUBLISHER_USERNAME"),
+    ],
+)
+def test_half_a_login_of_the_publishing_endpoint_is_refused(given: str, missing: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"^{missing} is missing"):
+        configure({**LEAST, given: "/tmp/one"})
