@@ -1,7 +1,6 @@
 """An application behind `lbg sidecar`: LBG_APP=http-batch LBG_TARGET=http://127.0.0.1:8080/batch and
 `python batch_server.py 8080`."""
 
-import base64
 import sys
 
 from aiohttp import web
@@ -12,8 +11,7 @@ class NoSuchOrder(Exception):
 
 
 async def handle(event: dict) -> None:
-    data = event["data"] if "data" in event else base64.b64decode(event["data_base64"])  # base64: not text
-    print(event.get("partitionkey"), data, flush=True)  # without a key there is no partitionkey
+    print(event["partitionkey"], event["data"], flush=True)
 
 
 async def batch(request: web.Request) -> web.Response:

@@ -67,9 +67,7 @@ def owned_by_kubernetes(broker: Where, group: str) -> None:
     asyncio.run(make())
 
 
-@pytest.mark.parametrize(
-    "command", [("delete", "--force", "--yes"), ("rotate",), ("create",)], ids=lambda one: one[0]
-)
+@pytest.mark.parametrize("command", [("delete", "--force"), ("rotate",), ("create",)], ids=lambda one: one[0])
 def test_a_group_of_kubernetes_is_changed_after_its_adoption_only(
     lbg: Lbg, broker: Where, group: str, command: tuple[str, ...]
 ) -> None:
@@ -166,3 +164,36 @@ def test_the_environment_may_say_where_the_broker_is(
     created = lbg("group", "create", group)
     assert created.status == 0
     assert "password" not in created.out
+
+
+def test_publishers_get_a_user_of_their_own(lbg: Lbg, broker: Where, group: str, tmp_path: Path) -> None:
+    members, publishers, rows = (tmp_path / name for name in ("members", "publishers", "rows.csv"))
+    rows.write_text("k,n\na,1\nb,2\n")
+    lbg("group", "create", group, "--write-password", str(members), *broker.options)
+    only = ("--only", "--write-password", str(publishers))
+    separated = lbg("group", "publisher", group, *only, *broker.options)
+    username = f"{group}.publisher"
+    assert (separated.status, separated.err) == (0, "")
+    assert separated.out.splitlines()[-1] == f"user {username}: its password is in {publishers}"
+    assert publishers.read_text().strip() not in separated.out
+    publish = ("publish", "--group", group, "--key", "k", str(rows), "--broker", broker.broker)
+    published = lbg(*publish, "--username", username, "--password-file", str(publishers))
+    assert published.status == 0, published.err
+    refused = lbg(*publish, "--username", group, "--password-file", str(members))
+    assert refused.status == 1
+    assert "may not publish" in refused.err
+    shown = lbg("group", "show", group, *broker.options)
+    assert f"publishers: user {username}\n" in shown.out
+    described = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert described["publisher_username"] == username
+    assert sum(queue["ready"] for queue in described["queues"]) == 2
+
+
+def test_an_empty_password_file_of_publishers_is_an_error(
+    lbg: Lbg, broker: Where, group: str, password_file: Path
+) -> None:
+    password_file.write_text("")
+    refused = lbg(
+        "group", "publisher", group, "--publisher-password-file", str(password_file), *broker.options
+    )
+    assert (refused.status, "--publisher-password-file" in refused.err) == (1, True)

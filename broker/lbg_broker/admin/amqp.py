@@ -18,7 +18,7 @@ from lbg_broker.admin.errors import (
     Unsupported,
 )
 from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.record import read_record
+from lbg_broker.admin.record import headers_of, read_record
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import (
@@ -38,7 +38,7 @@ from lbg_broker.client import (
     Unroutable,
     connect_any,
 )
-from lbg_broker.group import HEADER_OWNER, IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_broker.group import IDENTITY_BYTES, Engine, Names, SpecError
 from lbg_broker.group.topology import Binding, Exchange, Queue
 
 REQUEST_S = 30.0
@@ -392,18 +392,25 @@ class AmqpAdmin:
             )
 
     async def write_record(self, group: str, record: Record) -> None:
-        """The record's queue has room for one message: this one takes the place of the one that was there."""
-        headers = {HEADER_OWNER: record.owner} if record.owner else None
+        """The record's queue has room for one message: this one takes the place of the one that was there.
+
+        The copy for publishers comes first: an interruption leaves the former record, and whoever repeats the change
+        writes both again. A copy is confirmed before the next one is sent, so the stream's last chunk has one.
+        """
+        headers = headers_of(record) or None
         properties = BasicProperties(
             content_type="application/json", headers=headers, delivery_mode=PERSISTENT
         )
-        async with self._changing(Names(group).config) as channel:
+        names = Names(group)
+        queues = [names.record, names.config] if record.publishers.username else [names.config]
+        async with self._changing(names.config) as channel:
             if not channel.is_confirming:
                 await channel.confirm_select()
             publisher = ConfirmingPublisher(channel)
-            await publisher.publish(
-                "", Names(group).config, record.text.encode(), properties=properties, mandatory=True
-            )
+            for queue in queues:
+                await publisher.publish(
+                    "", queue, record.text.encode(), properties=properties, mandatory=True
+                )
 
     async def own_queue(self) -> str:
         """A new queue for this connection alone, which goes with it; no group's name begins as its name does."""

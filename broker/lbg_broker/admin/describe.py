@@ -45,7 +45,7 @@ from lbg_broker.admin.snapshot import (
     Unknown,
     native_json,
 )
-from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names
+from lbg_broker.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
 
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
@@ -67,6 +67,7 @@ class Description:
     problems: tuple[str, ...]
     owner: str = ""
     """As the group's record has it (`lbg_broker.admin.ownership`); empty where none is recorded or it was not read."""
+    publishers: Publishers = ONE_USER
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
 
@@ -254,6 +255,7 @@ class Description:
         return {
             "group": self.group,
             "owner": self.owner or None,
+            "publisher_username": self.publishers.username or None,
             "attributes": None if self.spec is None else self.spec.attributes(),
             "queues": [row.to_json() for row in self.queue_rows],
             **self._sharing_json(),
@@ -388,6 +390,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         members=members,
         problems=tuple(problems),
         owner=observed.owner,
+        publishers=observed.publishers,
         queue_count_to_be=observed.queue_count_to_be,
     )
 

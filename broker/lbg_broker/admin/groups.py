@@ -15,6 +15,7 @@ from lbg_broker.admin.actions import (
     ActOnQueue,
     Bind,
     CheckPolicies,
+    DeclareQueue,
     DeleteUser,
     PutPermissions,
     PutUser,
@@ -50,17 +51,20 @@ from lbg_broker.admin.plan import (
     unfinished,
 )
 from lbg_broker.admin.protocol import BrokerAdmin
-from lbg_broker.admin.snapshot import CLOSING, UNKNOWN, QueueStatus, SessionsStatus, Snapshot
+from lbg_broker.admin.snapshot import CLOSING, UNKNOWN, QueueStatus, SessionsStatus, Snapshot, UserState
 from lbg_broker.group import (
     SESSIONS,
     Difference,
     GroupSpec,
     Names,
+    Permissions,
+    Publishers,
     closed_record,
     differences,
     is_closed_in,
     topology_of,
 )
+from lbg_broker.group.spec import username as valid_username
 
 
 async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
@@ -153,6 +157,8 @@ def plan_rotate(
     """
     spec = _existing(group, observed)
     desired = replace_user(spec, username or spec.client_username)
+    if desired.client_username == observed.publishers.username:
+        raise Taken(group, [f"user {username!r} is that of the group's publishers"])
     user = observed.user(desired.client_username)
     is_new = user is None
     if user is not None and user is not UNKNOWN and user.made_for != group:
@@ -160,7 +166,7 @@ def plan_rotate(
     put_user = PutUser(desired.client_username, password, group, is_new)
     actions: list[Action] = [put_user] if is_new else []
     if is_new or desired != spec:
-        permissions = topology_of(spec, observed.engine).permissions
+        permissions = observed.topology_of(spec).permissions
         actions.append(PutPermissions(desired.client_username, permissions, None if is_new else permissions))
     if desired != spec:
         actions.append(_record(desired, observed))
@@ -168,13 +174,64 @@ def plan_rotate(
     return tuple(actions if is_new else [*actions, put_user])
 
 
+def plan_publisher(
+    group: str, observed: Snapshot, *, password: str, username: str | None = None, only: bool = False
+) -> tuple[Action, ...]:
+    """The actions that give the publishers `username` with `password`; None: the user they have, or else a new one.
+
+    `only`: members may not publish from now on. Publishers that log in as the members' user are refused then.
+
+    Raises GroupNotFound, NotOwned, RecordUnreadable, Unsupported, UnderWay, and Taken when `username` is not free.
+    """
+    spec = _existing(group, observed)
+    assert isinstance(observed.record, Record)
+    former = observed.publishers
+    name = valid_username(username or former.username or default_publisher(group), field="publisher_username")
+    publishers = Publishers(name, former.members_publish and not only)
+    user = observed.user(name)
+    is_new = user is None
+    if isinstance(user, UserState) and (user.made_for != group or name == spec.client_username):
+        by = (
+            "is that of the group's members"
+            if name == spec.client_username
+            else "exists and is not the group's"
+        )
+        raise Taken(group, [f"user {name!r} {by}"])
+    topology = topology_of(spec, observed.engine, publishers)
+    stream = Names(group).record
+    actions: list[Action] = [
+        DeclareQueue(queue)
+        for queue in topology.queues
+        if queue.name == stream and observed.queues.get(stream) is None
+    ]
+    if is_new:
+        actions.append(PutUser(name, password, group))
+    if is_new or name != former.username or observed.publisher_permissions != topology.publisher_permissions:
+        assert topology.publisher_permissions is not None
+        actions.append(PutPermissions(name, topology.publisher_permissions))
+    record = replace(observed.record, publishers=publishers)
+    if actions or record != observed.record:
+        actions.append(WriteRecord(group, record, observed.record))
+    if observed.permissions != topology.permissions:
+        before = observed.permissions if isinstance(observed.permissions, Permissions) else None
+        actions.append(PutPermissions(spec.client_username, topology.permissions, before))
+    # Last: the password before this one cannot be put back.
+    return tuple(actions if is_new else [*actions, PutUser(name, password, group, is_new=False)])
+
+
+def default_publisher(group: str) -> str:
+    """Name of the publishers' user unless another one is given."""
+    return f"{group}.publisher"
+
+
 def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action, ...]:
-    """The actions that delete every user of the group but the one it has now.
+    """The actions that delete every user of the group but those it has now.
 
     Raises StillInUse while one of them has connections, or their number is unknown, unless `force`.
     """
     spec = _existing(group, observed)
-    before = [name for name in observed.users_of(group) if name != spec.client_username]
+    present = (spec.client_username, observed.publishers.username)
+    before = [name for name in observed.users_of(group) if name not in present]
     if before and not force:
         if observed.connections is UNKNOWN:
             unknown = [f"the connections of user {name} are unknown" for name in before]
@@ -194,8 +251,8 @@ def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
 
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
-    """The group's record with another text, and the owner that it has."""
-    return Record(text, observed.owner)
+    """The group's record with another text, and the owner and the users that it has."""
+    return Record(text, observed.owner, observed.publishers)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
@@ -313,6 +370,29 @@ async def rotate_user(
     return Rotated(name, actions, None if password else new)
 
 
+async def separate_publishers(
+    admin: BrokerAdmin,
+    group: str,
+    *,
+    username: str | None = None,
+    password: str | None = None,
+    only: bool = False,
+) -> Rotated:
+    """Give the publishers of a group a user of their own, or that user a new password; see `plan_publisher`.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
+    """
+    Names(group)
+    new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+    async with admin.lock(group):
+        actions = plan_publisher(
+            group, await admin.observe(group), password=new, username=username, only=only
+        )
+        await apply(admin, actions)
+    (name,) = (action.name for action in actions if isinstance(action, PutUser))
+    return Rotated(name, actions, None if password else new)
+
+
 async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
     """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
     Names(group)
@@ -382,7 +462,7 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
         if not isinstance(before, Record):
             raise RecordUnreadable(group, "it is missing")
         actions = (
-            () if before.owner == BY_HAND else (WriteRecord(group, Record(before.text, BY_HAND), before),)
+            () if before.owner == BY_HAND else (WriteRecord(group, replace(before, owner=BY_HAND), before),)
         )
         await apply(admin, actions)
     return Adopted(before.owner, actions)

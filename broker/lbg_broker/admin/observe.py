@@ -14,7 +14,7 @@ from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
 from lbg_broker.client import ClientConnection
-from lbg_broker.group import Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
+from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
 from lbg_broker.group.topology import exchanges_of, queues_of
 
 T = TypeVar("T")
@@ -150,7 +150,8 @@ class SnapshotReader:
         engine = await self._amqp.engine()
         record = await self._amqp.record(group)
         spec = desired or recorded(record, group)
-        topology = topology_of(spec, engine) if spec is not None else None
+        publishers = record.publishers if record is not None else ONE_USER
+        topology = topology_of(spec, engine, publishers) if spec is not None else None
         why: dict[str, str] = {}
         management = await self._reachable_management(why)
         base = Snapshot(engine, record=record, why=why)
@@ -202,6 +203,10 @@ class SnapshotReader:
         permissions: Permissions | Unknown | None = None
         if spec is not None:
             permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
+        publisher_permissions: Permissions | Unknown | None = None
+        if base.publishers.username:
+            reading = management.permissions(base.publishers.username)
+            publisher_permissions = await or_unknown("the publishers' permissions", reading, why)
         snapshot = replace(base, users=await or_unknown("users", management.users(), why))
         if len(users := snapshot.users_of(names.group)) > 1:
             snapshot = replace(
@@ -213,6 +218,7 @@ class SnapshotReader:
             queues=counted,
             bindings=bindings,
             permissions=permissions,
+            publisher_permissions=publisher_permissions,
             policies=policies,
             why=why,
         )

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from lbg_broker.group import ONE_USER, Publishers
+
 BY_HAND = "by-hand"
 KUBERNETES = "kubernetes"
 
@@ -19,6 +21,7 @@ class Record:
 
     text: str
     owner: str = ""
+    publishers: Publishers = ONE_USER
 
 
 def kubernetes_owner(cluster_uid: str, object_uid: str) -> str:

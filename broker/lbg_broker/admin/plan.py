@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 
 from lbg_broker.admin.actions import (
@@ -51,7 +51,6 @@ from lbg_broker.group import (
     differences,
     is_closed_in,
     is_native,
-    topology_of,
 )
 from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
 from lbg_broker.passwords import is_hash_of
@@ -93,7 +92,7 @@ def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
 
 def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
     """Known problems of an existing group, apart from what is missing altogether."""
-    topology = topology_of(spec, observed.engine)
+    topology = observed.topology_of(spec)
     for line in losses(topology, observed):
         yield f"messages can be lost: {line}"
     for line in reorderings(topology, observed):
@@ -120,9 +119,20 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
     users = observed.users_of(spec.name)
     if spec.client_username in users and observed.permissions not in (UNKNOWN, topology.permissions):
         yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` repairs them"
+    yield from _publisher_problems(spec, observed, topology)
     for user in users:
-        if user != spec.client_username:
+        if user not in (spec.client_username, observed.publishers.username):
             yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
+
+
+def _publisher_problems(spec: GroupSpec, observed: Snapshot, topology: Topology) -> Iterator[str]:
+    username = observed.publishers.username
+    if not username:
+        return
+    if observed.user(username) is None:
+        yield f"user {username} of the publishers is missing: `lbg group publisher {spec.name}` creates it"
+    elif observed.publisher_permissions not in (UNKNOWN, topology.publisher_permissions):
+        yield f"user {username} has other permissions than a publisher: `lbg group create` repairs them"
 
 
 def _is_of_clients(queue: str, topology: Topology) -> bool:
@@ -222,7 +232,7 @@ def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises Unsupported."""
     if reason := why_unsupported(spec, observed.engine):
         raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
-    topology = topology_of(spec, observed.engine)
+    topology = observed.topology_of(spec)
     losing, reordering = losses(topology, observed), reorderings(topology, observed)
     if losing or reordering:
         raise would_break(spec.name, losing, reordering)
@@ -295,7 +305,7 @@ def plan_create(
     require_supported(spec, observed)
     if user is not None:
         require_users(observed, "made")
-    topology = topology_of(spec, observed.engine)
+    topology = observed.topology_of(spec)
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     if begun is not None and (diff := differences(begun, spec)):
@@ -418,7 +428,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     """
     if observed.is_empty:
         raise GroupNotFound(spec.name)
-    topology = topology_of(spec, observed.engine)
+    topology = observed.topology_of(spec)
     require_owner(spec, observed, claim)
     _require_owner_without_record(spec, topology, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
@@ -539,14 +549,15 @@ def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim) -> Iterator[Ac
     existing, owner = recorded(spec.name, observed), claim.owner_after(before)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        yield WriteRecord(spec.name, Record(spec.to_record(), owner), None if begun is None else before)
+        record = Record(spec.to_record(), owner, observed.publishers)
+        yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None
     text = before.text
     if spec.limits_clients and not existing.limits_clients:
         text = closed_record(spec) if is_closed_in(text) else spec.to_record()
-    if Record(text, owner) != before:
-        yield WriteRecord(spec.name, Record(text, owner), before)
+    if (record := replace(before, text=text, owner=owner)) != before:
+        yield WriteRecord(spec.name, record, before)
 
 
 def _granting(
@@ -558,6 +569,10 @@ def _granting(
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)
+    desired, present = topology.publisher_permissions, observed.publisher_permissions
+    if desired is not None and observed.user(observed.publishers.username) and present != desired:
+        before = None if present is UNKNOWN else present
+        yield PutPermissions(observed.publishers.username, desired, before)
 
 
 def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:

@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 from lbg_broker.admin.errors import GroupNotFound, GroupUnfinished, RecordUnavailable, RecordUnreadable
 from lbg_broker.admin.ownership import Record
 from lbg_broker.client import NotFound, QueueDown
-from lbg_broker.group import HEADER_OWNER, GroupSpec, Names, SpecError
+from lbg_broker.group import (
+    HEADER_MEMBERS_PUBLISH,
+    HEADER_OWNER,
+    HEADER_PUBLISHER_USER,
+    ONE_USER,
+    GroupSpec,
+    Names,
+    Publishers,
+    SpecError,
+)
 
 if TYPE_CHECKING:
-    from lbg_broker.client import Channel
+    from lbg_broker.client import Channel, Delivery
 
 EMPTY_READS = 40
 """Another reader holds the record between its get and its requeue, for about a round trip. Forty attempts outlast any
@@ -64,8 +73,46 @@ async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS)
             raise RecordUnavailable(group, f"no answer in {ANSWER_S:g} s") from None
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
-            owner = delivery.headers.get(HEADER_OWNER)
-            return Record(
-                bytes(delivery.body).decode("utf-8", "replace"), owner if isinstance(owner, str) else ""
-            )
+            return _record_in(delivery)
     return None
+
+
+async def read_copy(channel: Channel, group: str) -> Record:
+    """The latest copy of the record, which is all that the publishers' user may read.
+
+    Raises GroupNotFound (the broker has then closed `channel`), RecordUnavailable, ClientError.
+    """
+    first: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        if not first.done():
+            first.set_result(_record_in(deliveries[0]))
+
+    await channel.basic_qos(1)
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            await channel.consume(Names(group).record, on_deliveries, arguments={"x-stream-offset": "last"})
+            return await first
+    except NotFound as error:
+        raise GroupNotFound(group) from error
+    except TimeoutError:
+        raise RecordUnavailable(group, f"no answer in {ANSWER_S:g} s") from None
+
+
+def _record_in(delivery: Delivery) -> Record:
+    owner = delivery.headers.get(HEADER_OWNER)
+    username = delivery.headers.get(HEADER_PUBLISHER_USER)
+    publishers = ONE_USER
+    if isinstance(username, str) and username:
+        publishers = Publishers(username, delivery.headers.get(HEADER_MEMBERS_PUBLISH) is True)
+    text = bytes(delivery.body).decode("utf-8", "replace")
+    return Record(text, owner if isinstance(owner, str) else "", publishers)
+
+
+def headers_of(record: Record) -> dict[str, str | bool]:
+    """Headers of the message of a record, as `read_record` reads them."""
+    headers: dict[str, str | bool] = {HEADER_OWNER: record.owner} if record.owner else {}
+    if record.publishers.username:
+        headers[HEADER_PUBLISHER_USER] = record.publishers.username
+        headers[HEADER_MEMBERS_PUBLISH] = record.publishers.members_publish
+    return headers

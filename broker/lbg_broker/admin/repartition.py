@@ -12,7 +12,7 @@ import asyncio
 import json
 import secrets
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
@@ -44,7 +44,6 @@ from lbg_broker.group import (
     is_native,
     marked,
     recounted,
-    topology_of,
 )
 from lbg_broker.group.topology import Binding
 
@@ -292,7 +291,7 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
 
     Nothing may come in meanwhile: there is a moment in which a hash leads to two queues.
     """
-    topology = topology_of(spec, observed.engine)
+    topology = observed.topology_of(spec)
     names = Names(spec.name)
     if observed.bindings is UNKNOWN:
         raise StillInUse(spec.name, ["its bindings could not be read"], remedy="try again")
@@ -396,8 +395,8 @@ async def repartition_group(
         require_supported(desired, observed)
         manner = _manner_of(admin, management, names, spec, observed)
         assert isinstance(observed.record, Record)
-        was, owner = observed.record.text, observed.owner
-        await _to_record(admin, spec, marked(spec, queue_count), before=was, owner=owner)
+        was, like = observed.record.text, observed.record
+        await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
         report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
         try:
             await manner.ingress.close()
@@ -411,39 +410,40 @@ async def repartition_group(
                 report=report,
             )
         except (NotDrained, asyncio.CancelledError):
-            await _undo(admin, manner, spec, report, owner=owner)
+            await _undo(admin, manner, spec, report, like=like)
             raise
         report("drained")
         await manner.announce(queue_count)
         await manner.prepare(desired, discard=discard)
         began = marked(spec, queue_count)
-        await _to_record(admin, desired, marked(desired, queue_count), before=began, owner=owner)
+        await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
         report(f"changed: {queue_count} queues")
         is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
         report("members are Ready" if is_settled else "not all members are Ready")
-        await _open(admin, manner, desired, report, owner=owner)
+        await _open(admin, manner, desired, report, like=like)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
 
-async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, owner: str) -> None:
+async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
     """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
     await manner.prepare(spec, discard=False)
     await manner.settle(spec, discard=False, timeout_s=0.0, report=lambda line: None)
     report("nothing is changed")
-    await _open(admin, manner, spec, report, owner=owner)
+    await _open(admin, manner, spec, report, like=like)
 
 
-async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, owner: str) -> None:
+async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
     """Publishers wait for the record, so it comes after."""
     await manner.ingress.open()
     before = marked(spec, spec.queue_count)
-    await _to_record(admin, spec, spec.to_record(), before=before, owner=owner)
+    await _to_record(admin, spec, spec.to_record(), before=before, like=like)
     report("ingress on")
 
 
-async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, owner: str) -> None:
+async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, like: Record) -> None:
     if text != before:
-        await admin.perform(WriteRecord(spec.name, Record(text, owner), before=Record(before, owner)))
+        record, former = replace(like, text=text), replace(like, text=before)
+        await admin.perform(WriteRecord(spec.name, record, before=former))
 
 
 def _existing(group: str, observed: Snapshot) -> GroupSpec:

@@ -8,7 +8,17 @@ from enum import Enum
 from typing import Any, Final, TypeAlias
 
 from lbg_broker.admin.ownership import Record
-from lbg_broker.group import Engine, Names, Permissions, repartition_in
+from lbg_broker.group import (
+    ONE_USER,
+    Engine,
+    GroupSpec,
+    Names,
+    Permissions,
+    Publishers,
+    Topology,
+    repartition_in,
+    topology_of,
+)
 from lbg_broker.group.topology import Argument, Binding
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
@@ -245,7 +255,8 @@ class Snapshot:
     least every requested name and, where the management API lists them, whatever else is the group's.
     `record` is the message of the record's queue, None when that is missing or empty. `users` are all of the
     broker's, by name, and `connections` counts those of each user; they are only read while the group has more
-    than one user. `permissions` are those of the user in the desired or the recorded attributes. `prefixes`
+    than one user. `permissions` are those of the user in the desired or the recorded attributes,
+    `publisher_permissions` those of the publishers' user, if the record names one. `prefixes`
     maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
     `why` has the reason of each UNKNOWN.
     """
@@ -258,6 +269,7 @@ class Snapshot:
     users: Mapping[str, UserState] | Unknown = UNKNOWN
     connections: Mapping[str, int] | Unknown = UNKNOWN
     permissions: Permissions | Unknown | None = UNKNOWN
+    publisher_permissions: Permissions | Unknown | None = UNKNOWN
     policies: tuple[Policy, ...] | Unknown = UNKNOWN
     prefixes: Mapping[str, str] | Unknown = UNKNOWN
     why: Mapping[str, str] = field(default_factory=dict)
@@ -283,6 +295,15 @@ class Snapshot:
     def owner(self) -> str:
         """Owner of the group as its record has it; empty where none is recorded, or it was not read."""
         return self.record.owner if isinstance(self.record, Record) else ""
+
+    @property
+    def publishers(self) -> Publishers:
+        """Login of the group's publishers as its record has it; that of members where no record was read."""
+        return self.record.publishers if isinstance(self.record, Record) else ONE_USER
+
+    def topology_of(self, spec: GroupSpec) -> Topology:
+        """Topology of the group, with these attributes and its present users."""
+        return topology_of(spec, self.engine, self.publishers)
 
     def is_served(self, group: str) -> bool:
         """True if the group's queues have consumers, as far as their counts are known. A reader of the record counts as

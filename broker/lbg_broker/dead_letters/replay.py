@@ -124,11 +124,8 @@ REPLAY_SETTINGS = RetransmitSettings(
 )
 
 
-async def replay(
-    queue: DeadQueue, selection: Selection, done: ReplayResult, *, limit: int | None = None
-) -> None:
-    """Publish those selected to the group again, in their order per key, and then acknowledge them; the oldest `limit`
-    of them, None: all.
+async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> None:
+    """Publish those selected to the group again, in their order per key, and then acknowledge them.
 
     Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
     places: it is replayed at most twice.
@@ -138,7 +135,7 @@ async def replay(
     binding = Binding(queue.connection, queue.spec)
     window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
     now = asyncio.get_running_loop().time
-    async for page in _pages(queue, selection, done, limit=limit):
+    async for page in _pages(queue, selection, done):
         for letter, _ in page:
             await binding.ensure(letter)
         window.pending.extend(Outgoing(one, one[0].key) for one in page)
@@ -166,18 +163,11 @@ async def discard(
             _settle(queue, letter, message, done)
 
 
-async def _pages(
-    queue: DeadQueue, selection: Selection, done: ReplayResult, *, limit: int | None = None
-) -> AsyncIterator[Page]:
+async def _pages(queue: DeadQueue, selection: Selection, done: ReplayResult) -> AsyncIterator[Page]:
     done.total = queue.total
     done.missing_ids = set(selection.ids)
-    left = queue.total if limit is None else limit
     async for page in queue.pages(selection):
-        yield page[:left]
-        left -= len(page)
-        if left <= 0 and limit is not None:
-            done.missing_ids.clear()  # those behind the limit are not looked for
-            return
+        yield page
     done.not_looked_at = queue.unread
 
 

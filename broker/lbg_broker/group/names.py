@@ -51,6 +51,10 @@ HEADER_ORIGINAL_SEQ = "lbg-original-seq"
 # Of a group's record: who owns the group (`lbg_broker.admin.ownership`).
 HEADER_OWNER = "lbg-owner"
 
+# Of a group's record: the user of its publishers, and that members may publish too.
+HEADER_PUBLISHER_USER = "lbg-publisher-user"
+HEADER_MEMBERS_PUBLISH = "lbg-members-publish"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 
@@ -155,6 +159,11 @@ class Names:
     @property
     def config(self) -> str:
         return f"lbg.{self.group}.config"
+
+    @property
+    def record(self) -> str:
+        """Stream with copies of the record for the publishers' user, who can read it and nothing else."""
+        return f"lbg.{self.group}.record"
 
     @property
     def members(self) -> str:

@@ -79,14 +79,13 @@ def prefix(value: object) -> str:
     return _plain("hash_prefix", value, PREFIX_MAX_BYTES)
 
 
-def username(value: object) -> str:
+def username(value: object, *, field: str = "client_username") -> str:
+    """`value`, if it can name a user; raises SpecError."""
     if not isinstance(value, str) or not value:
-        raise SpecError("client_username", value, "must be text of at least one character")
+        raise SpecError(field, value, "must be text of at least one character")
     if ":" in value:
-        raise SpecError(
-            "client_username", value, "must not contain a colon: HTTP basic authentication ends there"
-        )
-    return _plain("client_username", value, USERNAME_MAX_BYTES)
+        raise SpecError(field, value, "must not contain a colon: HTTP basic authentication ends there")
+    return _plain(field, value, USERNAME_MAX_BYTES)
 
 
 def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:

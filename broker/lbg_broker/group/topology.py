@@ -111,16 +111,33 @@ class Permissions:
 
 
 @dataclass(frozen=True, slots=True)
+class Publishers:
+    """Login of a group's publishers (docs/adr/0059-publishers-and-members-have-users-of-their-own.md).
+
+    `username` is empty in a group of one user, whose members and publishers log in as the same user. `members_publish`:
+    the members' user may publish to the group as well, as in each group of one user.
+    """
+
+    username: str = ""
+    members_publish: bool = True
+
+
+ONE_USER = Publishers()
+
+
+@dataclass(frozen=True, slots=True)
 class Topology:
     """Objects of a group on a broker, in the order in which to declare them: exchanges, queues, bindings.
 
-    `permissions` are those of the group's user, of which members and publishers are clients.
+    `permissions` are those of the group's user, as which members log in, and in a group of one user publishers too.
+    `publisher_permissions` are those of the publishers' user, None in a group of one user.
     """
 
     exchanges: tuple[Exchange, ...]
     queues: tuple[Queue, ...]
     bindings: tuple[Binding, ...]
     permissions: Permissions
+    publisher_permissions: Permissions | None = None
 
 
 def is_native(spec: GroupSpec, engine: Engine) -> bool:
@@ -137,15 +154,17 @@ def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def topology_of(spec: GroupSpec, engine: Engine) -> Topology:
+def topology_of(spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER) -> Topology:
     """Cached while a group is made or compared, which uses it several times. All of hundreds of groups would be
     10 KB for each, most of it bindings."""
     names = Names(spec.name)
+    is_one_queue = is_native(spec, engine)
     return Topology(
         exchanges_of(names),
-        queues_of(spec, engine),
+        queues_of(spec, engine, publishers),
         bindings_of(spec, engine),
-        permissions_of(names, engine, is_one_queue=is_native(spec, engine)),
+        permissions_of(names, engine, is_one_queue=is_one_queue, may_publish=publishers.members_publish),
+        publisher_permissions_of(names, engine, is_one_queue=is_one_queue) if publishers.username else None,
     )
 
 
@@ -160,7 +179,7 @@ def exchanges_of(names: Names) -> tuple[Exchange, ...]:
     )
 
 
-def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
+def queues_of(spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER) -> tuple[Queue, ...]:
     names = Names(spec.name)
     safe = _safe_arguments(engine)
     limited = {**safe, "x-max-length-bytes": spec.queue_size_bytes, "x-overflow": "reject-publish"}
@@ -170,6 +189,7 @@ def queues_of(spec: GroupSpec, engine: Engine) -> tuple[Queue, ...]:
         Queue(names.unrouted, limited),
         # Dead letters have no limit: a full one would stop every lane that has something to refuse.
         Queue(names.dead, safe),
+        *((Queue(names.record, {"x-queue-type": "stream"}),) if publishers.username else ()),
         # With room for one, a new record takes the place of the old one. Replicated like the queues: a member that
         # starts while a node is down must be able to read it.
         Queue(names.config, {**safe, "x-max-length": 1}),
@@ -245,23 +265,48 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
     )
 
 
-def permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permissions:
-    """Permissions that a member and a publisher need, and no more.
+def permissions_of(
+    names: Names, engine: Engine, *, is_one_queue: bool, may_publish: bool = True
+) -> Permissions:
+    """Permissions that a member needs, and no more; with `may_publish` those that a publisher needs too.
 
     A mailbox is declared (configure), bound (write on it, read on the exchange) and consumed from (read). RabbitMQ from
     4.3.1 on counts a queue for those alone who have any permission on it. For dead letters and unrouted messages it is
     write, which lets in nothing that the group's exchanges do not (docs/adr/0050-requirements-of-rabbitmq-4-3.md).
     """
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
-    queues = re.escape(names.parent) if is_one_queue else re.escape(names.queue(0)[:-1]) + "[0-9]+"
     counted = (names.dead, names.unrouted) if engine.is_rabbitmq else ()
+    published = (names.exchange,) if may_publish else ()
     return Permissions(
         configure=_anchored(mailboxes),
         write=_anchored(
-            mailboxes, *map(re.escape, (names.exchange, names.members, names.dlx, names.validate, *counted))
+            mailboxes, *map(re.escape, (*published, names.members, names.dlx, names.validate, *counted))
         ),
-        read=_anchored(mailboxes, queues, *map(re.escape, (names.members, names.config))),
+        read=_anchored(
+            mailboxes,
+            _served(names, is_one_queue=is_one_queue),
+            *map(re.escape, (names.members, names.config)),
+        ),
     )
+
+
+def publisher_permissions_of(names: Names, engine: Engine, *, is_one_queue: bool) -> Permissions:
+    """Permissions that a publisher needs, and no more: to publish to the group, and to read the copies of its record.
+
+    From a stream a user with the permission to read can consume, and cannot remove anything. To count a queue, which
+    RabbitMQ from 4.3.1 on permits those alone who have any permission on it, it is write: without read on an exchange
+    it permits nothing else.
+    """
+    counted = (_served(names, is_one_queue=is_one_queue),) if engine.is_rabbitmq else ()
+    return Permissions(
+        configure="^$",
+        write=_anchored(re.escape(names.exchange), *counted),
+        read=_anchored(re.escape(names.record)),
+    )
+
+
+def _served(names: Names, *, is_one_queue: bool) -> str:
+    return re.escape(names.parent) if is_one_queue else re.escape(names.queue(0)[:-1]) + "[0-9]+"
 
 
 def _anchored(*patterns: str) -> str:

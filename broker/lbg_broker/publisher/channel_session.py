@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
+from weakref import WeakSet
 
-from lbg_broker.admin.errors import ProvisioningError, RecordUnreadable
-from lbg_broker.admin.record import read_record, spec_in
+from lbg_broker.admin.errors import GroupNotFound, ProvisioningError, RecordUnreadable
+from lbg_broker.admin.ownership import Record
+from lbg_broker.admin.record import read_copy, read_record, spec_in
 from lbg_broker.client import (
     AccessRefused,
     Channel,
@@ -83,14 +86,38 @@ async def wait_for_ingress(
         await asyncio.sleep(READ_EVERY_S * random.uniform(0.5, 1.5))
 
 
+_readers_of_copies = WeakSet[ClientConnection]()
+"""Connections whose user may not read the record itself: the broker would log each attempt."""
+
+
 async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
+    if connection not in _readers_of_copies:
+        try:
+            return _facts(group, await _read_by(connection, partial(read_record, group=group)))
+        except AccessRefused as refused:
+            try:
+                copy = await _read_by(connection, partial(read_copy, group=group))
+            except (AccessRefused, GroupNotFound):
+                raise refused from None
+        _readers_of_copies.add(connection)
+        return _facts(group, copy)
+    return _facts(group, await _read_by(connection, partial(read_copy, group=group)))
+
+
+async def _read_by(
+    connection: ClientConnection, read: Callable[[Channel], Awaitable[Record | None]]
+) -> Record | None:
     channel = await connection.open_channel()
     try:
-        record = await read_record(channel, group)
+        record = await read(channel)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not keep it from others
         raise
     await channel.close()
+    return record
+
+
+def _facts(group: str, record: Record | None) -> tuple[GroupSpec, int | None]:
     if record is None:
         raise RecordUnreadable(group, "its queue is empty")
     if is_closed_in(record.text):
@@ -164,7 +191,10 @@ async def run_channel(
         raise GroupGone(f"group {names.group!r} was deleted while it was published to: {reason}")
     if isinstance(reason, AccessRefused):
         carrying.detach()
-        raise AccessDenied(f"the broker takes no more messages for group {names.group!r}: {reason}")
+        raise AccessDenied(
+            f"this user may not publish to group {names.group!r}; "
+            f"`lbg group show {names.group}` names the user of its publishers: {reason}"
+        )
     if isinstance(reason, ChannelClosed) and (sizes := _SIZES.search(reason.reply_text)) is not None:
         raise SizeRefused(names.group, int(sizes[1]), int(sizes[2]), reason.reply_text)
     if isinstance(reason, ChannelClosed) and not reason.retryable:

@@ -1,4 +1,4 @@
-"""`lbg group rotate`, `repartition`, `adopt`, `close` and `delete`."""
+"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close` and `delete`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbgroup.group.create import password_from, password_options, print_password, secret_file, with_admin
-from lbgroup.options import broker_options, count_text, require_consent
+from lbgroup.group.create import (
+    password_from,
+    password_in,
+    password_options,
+    print_password,
+    secret_file,
+    with_admin,
+)
+from lbgroup.options import FILE, broker_options
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
@@ -60,6 +67,60 @@ def rotate(
         click.echo("\n".join(map(str, rotated.changes)))
         if rotated.password is not None:
             print_password(rotated.username, rotated.password, secret)
+
+
+@click.command(epilog="Example: lbg group publisher orders --only --write-password publisher.password")
+@click.argument("name")
+@click.option(
+    "--publisher-username",
+    metavar="NAME",
+    help="User of the publishers. By default the user that they have, or a new one, GROUP.publisher.",
+)
+@click.option(
+    "--publisher-password-file",
+    type=FILE,
+    help="The user's password is this file's first line. By default one is generated.",
+)
+@click.option(
+    "--write-password",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a generated password to this new file (mode 600) and do not print it.",
+)
+@click.option(
+    "--only",
+    is_flag=True,
+    help="Members may not publish from now on: publishers that use the members' user are refused.",
+)
+@broker_options(login=True, management=True)
+def publisher(
+    name: str,
+    address: BrokerAddress,
+    publisher_username: str | None,
+    publisher_password_file: Path | None,
+    write_password: Path | None,
+    only: bool,
+) -> None:
+    """Give the publishers of group NAME a user of their own, or that user a new password.
+
+    The user may publish to the group and read the group's attributes, and nothing else: it cannot consume, purge or
+    delete. No connection is closed. A former user of the publishers may still log in until `lbg group rotate NAME
+    --finish`. Refused for a group of Kubernetes.
+    """
+    from lbg_broker.admin.groups import separate_publishers
+
+    password = None
+    if publisher_password_file is not None:
+        password = password_in(publisher_password_file, option="--publisher-password-file")
+    with secret_file(write_password if password is None else None) as secret:
+        done = with_admin(
+            address,
+            lambda admin: separate_publishers(
+                admin, name, username=publisher_username, password=password, only=only
+            ),
+        )
+        click.echo("\n".join(map(str, done.changes)))
+        if done.password is not None:
+            print_password(done.username, done.password, secret)
 
 
 WAITING_SHOWN_EVERY_S = 3.0
@@ -194,39 +255,20 @@ def close(name: str, address: BrokerAddress, session: str | None) -> None:
 
 @click.command(epilog="Example: lbg group delete orders")
 @click.argument("name")
-@click.option(
-    "--force",
-    is_flag=True,
-    help="Delete with the messages and consumers that remain, after a confirmation on the terminal.",
-)
-@click.option("--yes", is_flag=True, help="With --force: delete without confirmation.")
+@click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
 @click.option("--no-user", is_flag=True, help="Keep the group's user; then no management API is needed.")
 @broker_options(login=True, management=True)
-def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: bool) -> None:
+def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
     """Delete group NAME with all its objects, even if some are missing.
 
     Refused while messages or consumers remain, unless --force, and for a group of Kubernetes, which `lbg group adopt`
     takes over.
     """
-    from lbg_broker.admin.describe import describe
     from lbg_broker.admin.groups import delete_group
-    from lbg_broker.admin.snapshot import UNKNOWN
 
-    with_management = not no_user or bool(address.management_urls)
-
-    def question() -> str:
-        observed = with_admin(address, lambda admin: admin.observe(name), with_management=with_management)
-        group = describe(name, observed, beats=UNKNOWN)
-        waiting = (
-            f"{count_text(group.ready)} waiting messages and {count_text(group.dead_letters)} dead letters"
-        )
-        return f"delete group {name} with {waiting} for good?"
-
-    if force and not yes:
-        require_consent(question, refused="nothing was deleted")
     actions = with_admin(
         address,
         lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
-        with_management=with_management,
+        with_management=not no_user or bool(address.management_urls),
     )
     click.echo(f"group {name} deleted ({len(actions)} objects)")

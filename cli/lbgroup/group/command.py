@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from lbgroup.group.change import adopt, close, delete, repartition, rotate
+from lbgroup.group.change import adopt, close, delete, publisher, repartition, rotate
 from lbgroup.group.create import create
 from lbgroup.group.show import list_, show
 
@@ -15,5 +15,5 @@ def group() -> None:
     adopt them from another owner, and close their sessions."""
 
 
-for command in (create, show, list_, rotate, repartition, adopt, close, delete):
+for command in (create, show, list_, rotate, publisher, repartition, adopt, close, delete):
     group.add_command(command)

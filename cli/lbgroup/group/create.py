@@ -75,14 +75,17 @@ def password_options(command: C) -> C:
 
 
 def password_from(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ.get("LBG_CLIENT_PASSWORD") or None
+    """Password of the members' user, if one is given."""
+    return os.environ.get("LBG_CLIENT_PASSWORD") or None if file is None else password_in(file)
+
+
+def password_in(file: Path, *, option: str = "--client-password-file") -> str:
     from lbg_broker.client.settings import first_line
 
     try:
         return first_line(file)
     except ValueError as error:
-        raise CliError(f"--client-password-file {error}") from error
+        raise CliError(f"{option} {error}") from error
 
 
 @contextlib.contextmanager

@@ -135,6 +135,9 @@ def description_lines(shown: Description) -> Iterator[str]:
         )
         if shown.has_partitions:
             yield f"  rebalance delay {spec.rebalance_delay_s:g} s, handoffs within {spec.max_handoff_s:g} s"
+    if username := shown.publishers.username:
+        members = ", and members may publish too" if shown.publishers.members_publish else ""
+        yield f"  publishers: user {username}{members}"
     yield f"  owner: {owner_text(shown.owner)}"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
     yield ""
