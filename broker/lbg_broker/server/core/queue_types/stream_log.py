@@ -274,7 +274,7 @@ class StreamLog(Spool):
         self.outstanding_bytes -= sum([message.size for message in messages])
 
     def committed(self, mark: int, written: int) -> bool:
-        """What was sealed is on disk; True if there is more to read."""
+        """Records that all that was sealed is on disk; True if there is more to read."""
         has_more = written > self.written
         self.written = written
         self._stored_to = self._sealed_to
@@ -284,6 +284,11 @@ class StreamLog(Spool):
         ):
             self._drop_from_tail()
         return has_more
+
+    @property
+    def in_memory_count(self) -> int:
+        """Number of messages in memory that the store has, or will have, as well."""
+        return len(self._tail)
 
     def _drop_from_tail(self) -> None:
         message = self._tail.pop(self._tail_first, None)

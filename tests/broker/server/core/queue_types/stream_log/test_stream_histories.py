@@ -31,7 +31,7 @@ LIMITS = st.sampled_from([None, 0, 200, 2000])
 
 @dataclass
 class Reading:
-    """What a reader is to get next. `unsettled` are its delivery tags."""
+    """The next deliveries that a reader is to get. `unsettled` are its delivery tags."""
 
     client: Client
     prefetch: int

@@ -102,11 +102,11 @@ def test_the_memory_of_a_stream_is_limited(monkeypatch: pytest.MonkeyPatch) -> N
     world.commit()
     log = world.queue().spool
     assert isinstance(log, stream_log.StreamLog)
-    assert len(log._tail) == spool.share(64, attended=False)
+    assert log.in_memory_count == spool.share(64, attended=False)
     reading(world, "next")
     publisher.publish(*numbered(1000))
     world.commit()
-    assert len(log._tail) == 64
+    assert log.in_memory_count == 64
 
 
 def test_unacknowledged_bodies_leave_memory_and_the_stream_keeps_them(
