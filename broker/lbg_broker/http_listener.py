@@ -73,12 +73,23 @@ class BoundedRunner(web.AppRunner):
         return cast(web.Server, lambda: _Bounded(found, self._places, self._peer_log))
 
 
+def cancel_when_lost(request: web.Request, awaited: asyncio.Future[Any]) -> None:
+    """Cancels what a request of a `BoundedRunner` awaits as soon as its connection is lost. aiohttp lets the handler
+    go on, and a look at the connection every few seconds costs more than the rest of a request that waits for long."""
+    protocol = None if request.transport is None else request.transport.get_protocol()
+    if request.transport is None:
+        awaited.cancel()
+    elif isinstance(protocol, _Bounded):
+        protocol.awaited = awaited
+
+
 class _Bounded(asyncio.Protocol):
     """Passes its connection on to aiohttp's protocol, if there is a place."""
 
     def __init__(
         self, make: Callable[[], asyncio.Protocol], places: FairPlaces[_Bounded], peer_log: PeerLog
     ) -> None:
+        self.awaited: asyncio.Future[Any] | None = None
         self._make = make
         self._places = places
         self._peer_log = peer_log
@@ -110,6 +121,8 @@ class _Bounded(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._places.leave(self._address, self)
+        if self.awaited is not None:
+            self.awaited.cancel()
         if self._served is not None:
             self._served.connection_lost(exc)
 

@@ -91,7 +91,7 @@ class LoginQueue:
     def __init__(self, limits: LoginLimits | None = None) -> None:
         self._limits = limits or LoginLimits()
         self._refusals: OrderedDict[str, _Refusals] = OrderedDict()
-        self._waiting: dict[str, list[Attempt]] = {}
+        self._waiting: dict[str, dict[Attempt, None]] = {}  # in the order in which they came
         self._waiting_count = 0
         self._held = 0
         self.free_at = 0.0
@@ -101,23 +101,24 @@ class LoginQueue:
 
     def add(self, attempt: Attempt) -> None:
         """Let a login wait for the thread."""
-        self._waiting.setdefault(network_of(attempt.address), []).append(attempt)
+        self._waiting.setdefault(network_of(attempt.address), {})[attempt] = None
         self._waiting_count += 1
 
     def excess(self) -> Attempt | None:
         """The login that waits no more if too many do: the oldest of the address with the most."""
         if self._waiting_count <= self._limits.waiting_max:
             return None
-        oldest = max(self._waiting.values(), key=len)[0]
+        most = max(self._waiting.values(), key=lambda waiting: len(waiting))
+        oldest = next(iter(most))
         self.discard(oldest)
         return oldest
 
     def discard(self, attempt: Attempt) -> None:
         """The login waits no more; nothing happens to one that does not."""
         network = network_of(attempt.address)
-        waiting = self._waiting.get(network, [])
+        waiting = self._waiting.get(network, {})
         if attempt in waiting:
-            waiting.remove(attempt)
+            del waiting[attempt]
             self._waiting_count -= 1
             if not waiting:
                 del self._waiting[network]
@@ -127,7 +128,7 @@ class LoginQueue:
         if now < self.free_at or not self._waiting:
             return None
         network = min(self._waiting, key=lambda one: self._count_of(one, now))
-        attempt = self._waiting[network][-1]
+        attempt = next(reversed(self._waiting[network]))
         self.discard(attempt)
         if network in self._waiting:  # the next turn is that of another address with as few refusals
             self._waiting[network] = self._waiting.pop(network)

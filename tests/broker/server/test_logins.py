@@ -117,6 +117,36 @@ async def test_the_broker_works_and_lets_in_whom_it_knows_while_wrong_passwords_
     publisher.close()
 
 
+async def test_a_management_client_that_leaves_ends_its_login(server: Server, hashes: Hashes) -> None:
+    address = server.management_address
+    assert address is not None
+    host, _, port = address.rpartition(":")
+    hashes.gate.clear()
+    clients = []
+    for number in range(3):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        login = basic("guest", f"wrong {number}")["Authorization"]
+        writer.write(f"GET /api/whoami HTTP/1.1\r\nHost: {host}\r\nAuthorization: {login}\r\n\r\n".encode())
+        clients.append((reader, writer))
+    await until(lambda: len(server.logins._open) == 3)
+    timers = len(
+        [timer for timer in pending_timers() if timer.when() < asyncio.get_running_loop().time() + 50]
+    )
+    for _, writer in clients[:2]:
+        writer.close()
+    await until(lambda: len(server.logins._open) == 1)
+    hashes.gate.set()
+    assert (await clients[2][0].readline()).startswith(b"HTTP/1.1 401")
+    clients[2][1].close()
+    assert timers == 0, "a login that waits wakes nobody"
+
+
+def pending_timers() -> list[asyncio.TimerHandle]:
+    """Timers of the running loop that are not cancelled."""
+    scheduled: list[asyncio.TimerHandle] = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
+    return [timer for timer in scheduled if not timer.cancelled()]
+
+
 async def test_a_login_that_is_not_checked_in_time_is_no_refusal(tmp_path: Path) -> None:
     """A client that is told that its password is wrong may give up for good."""
     gate = threading.Event()

@@ -28,6 +28,7 @@ from aiohttp import web
 
 from lbg_broker.amqp import EncodeError, ReplyCode
 from lbg_broker.amqp.methods import Method
+from lbg_broker.http_listener import cancel_when_lost
 from lbg_broker.server.core.commands import Command
 from lbg_broker.server.core.effects import Definition
 from lbg_broker.server.core.errors import Refusal
@@ -259,21 +260,17 @@ async def log_in(broker: ManagedBroker, request: web.Request) -> User:
         address=address,
         loopback=_is_loopback(request.remote),
     )
-    while not answer.done():
-        await asyncio.wait((answer,), timeout=GONE_S)
-        if request.transport is None:
-            answer.cancel()
-            raise NotAuthorised("Login failed", error="not_authorized")
+    if not answer.done():
+        cancel_when_lost(request, answer)
+        await asyncio.wait((answer,))
+    if answer.cancelled():  # nobody reads the answer any more
+        raise NotAuthorised("Login failed", error="not_authorized")
     outcome = answer.result()
     if isinstance(outcome, LoginUnchecked):
         raise Failed(outcome.reason)
     if isinstance(outcome, LoginRefused):
         raise NotAuthorised("Login failed", error="not_authorized")
     return outcome
-
-
-GONE_S: Final = 5.0
-"""Seconds between two checks whether a client whose login waits is still connected."""
 
 
 def _credentials(header: str) -> tuple[str, str]:
