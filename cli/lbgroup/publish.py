@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import sys
 import time
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
     from lbg_broker.publisher import BadRow, GroupPublisher, PublisherEvent, PublishingReport, RowOptions
     from lbg_broker.publisher.input.source import Source
+    from lbg_sidecar.io.log_events import StateLogger
 
 
 REFRESH_S = 0.1
@@ -40,18 +42,28 @@ BAD_ROWS_SHOWN = 10
 class PublishingProgress:
     """Shows a publisher at work, its events and bad rows. `nothing_read`: the format of an input without a row."""
 
-    def __init__(self) -> None:
+    def __init__(self, group: str) -> None:
         self.bad_rows = 0
         self.nothing_read = ""
         self._console = Console(stderr=True, highlight=False)
+        self._group = group
         self._last_line = ""
+        self._queues: StateLogger[str] | None = None
+        """States of the queues as few lines, where there is no bar that shows them."""
 
     def show(self, event: PublisherEvent) -> None:
         from lbg_broker.publisher import events
+        from lbg_sidecar.core.state_log import FULL
 
-        # The bar shows full queues; as lines, several of them filling up and emptying would be a flood.
-        if not isinstance(event, events.QueueFull | events.QueueTaking):
-            self._print(str(event))
+        match event:
+            case events.QueueFull(queue) if self._queues is not None:
+                self._queues.enter(FULL, queue)
+            case events.QueueTaking(queue) if self._queues is not None:
+                self._queues.leave(queue)
+            case events.QueueFull() | events.QueueTaking():
+                pass  # the bar shows them
+            case _:
+                self._print(str(event))
 
     def count_bad_row(self, row: BadRow) -> None:
         self.bad_rows += 1
@@ -63,7 +75,11 @@ class PublishingProgress:
     @contextmanager
     def shown(self, publisher: GroupPublisher, source: Source) -> Iterator[None]:
         if not self._console.is_terminal:
+            from lbg_sidecar.io.log_events import StateLogger
+
+            self._queues = StateLogger(f"publishing to {self._group}", {"group": self._group}, self._logger())
             yield
+            self._queues.disconnected()
             return
         bar = Progress(
             SpinnerColumn(),
@@ -95,6 +111,14 @@ class PublishingProgress:
                 refreshing.cancel()
                 refresh()
 
+    def _logger(self) -> logging.Logger:
+        """Logger whose records are lines on standard error, and nothing else."""
+        logger = logging.Logger("lbg.publish", logging.INFO)
+        handler = logging.Handler()
+        handler.emit = lambda record: self._print(record.getMessage())  # type: ignore[method-assign]
+        logger.addHandler(handler)
+        return logger
+
     def _print(self, line: str) -> None:
         if line != self._last_line:
             self._console.print(redacted(line), markup=False, soft_wrap=True)
@@ -103,7 +127,7 @@ class PublishingProgress:
 
 def counts_text(publisher: GroupPublisher, rate_per_s: float) -> str:
     full = publisher.full_queues
-    waiting = f" [yellow]waiting for {', '.join(full[:3])}{', …' if len(full) > 3 else ''}[/]" if full else ""
+    waiting = f" [yellow]full: {', '.join(full[:3])}{', …' if len(full) > 3 else ''}[/]" if full else ""
     return f"{publisher.accepted_count:,} read, {publisher.confirmed_count:,} confirmed, {rate_per_s:,.0f}/s{waiting}"
 
 
@@ -231,7 +255,7 @@ def publish(
         identity = Identity(name or default_name(file), input=reading_of(options))
     except ValueError as error:
         raise click.UsageError(str(error)) from error
-    progress = PublishingProgress()
+    progress = PublishingProgress(group)
     publisher = GroupPublisher(
         address.spread_places(),
         group=group,

@@ -8,16 +8,19 @@ import secrets
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import pika
 import pytest
 
 from lbg_broker.group import GroupSpec
 from lbg_broker.journal import JournalReader
+from lbg_broker.publisher import GroupPublisher
 from lbg_broker.publisher import resume as layout
-from lbgroup.publish import default_name
+from lbgroup.publish import counts_text, default_name
 from support.admin.group_on_broker import declare_group
-from support.command_line import Lbg, Where, clean_environment
+from support.command_line import Lbg, Where, clean_environment, start_lbg
+from support.waiting import GUARD_S
 
 FLIGHTS = Path(__file__).resolve().parent.parent.parent / "examples" / "flights-sample.csv.gz"
 
@@ -244,6 +247,40 @@ def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: st
     assert [epoch["publisher"] for epoch in again["epochs"]] == [done["publisher"], again["publisher"]]
     assert again["epochs"][0]["next_seq"] == done["next_seq"]
     assert sum(sum(epoch["next_seq"].values()) for epoch in again["epochs"]) == 24_951
+
+
+def test_a_full_queue_is_named_off_a_terminal_and_in_group_show(
+    lbg: Lbg, broker: Where, tmp_path: Path
+) -> None:
+    name = f"g{secrets.token_hex(4)}"
+    spec = GroupSpec(name, name, hash_count=1, queue_count=1, queue_size_mb=1, client_username="guest")
+    asyncio.run(declare_group(broker.broker, spec))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(f'{{"k": "a", "pad": "{"x" * 10_000}"}}\n' * 200)
+    full = f"publishing to {name}: queue lbg.{name}.q.0 has no room; a full queue refuses messages, which wait in order"
+    process = start_lbg("publish", "--group", name, "--key", "k", "--broker", broker.broker, str(rows))
+    assert process.stderr is not None
+    assert "connected" in process.stderr.readline()
+    assert full in process.stderr.readline()
+    problem = f"! lbg.{name}.q.0 is full ("
+    for _ in range(100):  # RabbitMQ samples its statistics at intervals
+        shown = lbg("group", "show", name, *broker.options)
+        if problem in shown.out:
+            break
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.3)
+    assert problem in shown.out
+    process.terminate()
+    process.communicate(timeout=GUARD_S)
+
+
+def test_a_full_queue_is_named_on_a_terminal() -> None:
+    class Publisher:
+        full_queues = ("lbg.g.q.0", "lbg.g.q.1", "lbg.g.q.2", "lbg.g.q.3")
+        accepted_count, confirmed_count = 2000, 1000
+
+    text = counts_text(cast(GroupPublisher, Publisher()), 20.0)
+    assert text == "2,000 read, 1,000 confirmed, 20/s [yellow]full: lbg.g.q.0, lbg.g.q.1, lbg.g.q.2, …[/]"
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,9 @@ from lbg_broker.admin.snapshot import (
 )
 from lbg_broker.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
 
+FULL_PERCENT = 90
+"""Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
+
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
 
@@ -243,6 +246,18 @@ class Description:
         ]
 
     @property
+    def full(self) -> list[str]:
+        """A line for each queue that is full, which is also one of `problems`."""
+        return list(_full_lines(self.queues))
+
+    @property
+    def standing_by(self) -> list[str]:
+        """Names of the members that no queue or partition is assigned to, as others are as many as there are."""
+        if self.is_shared or self.is_one_queue or len(self._member_rows) <= len(self.reported_services):
+            return []
+        return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
+
+    @property
     def poisoned(self) -> list[MemberQueue]:
         return [one for _, one in _poisoned(self._member_rows)]
 
@@ -309,11 +324,13 @@ class Description:
         return QueueRow(queue, member, server, self._progress(queue.number or 0))
 
     def _progress(self, number: int) -> str | None:
-        reports = [one for _, one in self._reports.get(number, ())]
+        reports = self._reports.get(number, ())
         for trouble in ("Stalled", "Blocked"):
-            if any(one.progress == trouble for one in reports):
+            if any(one.progress == trouble for _, one in reports):
                 return trouble
-        return next((one.progress for one in reports if one.active), None)
+        # A member reports to be active from its first delivery on, and the broker at once.
+        active = None if self.is_one_queue else self.active_member(number)
+        return next((one.progress for member, one in reports if one.active or member is active), None)
 
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None
@@ -376,6 +393,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         if names.is_served(name)
     ]
     queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
+    problems += _full_lines(queues)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     if members is not UNKNOWN:
         is_one_queue = bool(queues) and queues[0].number is None
@@ -395,6 +413,16 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
     )
 
 
+def _full_lines(queues: Iterable[ObservedQueue]) -> Iterator[str]:
+    for queue in queues:
+        percent = queue.full_percent
+        if percent is not None and percent >= FULL_PERCENT:
+            yield (
+                f"{queue.name} is full ({percent} % of its size): it refuses messages for which there is no room, and "
+                "their publishers wait until members have acknowledged others"
+            )
+
+
 def _poisoned(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
     return ((member, one) for member in members for one in member.queues if one.poisoned)
 
@@ -408,9 +436,11 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         queue = names.parent if is_one_queue else names.queue(one.queue)
         keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
         more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
+        is_one = one.poisoned == 1
+        message, fails, blocks = ("message", "fails", "blocks") if is_one else ("messages", "fail", "block")
         yield (
-            f"{queue} has {one.poisoned} poisoned messages at {member.name}, which fail repeatedly and "
-            f"block later messages; keys: {keys}{more}"
+            f"{queue} has {one.poisoned} poisoned {message} at {member.name}, which {fails} repeatedly and "
+            f"{blocks} later messages of {'its key' if is_one else 'their keys'}; keys: {keys}{more}"
         )
 
 

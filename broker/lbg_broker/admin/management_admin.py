@@ -38,7 +38,7 @@ _COUNTS = "name,messages_ready,messages_unacknowledged,members,online"
 _OF_NOW = f"{_COUNTS},arguments,policy"
 _ACTIVE = ("single_active_consumer_tag", "single_active_consumer_ctag")
 """RabbitMQ's name of it for a classic queue, and of a quorum queue (`rabbit_quorum_queue`, STATISTICS_KEYS)."""
-_SAMPLED = f"consumers,{','.join(_ACTIVE)},effective_policy_definition"
+_SAMPLED = f"consumers,message_bytes_ready,{','.join(_ACTIVE)},effective_policy_definition"
 _EXCHANGE = "name,type,arguments"
 _WITHOUT_SAMPLES = "&disable_stats=true&enable_queue_totals=true"
 _RECORD_QUEUE = re.compile(r"lbg\.([a-z0-9-]+)\.config")
@@ -95,6 +95,7 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
         effective=_shared(sampled.get("effective_policy_definition")),
         native=native_of(now),
         is_down=not _can_count(now),
+        bytes_ready=_count(sampled.get("message_bytes_ready")) if _can_count(now) else UNKNOWN,
     )
 
 

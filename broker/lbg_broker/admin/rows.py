@@ -226,6 +226,15 @@ class ObservedQueue:
     status: QueueStatus | Unknown | None
 
     @property
+    def full_percent(self) -> int | None:
+        """Share of its size that waiting messages have; None where one of the two is unknown."""
+        if self.status is None or self.status is UNKNOWN or self.status.bytes_ready is UNKNOWN:
+            return None
+        arguments = {} if self.status.arguments is UNKNOWN else self.status.arguments
+        limit = arguments.get("x-max-length-bytes")
+        return 100 * self.status.bytes_ready // limit if isinstance(limit, int) and limit else None
+
+    @property
     def active_tag(self) -> str | Unknown | None:
         """The active consumer's tag; None where there is none."""
         if self.status is None or self.status is UNKNOWN:

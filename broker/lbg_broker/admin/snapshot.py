@@ -201,7 +201,8 @@ class QueueStatus:
 
     `policy` names the user's policy in force, as of now; `effective` is the management API's result of all
     policies together, sampled every 5 s. `native` is the embedded broker's status of a queue type of its own, None for
-    any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it.
+    any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it. `bytes_ready`: bodies of the
+    messages that wait.
     """
 
     ready: int | Unknown = UNKNOWN
@@ -213,6 +214,7 @@ class QueueStatus:
     effective: Mapping[str, object] | Unknown = UNKNOWN
     native: Native | Unknown | None = UNKNOWN
     is_down: bool = False
+    bytes_ready: int | Unknown = UNKNOWN
 
     def counted(self, now: QueueStatus | Unknown | None) -> QueueStatus:
         """With the counts of AMQP in `now`. A queue that is down has no counts, and neither has one that the management
@@ -220,7 +222,9 @@ class QueueStatus:
         if now is UNKNOWN:
             return replace(self, ready=UNKNOWN, consumers=UNKNOWN)
         if self.is_down or now is None:
-            return replace(self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, is_down=True)
+            return replace(
+                self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, bytes_ready=UNKNOWN, is_down=True
+            )
         return replace(self, ready=now.ready, consumers=now.consumers)
 
 

@@ -187,7 +187,9 @@ def _queue_row(row: QueueRow) -> tuple[str, ...]:
         return (row.queue.name, "missing", "", "", "", "")
     counts = (count_text(row.queue.count(name)) for name in ("ready", "unacked", "consumers"))
     server = "unknown" if row.server is UNKNOWN else row.server or "-"
-    return (row.queue.name, *counts, server, row.progress or "-")
+    is_idle = row.server is None or row.queue.count("consumers") == 0
+    progress = row.progress or ("-" if is_idle else "unknown")
+    return (row.queue.name, *counts, server, progress)
 
 
 def _member_lines(shown: Description) -> Iterator[str]:
@@ -205,6 +207,11 @@ def _member_lines(shown: Description) -> Iterator[str]:
             ("MEMBER", "INDEX", "STATE", "PRIMARY", "SECONDARY", "IN FLIGHT", "DELIVERED"),
             [_member_row(member) for member in shown.members],
         )
+        if any(one.active for member in shown.members for one in member.queues):
+            yield "* the member serves this queue now"
+        for name in shown.standing_by:
+            queues = counted(len(shown.reported_services), "queue")
+            yield f"{name} is standing by: {queues}, {counted(shown.active_count, 'member')} at work"
 
 
 def _work_of(member: MemberRow) -> tuple[str, str]:

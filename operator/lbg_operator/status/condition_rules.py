@@ -286,8 +286,8 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, observation.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
-    if description.problems:
-        return Condition(Reason.REPAIR_NEEDED, "; ".join(description.problems[:QUEUES_NAMED_MAX]))
+    if repairs := [problem for problem in description.problems if problem not in description.full]:
+        return Condition(Reason.REPAIR_NEEDED, "; ".join(repairs[:QUEUES_NAMED_MAX]))
     schedule = None if group.scaling is None else group.scaling.schedule
     if schedule is not None and schedule.problems:
         return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))

@@ -42,6 +42,15 @@ class Cause:
     waited_s: float = 0.0
 
 
+FULL: Final = Cause(
+    "queue_full",
+    "no room",
+    ("takes messages", "take messages"),
+    hint="a full queue refuses messages, which wait in order until members have acknowledged others",
+)
+"""A queue of a publisher is full."""
+
+
 @dataclass(frozen=True, slots=True)
 class StateLine(Generic[Queue]):
     """One line of the log. `queues` are those that it is about; `is_over`: none is in the state any more."""

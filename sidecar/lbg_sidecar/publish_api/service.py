@@ -33,7 +33,7 @@ from lbg_broker.publisher.events import (
     Unreachable,
 )
 from lbg_broker.publisher.sender import SILENT_AFTER_S
-from lbg_sidecar.core.state_log import AttemptLog, Cause
+from lbg_sidecar.core.state_log import FULL, AttemptLog, Cause
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.publish_api import request
@@ -146,7 +146,6 @@ async def settled(publications: Sequence[Publication], *, until: float) -> bool:
 log = logging.getLogger("lbg.publishing")
 
 
-FULL = Cause("queue_full", "no room", ("takes messages", "take messages"), hint="messages wait in order")
 SILENT = Cause(
     "queue_silent",
     "no answers",

@@ -90,8 +90,58 @@ async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
     blocked = {**BEAT["queues"][1], "progress": "Blocked", "poisoned": 4, "poisoned_keys": ["N14228", "N1"]}
     admin.beats = [{**BEAT, "queues": [blocked]}]
     (problem,) = (await show_group(admin, "orders")).to_json()["problems"]
-    assert problem.startswith("lbg.orders.q.1 has 4 poisoned messages at m1")
-    assert problem.endswith("keys: 'N14228', 'N1' and others")
+    assert problem == (
+        "lbg.orders.q.1 has 4 poisoned messages at m1, which fail repeatedly and block later messages of their keys; "
+        "keys: 'N14228', 'N1' and others"
+    )
+
+
+async def test_a_full_queue_is_a_problem_that_says_what_it_does() -> None:
+    admin = await made()
+    for number, size in enumerate((8_900_000, 9_900_000)):
+        name = f"lbg.orders.q.{number}"
+        admin.queues[name] = replace(admin.queues[name], bytes_ready=size)
+    shown = await show_group(admin, "orders")
+    assert shown.problems == (
+        "lbg.orders.q.1 is full (99 % of its size): it refuses messages for which there is no room, and their "
+        "publishers wait until members have acknowledged others",
+    )
+    assert shown.full == list(shown.problems)
+
+
+async def test_a_queue_that_a_member_serves_has_a_progress_before_its_first_delivery() -> None:
+    admin = await made()
+    name = "lbg.orders.q.1"
+    admin.queues[name] = replace(admin.queues[name], consumers=1, active_consumer="lbg.orders.member.1")
+    waiting = [{**one, "active": False} for one in BEAT["queues"]]
+    admin.beats = [{**BEAT, "queues": waiting}]
+    lines = list(description_lines(await show_group(admin, "orders")))
+    assert next(line for line in lines if line.startswith(name)).split()[-2:] == ["m1", "Idle"]
+    admin.beats = []
+    lines = list(description_lines(await show_group(admin, "orders")))
+    assert next(line for line in lines if line.startswith(name)).split()[-2:] == [
+        "lbg.orders.member.1",
+        "unknown",
+    ]
+
+
+async def test_the_star_is_explained_and_members_beyond_the_queues_stand_by() -> None:
+    admin = await made()
+    admin.queues["lbg.orders.q.1"] = replace(admin.queues["lbg.orders.q.1"], consumers=1)
+    served, waits = BEAT["queues"][1], BEAT["queues"][0]
+    admin.beats = [
+        {**BEAT, "queues": [waits, served]},
+        {**BEAT, "index": 0, "name": "m0", "queues": [{**served, "queue": 0}]},
+        {**BEAT, "index": 2, "name": "m2", "queues": [waits, {**waits, "queue": 1}]},
+    ]
+    lines = list(description_lines(await show_group(admin, "orders")))
+    assert lines[-5:] == [
+        "m0      0      Ready  0*       -          2          14",
+        "m1      1      Ready  1*       0          2          14",
+        "m2      2      Ready  -        0 1        0          14",
+        "* the member serves this queue now",
+        "m2 is standing by: 2 queues, 2 members at work",
+    ]
 
 
 @pytest.mark.parametrize("put_off", [0, 1, 2, 5])

@@ -185,5 +185,6 @@ async def test_a_poisoned_message_is_in_the_one_queue_there_is() -> None:
     description = await shown(await made("MessageGroups"), {**BEAT, "queues": [poisoned]})
 
     assert description.problems == (
-        "lbg.orders.q has 1 poisoned messages at m1, which fail repeatedly and block later messages; keys: 'k'",
+        "lbg.orders.q has 1 poisoned message at m1, which fails repeatedly and blocks later messages of its key; "
+        "keys: 'k'",
     )

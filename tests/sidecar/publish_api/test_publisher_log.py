@@ -43,7 +43,9 @@ def test_queues_that_are_full_are_one_line_and_another_when_all_take_messages(
         test()
     [full, taking] = logged(caplog)
     assert full.startswith("128 queues have no room (queues lbg.orders.q.0, lbg.orders.q.1, ")
-    assert full.endswith(", …); messages wait in order")
+    assert full.endswith(
+        ", …); a full queue refuses messages, which wait in order until members have acknowledged others"
+    )
     assert taking == "all 128 queues take messages again after 5.0 s"
 
 
