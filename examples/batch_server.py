@@ -1,6 +1,7 @@
 """An application behind `lbg sidecar`: LBG_APP=http-batch LBG_TARGET=http://127.0.0.1:8080/batch and
 `python batch_server.py 8080`."""
 
+import base64
 import sys
 
 from aiohttp import web
@@ -11,7 +12,8 @@ class NoSuchOrder(Exception):
 
 
 async def handle(event: dict) -> None:
-    print(event["partitionkey"], event["data"], flush=True)
+    data = event["data"] if "data" in event else base64.b64decode(event["data_base64"])  # base64: not text
+    print(event.get("partitionkey"), data, flush=True)  # without a key there is no partitionkey
 
 
 async def batch(request: web.Request) -> web.Response:

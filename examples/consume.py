@@ -8,7 +8,7 @@ from lbgroup import Member, MemberSettings, Message, Verdict, drop, run
 async def handle(message: Message) -> Verdict | None:
     if not message.data:
         return drop("an order without content")
-    print(message.key, message.data.decode(), flush=True)
+    print(message.key, message.data.decode(errors="replace"), flush=True)
     return None
 
 

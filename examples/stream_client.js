@@ -2,7 +2,8 @@
 const WebSocket = globalThis.WebSocket ?? require("ws");  // before Node 22: npm install ws
 
 async function handle(message) {
-  console.log(message.key, message.data);
+  const data = message.data ?? Buffer.from(message.data_base64, "base64");  // base64: not text
+  console.log(message.key, data);  // key: null without one
 }
 
 function connect(url) {

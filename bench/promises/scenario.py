@@ -89,7 +89,16 @@ class Scenario:
                 await publisher.kill()
                 await asyncio.gather(*(member.kill() for member in self.lives))
             if self.cell.engine == "rabbitmq":
-                await lbg(self.directory, "group", "delete", self.group, "--force", "--no-user", *self._where)
+                await lbg(
+                    self.directory,
+                    "group",
+                    "delete",
+                    self.group,
+                    "--force",
+                    "--yes",
+                    "--no-user",
+                    *self._where,
+                )
         findings = judge(
             generator.sent, self._calls(), lane=by_process if is_closed_first(self.cell) else by_key
         )

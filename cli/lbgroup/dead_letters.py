@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from lbgroup.commands import CliError
-from lbgroup.options import broker_options
+from lbgroup.options import broker_options, require_consent
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
@@ -96,9 +96,17 @@ def list_(
 @dead.command(epilog="Example: lbg dead replay orders --key N14228")
 @click.argument("group")
 @selecting
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Replay at most N, the oldest; by default all that are selected.",
+)
 @AS_JSON
 @broker_options(login=True)
-def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bool) -> None:
+def replay(
+    group: str, address: BrokerAddress, selection: Selection, limit: int | None, as_json: bool
+) -> None:
     """Publish dead letters of GROUP to it again, oldest first, in order per key, behind what waits there now.
 
     Each is acknowledged once its queue has confirmed it; those that are not confirmed when the command is killed may
@@ -111,7 +119,7 @@ def replay(group: str, address: BrokerAddress, selection: Selection, as_json: bo
 
     done = ReplayResult()
     with _reported(done, group, "replayed", as_json=as_json):
-        _with_queue(address, group, lambda queue: replay_letters(queue, selection, done))
+        _with_queue(address, group, lambda queue: replay_letters(queue, selection, done, limit=limit))
 
 
 @dead.command(epilog="Example: lbg dead discard orders --reason 'no such account' --save refused.jsonl")
@@ -132,12 +140,12 @@ def discard(
     from lbg_broker.dead_letters import ReplayResult, count
     from lbg_broker.dead_letters import discard as discard_letters
 
-    if not yes:
-        if not sys.stdin.isatty():
-            raise click.UsageError("nobody can be asked here: say --yes to discard")
+    def question() -> str:
         selected = _with_queue(address, group, lambda queue: count(queue, selection))
-        if not click.confirm(f"discard {selected:,} dead letters of group {group} for good?", err=True):
-            raise CliError("nothing was discarded")
+        return f"discard {selected:,} dead letters of group {group} for good?"
+
+    if not yes:
+        require_consent(question, refused="nothing was discarded")
     done = ReplayResult()
     with _reported(done, group, "discarded", as_json=as_json), _new_file(save) as file:
         _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))

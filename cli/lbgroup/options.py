@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -11,6 +12,7 @@ import click
 
 from lbg_broker.admin.rows import Count
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbgroup.commands import CliError
 
 if TYPE_CHECKING:
     from lbg_broker.admin.management import ManagementApi
@@ -26,6 +28,15 @@ def count_text(count: Count | None) -> str:
 
 def counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+def require_consent(question: Callable[[], str], *, refused: str) -> None:
+    """Ask a person whether to delete what cannot be restored. Raises UsageError where nobody can be asked, and CliError
+    with `refused` when the answer is no."""
+    if not sys.stdin.isatty():
+        raise click.UsageError("this deletes for good, and there is no terminal to confirm it: add --yes")
+    if not click.confirm(question(), err=True):
+        raise CliError(refused)
 
 
 DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"

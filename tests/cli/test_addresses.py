@@ -114,11 +114,15 @@ def test_a_management_api_that_is_down_is_told_in_one_line_and_what_needs_amqp_o
     shown = lbg("group", "show", unique, *broker, *down)
     assert (shown.status, shown.err) == (0, "")
     assert "! users, permissions, bindings, policies, prefixes: unknown (the management API at" in shown.out
-    for needs_it in (("group", "list"), ("group", "rotate", unique), ("group", "delete", unique, "--force")):
+    for needs_it in (
+        ("group", "list"),
+        ("group", "rotate", unique),
+        ("group", "delete", unique, "--force", "--yes"),
+    ):
         refused = lbg(*needs_it, *broker, *down)
         assert (refused.status, refused.err.count("\n")) == (1, 1)
         assert f"{DOWN} cannot be reached: Connection refused" in refused.last_line
-    assert lbg("group", "delete", unique, "--no-user", "--force", *broker, *down).status == 0
+    assert lbg("group", "delete", unique, "--no-user", "--force", "--yes", *broker, *down).status == 0
 
 
 def test_a_login_may_come_from_files_and_the_environment(

@@ -119,7 +119,7 @@ def test_a_wrong_command_line_gets_one_clear_line(
         ["group", "create", "g"],
         ["group", "show", "g"],
         ["group", "list"],
-        ["group", "delete", "g", "--force"],
+        ["group", "delete", "g", "--force", "--yes"],
         ["validate", "--group", "g"],
     ],
     ids=" ".join,

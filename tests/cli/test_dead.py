@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import subprocess
 from pathlib import Path
 
 from lbg_broker.client import ConnectionSettings, connect
@@ -12,8 +15,8 @@ from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from support.admin.dead_letters import dead, ids, listed, put
-from support.command_line import Lbg, Where
-from support.waiting import until
+from support.command_line import Lbg, Where, start_lbg
+from support.waiting import GUARD_S, until
 
 
 def test_what_a_member_refused_comes_to_it_again_in_order_while_it_runs(
@@ -117,7 +120,7 @@ def test_what_is_discarded_is_saved_first(lbg: Lbg, broker: Where, group: str, t
     file = tmp_path / "saved.jsonl"
     command = ("dead", "discard", group, "--reason", "odd", "--save", str(file), "--broker", broker.broker)
     asked = lbg(*command)
-    assert (asked.status, "say --yes" in asked.last_line, file.exists()) == (2, True, False)
+    assert (asked.status, "add --yes" in asked.last_line, file.exists()) == (2, True, False)
     said = lbg(*command, "--yes")
     assert (said.status, said.out) == (0, f"5 of 10 dead letters of group {group} discarded\n"), said.err
     saved = [json.loads(line) for line in file.read_text().splitlines()]
@@ -126,6 +129,58 @@ def test_what_is_discarded_is_saved_first(lbg: Lbg, broker: Where, group: str, t
     taken = lbg(*command, "--yes")
     assert (taken.status, "exists" in taken.last_line) == (1, True)
     assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (0, 2, 4, 6, 8)]
+
+
+def test_a_replay_with_a_limit_takes_the_oldest(lbg: Lbg, broker: Where, group: str) -> None:
+    dead(broker, group, 10)
+    command = ("dead", "replay", group, "--reason", "odd", "--limit", "2", "--broker", broker.broker)
+    assert lbg(*command).out == f"2 of 10 dead letters of group {group} replayed\n"
+    assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (0, 2, 4, 5, 6, 7, 8, 9)]
+    named = (
+        "dead",
+        "replay",
+        group,
+        "--id",
+        "p-3-5",
+        "--id",
+        "p-3-9",
+        "--limit",
+        "1",
+        "--broker",
+        broker.broker,
+    )
+    said = lbg(*named)
+    assert (said.status, said.out) == (0, f"1 of 8 dead letters of group {group} replayed\n"), said.err
+    assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (0, 2, 4, 6, 7, 8, 9)]
+
+
+def test_what_deletes_for_good_asks_on_a_terminal_alike(lbg: Lbg, broker: Where, group: str) -> None:
+    dead(broker, group, 3)
+    discard = ("dead", "discard", group, "--all", "--broker", broker.broker)
+    delete = ("group", "delete", group, "--force", *broker.options)
+    for command in (discard, delete):
+        refused = lbg(*command)
+        assert (refused.status, refused.last_line) == (
+            2,
+            "lbg: error: this deletes for good, and there is no terminal to confirm it: add --yes",
+        )
+    assert "discard 3 dead letters of group" in answered(discard, "n")
+    asked = answered(delete, "n")
+    assert f"delete group {group} with 0 waiting messages and 3 dead letters for good? [y/N]" in asked
+    assert "lbg: error: nothing was deleted" in asked
+    assert f"group {group} deleted" in answered(delete, "y")
+
+
+def answered(command: tuple[str, ...], word: str) -> str:
+    """Output of `lbg` on a terminal on which a person enters `word`."""
+    keyboard, terminal = pty.openpty()
+    try:
+        process = start_lbg(*command, stdin=terminal, stderr=subprocess.STDOUT)
+        os.write(keyboard, f"{word}\n".encode())
+        return process.communicate(timeout=GUARD_S)[0]
+    finally:
+        os.close(keyboard)
+        os.close(terminal)
 
 
 def test_an_id_that_is_not_there_is_a_failure(lbg: Lbg, broker: Where, group: str) -> None:

@@ -67,7 +67,9 @@ def owned_by_kubernetes(broker: Where, group: str) -> None:
     asyncio.run(make())
 
 
-@pytest.mark.parametrize("command", [("delete", "--force"), ("rotate",), ("create",)], ids=lambda one: one[0])
+@pytest.mark.parametrize(
+    "command", [("delete", "--force", "--yes"), ("rotate",), ("create",)], ids=lambda one: one[0]
+)
 def test_a_group_of_kubernetes_is_changed_after_its_adoption_only(
     lbg: Lbg, broker: Where, group: str, command: tuple[str, ...]
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_closed_group_says_what_is_left_and_takes_nothing_more(
         f"lbg: error: group '{group}' is still in use: lbg.{group}.q has 2 messages, 0 consumers; close it with "
         f"`lbg group close {group}` and let its sessions end, or use --force"
     )
-    assert lbg("group", "delete", group, "--force", *broker.options).status == 0
+    assert lbg("group", "delete", group, "--force", "--yes", *broker.options).status == 0
 
 
 @EMBEDDED

@@ -160,7 +160,7 @@ def test_a_client_certificate_may_be_the_login(lbg: Lbg, tls: Tls, unique: str, 
     external = f"{tls.broker.replace('guest:guest@', '')}?auth_mechanism=external"
     said = lbg("publish", "--group", unique, "--key", "k", "--broker", external, *tls.files, str(rows))
     assert said.status == 0, said.err
-    assert lbg("group", "delete", unique, "--force", *tls.options).status == 0
+    assert lbg("group", "delete", unique, "--force", "--yes", *tls.options).status == 0
 
 
 @pytest.mark.parametrize(

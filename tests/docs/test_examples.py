@@ -44,7 +44,7 @@ def test_the_page_shows_the_file(name: str) -> None:
 
 @pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", APPLICATIONS)
-async def test_it_gets_its_messages_in_order_and_acknowledges_them(
+async def test_it_gets_its_messages_in_order_and_acknowledges_them_also_one_that_is_binary_without_a_key(
     name: str, embedded: EmbeddedBroker, unique: str, tmp_path: Path
 ) -> None:
     await declare_group(embedded.url, group_spec(unique))
@@ -74,7 +74,8 @@ async def test_it_gets_its_messages_in_order_and_acknowledges_them(
         async with GroupPublisher(embedded.url, group=unique) as publisher:
             for body in (b"one", b"two"):
                 await publisher.publish(key="order 1", body=body)
-        await until(lambda: acked(ports["local"]) == 2, timeout_s=60, what=name)
+            await publisher.publish(key=None, body=b"\xff\xfe")
+        await until(lambda: acked(ports["local"]) == 3, timeout_s=60, what=name)
     finally:
         if application is not None:
             application.kill()
@@ -82,6 +83,7 @@ async def test_it_gets_its_messages_in_order_and_acknowledges_them(
     text = log.read_text()
     assert "order 1" in text
     assert 0 < text.index("one") < text.index("two")
+    assert "undefined" not in text
 
 
 def acked(port: str) -> int:

@@ -124,8 +124,11 @@ REPLAY_SETTINGS = RetransmitSettings(
 )
 
 
-async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> None:
-    """Publish those selected to the group again, in their order per key, and then acknowledge them.
+async def replay(
+    queue: DeadQueue, selection: Selection, done: ReplayResult, *, limit: int | None = None
+) -> None:
+    """Publish those selected to the group again, in their order per key, and then acknowledge them; the oldest `limit`
+    of them, None: all.
 
     Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
     places: it is replayed at most twice.
@@ -135,7 +138,7 @@ async def replay(queue: DeadQueue, selection: Selection, done: ReplayResult) -> 
     binding = Binding(queue.connection, queue.spec)
     window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
     now = asyncio.get_running_loop().time
-    async for page in _pages(queue, selection, done):
+    async for page in _pages(queue, selection, done, limit=limit):
         for letter, _ in page:
             await binding.ensure(letter)
         window.pending.extend(Outgoing(one, one[0].key) for one in page)
@@ -163,11 +166,18 @@ async def discard(
             _settle(queue, letter, message, done)
 
 
-async def _pages(queue: DeadQueue, selection: Selection, done: ReplayResult) -> AsyncIterator[Page]:
+async def _pages(
+    queue: DeadQueue, selection: Selection, done: ReplayResult, *, limit: int | None = None
+) -> AsyncIterator[Page]:
     done.total = queue.total
     done.missing_ids = set(selection.ids)
+    left = queue.total if limit is None else limit
     async for page in queue.pages(selection):
-        yield page
+        yield page[:left]
+        left -= len(page)
+        if left <= 0 and limit is not None:
+            done.missing_ids.clear()  # those behind the limit are not looked for
+            return
     done.not_looked_at = queue.unread
 
 

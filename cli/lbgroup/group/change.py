@@ -16,7 +16,7 @@ from lbgroup.group.create import (
     secret_file,
     with_admin,
 )
-from lbgroup.options import FILE, broker_options
+from lbgroup.options import FILE, broker_options, count_text, require_consent
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
@@ -255,20 +255,39 @@ def close(name: str, address: BrokerAddress, session: str | None) -> None:
 
 @click.command(epilog="Example: lbg group delete orders")
 @click.argument("name")
-@click.option("--force", is_flag=True, help="Delete with the messages and consumers that remain.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete with the messages and consumers that remain, after a confirmation on the terminal.",
+)
+@click.option("--yes", is_flag=True, help="With --force: delete without confirmation.")
 @click.option("--no-user", is_flag=True, help="Keep the group's user; then no management API is needed.")
 @broker_options(login=True, management=True)
-def delete(name: str, address: BrokerAddress, force: bool, no_user: bool) -> None:
+def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: bool) -> None:
     """Delete group NAME with all its objects, even if some are missing.
 
     Refused while messages or consumers remain, unless --force, and for a group of Kubernetes, which `lbg group adopt`
     takes over.
     """
+    from lbg_broker.admin.describe import describe
     from lbg_broker.admin.groups import delete_group
+    from lbg_broker.admin.snapshot import UNKNOWN
 
+    with_management = not no_user or bool(address.management_urls)
+
+    def question() -> str:
+        observed = with_admin(address, lambda admin: admin.observe(name), with_management=with_management)
+        group = describe(name, observed, beats=UNKNOWN)
+        waiting = (
+            f"{count_text(group.ready)} waiting messages and {count_text(group.dead_letters)} dead letters"
+        )
+        return f"delete group {name} with {waiting} for good?"
+
+    if force and not yes:
+        require_consent(question, refused="nothing was deleted")
     actions = with_admin(
         address,
         lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
-        with_management=not no_user or bool(address.management_urls),
+        with_management=with_management,
     )
     click.echo(f"group {name} deleted ({len(actions)} objects)")
