@@ -1,7 +1,7 @@
 """Logins: the costly hash off the event loop, fair between addresses; refusals answered late.
 
 A password's hash is costly on purpose. It is computed on one thread, one at a time, and after a wrong password the
-thread rests for ten times what a hash takes: wrong passwords cost at most a tenth of a core. A login that was
+thread rests for fifteen times what a hash takes: wrong passwords cost at most 7 % of a core. A login that was
 right or wrong before is answered from memory (`core/permissions.py`), so members that reconnect wait for nobody.
 
 Who is next: the address with the fewest wrong passwords, and of its logins the newest, because older ones are more
@@ -55,8 +55,8 @@ class LoginLimits:
       wait ten seconds for an answer (`connect_timeout_s` of LBG's), which has to arrive in that time.
     - `forget_s`: seconds after which one refusal of an address is forgotten.
     - `spacing_s`, `spacing_in_all_s`: seconds that each waiting refusal adds to the next one's delay, of its address
-      and of any: an address has 10 attempts a second, all together have 200. The thread checks more, also on a busy
-      machine, so a newcomer is not behind them.
+      and of any: an address has 6.7 attempts a second, all together have 200. The thread checks 15 a second, and more
+      than the attempts of an address also on a busy machine, so a newcomer is not behind them.
     - `longest_delay_s`: bound of all that.
     - `longest_wait_s`: time for a login to be checked. Clients give up earlier; it bounds what those hold who do not.
     - `rest_s`: rest of the thread after a wrong password, whose hash takes 4 ms.
@@ -67,11 +67,11 @@ class LoginLimits:
     first_delay_s: float = 0.1
     max_delay_s: float = 4.0
     forget_s: float = 5.0
-    spacing_s: float = 0.1
+    spacing_s: float = 0.15
     spacing_in_all_s: float = 0.005
     longest_delay_s: float = 180.0
     longest_wait_s: float = 60.0
-    rest_s: float = 0.04
+    rest_s: float = 0.06
     waiting_max: int = 4096
     addresses_max: int = 4096
 

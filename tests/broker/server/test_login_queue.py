@@ -44,10 +44,10 @@ def test_refusals_are_forgotten() -> None:
     assert refuse_and_answer(queue, ATTACKER, 10_000.0) == [0.1]
 
 
-def test_answers_that_wait_leave_an_address_ten_attempts_a_second_whatever_its_connections() -> None:
+def test_answers_that_wait_leave_an_address_seven_attempts_a_second_whatever_its_connections() -> None:
     queue = LoginQueue()
     delays = [queue.refused(ATTACKER, 0.0) for _ in range(1000)]
-    assert delays[-1] == pytest.approx(999 * 0.1)
+    assert delays[-1] == pytest.approx(999 * 0.15)
     assert [queue.refused(ATTACKER, 0.0) for _ in range(2000)][-1] == 180.0
     for _ in range(3000):
         queue.answered(ATTACKER)
