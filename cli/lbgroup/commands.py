@@ -59,7 +59,9 @@ class CliError(Exception):
 
 def error_line(error: BaseException) -> str:
     """Line that describes `error` to a person, without a password."""
-    text = " ".join(redacted(str(error)).split())
+    from lbg_broker.admin.errors import plain_reason
+
+    text = " ".join(redacted(plain_reason(str(error))).split())
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         text = f"{error.strerror}{where}"

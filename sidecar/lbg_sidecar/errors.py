@@ -22,11 +22,12 @@ class MemberError(Exception):
 
 
 class SettingsError(MemberError):
-    """A setting is not valid. `field` is its name."""
+    """A setting is not valid. `field` is its name, `what` the rest of the text."""
 
     def __init__(self, field: str, value: object, rule: str) -> None:
-        super().__init__(f"{field} is {value!r}, but {rule}")
         self.field = field
+        self.what = f"is {value!r}, but {rule}"
+        super().__init__(f"{field} {self.what}")
 
 
 class IndexTaken(MemberError):

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from lbg_broker.admin import RecordUnavailable
+from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_broker.group import GroupSpec, Names
 from lbg_sidecar.app import (
@@ -45,7 +46,10 @@ class ConnectionStatus:
     """
 
     def __init__(
-        self, *, advise: Callable[[Exception], str] = str, wall_s: Callable[[], float] = time.time
+        self,
+        *,
+        advise: Callable[[Exception], str] = lambda error: plain_reason(str(error)),
+        wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.is_joined = False
         self.error = ""
@@ -139,6 +143,8 @@ class Member:
         self._stood_down = False
         self._leaving_time = LeavingTime(settings.shutdown_grace_s)
         self._attempts = AttemptLog()
+        self._lost_at: float | None = None
+        """Time at which the last connection was lost; None while there is one, and after leaving it in order."""
 
     # Life
 
@@ -284,6 +290,8 @@ class Member:
             self._on_joined()
             await self._lost.wait()
             self.contact.parted(driver.lost_why)
+            if driver.lost_why:
+                self._lost_at = asyncio.get_running_loop().time()
             if driver.failure is not None:
                 raise driver.failure
             if self._left.is_set() or self._stood_down:
@@ -365,8 +373,12 @@ class Member:
     def _on_joined(self) -> None:
         self.contact.joined()
         self._joined.set()
-        line = self._attempts.succeeded(asyncio.get_running_loop().time())
-        if line is not None:
+        now = asyncio.get_running_loop().time()
+        line, lost_at = self._attempts.succeeded(now), self._lost_at
+        self._lost_at = None
+        if lost_at is not None:
+            log.info("%s: connected again after %.1f s", self.settings.name, now - lost_at)
+        elif line is not None:
             log.info("%s: in the group %s", self.settings.name, line)
 
     def _on_exit(self) -> None:

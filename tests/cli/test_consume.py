@@ -141,3 +141,25 @@ def test_a_group_or_a_broker_that_is_not_there_is_named(lbg: Lbg, broker: Where)
     assert nowhere.status == 1
     assert "127.0.0.1:1" in nowhere.last_line
     assert "s3cret" not in nowhere.err
+
+
+def test_a_member_whose_group_is_deleted_says_so_and_nothing_of_exchanges(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    member = Member(broker, group, "--name", "m1", "--quiet")
+    assert member.process.stderr is not None
+    lines = iter(member.process.stderr.readline, "")
+    assert any("live members: 1 (index 0)" in line for line in lines)
+    delete = ("group", "delete", group, "--force", "--yes", "--no-user", "--broker", broker.broker)
+    assert lbg(*delete).status == 0
+    again = f"m1: group '{group}' was deleted; trying again"
+    seen: list[str] = []
+    for line in lines:
+        seen.append(line)
+        if again in line:
+            break
+    assert any(f"m1: group '{group}' was deleted; 0 running calls are aborted" in line for line in seen)
+    assert not any("404" in line for line in seen), seen
+    assert lbg("group", "create", group, "--no-user", "--broker", broker.broker).status == 0
+    assert any("m1: connected again after " in line for line in lines)
+    assert member.leave()[0] == 0

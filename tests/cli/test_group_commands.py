@@ -199,3 +199,21 @@ def test_an_empty_password_file_of_publishers_is_an_error(
         "group", "publisher", group, "--publisher-password-file", str(password_file), *broker.options
     )
     assert (refused.status, "--publisher-password-file" in refused.err) == (1, True)
+
+
+def test_a_user_who_may_not_administer_is_told_to_log_in_as_one_who_may(
+    lbg: Lbg, broker: Where, unique: str, password_file: Path
+) -> None:
+    admin = ("--client-password-file", str(password_file), *broker.options)
+    assert lbg("group", "create", unique, *admin).status == 0
+    user = ("--broker", broker.broker.replace("guest:guest", f"{unique}:s3cret-word"))
+    for command, group in (
+        (("create", "another", "--no-user"), "another"),
+        (("delete", unique, "--no-user"), unique),
+    ):
+        refused = lbg("group", *command, *user)
+        assert (refused.status, refused.last_line) == (
+            1,
+            f"lbg: error: user '{unique}' may not create, change or delete group '{group}': use --username with an "
+            "administrator's name and --password-file, or an administrator in --broker",
+        )

@@ -78,6 +78,8 @@ async def test_the_management_api_closes_a_connection_from_its_first_sample_on(
     while (called := await management.connection_name(name)) is None:  # noqa: ASYNC110 (sampled)
         await asyncio.sleep(0.1)
     assert called == client.name
-    await management.close_connection(name)
+    await management.close_connection(name, reason="for a reason")
     async with asyncio.timeout(GUARD_S):
-        assert isinstance(await client.closed, ConnectionClosed)
+        closed = await client.closed
+    assert isinstance(closed, ConnectionClosed)
+    assert closed.reply_text == "CONNECTION_FORCED - for a reason"

@@ -16,6 +16,7 @@ from lbg_broker.admin.errors import (
     StillInUse,
     Unreachable,
     Unsupported,
+    plain_reason,
 )
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.record import headers_of, read_record
@@ -169,10 +170,10 @@ class AmqpLink:
         except ConnectError as error:
             raise Unreachable(f"the broker cannot be reached: {error}") from error
         except ChannelClosed as error:
-            raise Refused(
-                f"the broker at {self.where} says {error.reply_code} {error.reply_text}",
-                status=error.reply_code,
-            ) from error
+            said = f"{error.reply_code} {error.reply_text}"
+            reason = plain_reason(said)
+            text = f"the broker at {self.where} says {said}" if reason == said else reason
+            raise Refused(text, status=error.reply_code) from error
         except (Nacked, Unroutable) as error:
             raise Refused(
                 f"the broker at {self.where} did not accept the message: {error}", status=0

@@ -25,7 +25,48 @@ Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same req
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Final
+
+REPARTITIONED: Final = "the number of queues of group {} changes"
+"""Reason with which connections of publishers are closed for the time of the change."""
+
+_REFUSED = re.compile(
+    r"(?:channel closed: )?403 ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) "
+    r"'(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost '[^']*' refused for user '(?P<user>[^']*)'"
+)
+_DELETED = re.compile(
+    r"(?:channel closed: )?404 NOT_FOUND - no exchange 'lbg\.(?P<group>[a-z0-9-]+)(?:\.members)?' in vhost"
+)
+_CLOSED_FOR = re.compile(
+    r"(?:connection closed by the broker: )?320 CONNECTION_FORCED - "
+    rf"(?P<reason>{REPARTITIONED.format('[a-z0-9-]+')})"
+)
+_ADMINISTRATOR = (
+    "use --username with an administrator's name and --password-file, or an administrator in --broker"
+)
+
+
+def plain_reason(text: str) -> str:
+    """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, a user may not
+    do it. Other errors stay as they are."""
+    if refused := _REFUSED.match(text):
+        name, group, user = refused["name"], refused["group"], refused["user"]
+        if name.endswith(".provisioning"):
+            return f"user {user!r} may not create, change or delete group {group!r}: {_ADMINISTRATOR}"
+        if name.endswith(".dead"):
+            return (
+                f"user {user!r} may not read the dead letters of group {group!r} ({name}): {_ADMINISTRATOR}"
+            )
+        return (
+            f"user {user!r} may not use group {group!r} (access to {name} is refused): log in as a user of the group, "
+            "or as an administrator"
+        )
+    if deleted := _DELETED.match(text):
+        return f"group {deleted['group']!r} was deleted"
+    closed = _CLOSED_FOR.match(text)
+    return closed["reason"] if closed else text
 
 
 class ProvisioningError(Exception):

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from lbg_broker.admin.actions import ActOnQueue, OpenIngress, PutPermissions
+from lbg_broker.admin.errors import REPARTITIONED
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.group import Names, Permissions
@@ -144,6 +145,7 @@ class PermissionIngress:
         users = set(self._of_before.values())
         present = {one for user in users for one in await self._management.connections_of(user)}
         own = await self._own_users()
+        reason = REPARTITIONED.format(self._names.group)
         is_over = True
         for connection, user in list(self._of_before.items()):
             called = await self._management.connection_name(connection)
@@ -152,7 +154,7 @@ class PermissionIngress:
             elif called is None:
                 is_over = False
             elif user in own or await self._management.has_published(connection):
-                await self._management.close_connection(connection)
+                await self._management.close_connection(connection, reason=reason)
                 is_over = False
         return not is_over
 

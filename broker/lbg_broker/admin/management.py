@@ -11,6 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from ipaddress import ip_address
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
@@ -152,9 +153,9 @@ class ManagementApi:
     async def put(self, where: str, body: Mapping[str, object]) -> None:
         await self._request("PUT", where, body)
 
-    async def delete(self, where: str) -> None:
-        """Delete the object; one that is not there is fine."""
-        await self._request("DELETE", where, None)
+    async def delete(self, where: str, *, reason: str = "") -> None:
+        """Delete the object; one that is not there is fine. `reason`: of a connection, which its client gets."""
+        await self._request("DELETE", where, None, headers={"X-Reason": reason} if reason else {})
 
     async def close(self) -> None:
         """Closes the client: waiting and later callers get Unreachable."""
@@ -168,11 +169,13 @@ class ManagementApi:
         where: str,
         body: Mapping[str, object] | None,
         read: Callable[[bytes], Any] | None = None,
+        *,
+        headers: Mapping[str, str] = MappingProxyType({}),
     ) -> Any:
         errors: list[Unreachable] = []
         for place in tuple(self.places):
             try:
-                return await self._request_at(place, verb, where, body, read or _parsed)
+                return await self._request_at(place, verb, where, body, read or _parsed, headers)
             except Unreachable as error:
                 errors.append(error)
                 self.places.append(self.places.pop(0))
@@ -185,10 +188,11 @@ class ManagementApi:
         where: str,
         body: Mapping[str, object] | None,
         read: Callable[[bytes], Any],
+        more: Mapping[str, str],
     ) -> Any:
         if self._is_closed:
             raise Unreachable(f"the management API at {place.url} cannot be used: this session was closed")
-        headers = {"Authorization": place.basic_authentication()}
+        headers = {"Authorization": place.basic_authentication(), **more}
         url = _verbatim(place.url + where)
         try:
             if self._permits is not None:

@@ -336,9 +336,9 @@ class ManagementAdmin:
         channels = await self._list(path("connections", connection, "channels"))
         return any((one.get("message_stats") or {}).get("publish") for one in channels)
 
-    async def close_connection(self, connection: str) -> None:
-        """One that is gone is fine; one that RabbitMQ has not sampled yet stays."""
-        await self._api.delete(path("connections", connection))
+    async def close_connection(self, connection: str, *, reason: str) -> None:
+        """One that is gone is fine; one that RabbitMQ has not sampled yet stays. `reason`: for its client."""
+        await self._api.delete(path("connections", connection), reason=reason)
 
     async def permissions(self, user: str) -> Permissions | None:
         fields = await self._api.get(path("permissions", self._vhost, user))

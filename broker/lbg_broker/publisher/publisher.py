@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
 
-from lbg_broker.admin.errors import RecordUnavailable
+from lbg_broker.admin.errors import RecordUnavailable, plain_reason
 from lbg_broker.client import (
     ClientConnection,
     ConnectError,
@@ -427,10 +427,10 @@ class GroupPublisher:
                 try:
                     await self._serve_on(connection)
                 except RecordUnavailable as error:
-                    self._on_event(events.Disconnected(str(error), 0))
+                    self._on_event(events.Disconnected(plain_reason(str(error)), 0))
                 except ConnectionLost as error:
                     in_flight = self._sender.detach() if self._sender is not None else 0
-                    self._on_event(events.Disconnected(str(error), in_flight))
+                    self._on_event(events.Disconnected(plain_reason(str(error)), in_flight))
         finally:
             if connection is not None:
                 await connection.close()

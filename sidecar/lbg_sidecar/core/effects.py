@@ -286,6 +286,14 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
+class StandingBy:
+    """For the log: no queue is assigned to this member, as `at_work` others have all `queues`."""
+
+    queues: int
+    at_work: int
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSet:
     """For the log: who is live changed."""
 
@@ -323,6 +331,7 @@ Effect = (
     | Stalled
     | Superseded
     | TimedOut
+    | StandingBy
     | LiveSet
     | Post
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect
+from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import (
@@ -178,6 +178,7 @@ class ExclusiveMember(MemberCore):
             uniform=uniform,
         )
         self._successor_binding = SuccessorBinding(self.bindings, self.roster, self.effects)
+        self._stands_by = False
         self._message_handler = MessageHandler(
             balancing,
             self.roster,
@@ -277,6 +278,15 @@ class ExclusiveMember(MemberCore):
 
     # Inside
 
+    def _report_standing_by(self) -> None:
+        """Reports once that this member is one of those beyond the number of queues."""
+        me = self.roster.me
+        at_work = set(self.rules.primaries(self.balancer.holddown.settled).values()) - {None}
+        stands_by = me is not None and me.index not in at_work and len(at_work) == self.rules.queue_count
+        if stands_by and not self._stands_by:
+            self.effects.append(StandingBy(self.rules.queue_count, len(at_work)))
+        self._stands_by = stands_by
+
     def _leave(self, now: float) -> None:
         self.handoffs.may_abandon = False
         super()._leave(now)
@@ -284,7 +294,8 @@ class ExclusiveMember(MemberCore):
     def _after(self, now: float) -> None:
         """Not after each message: every member reports every change to every other, and the next tick is near."""
         self._message_handler.observe(now)
-        self.balancer.holddown.tick(now)
+        if self.balancer.holddown.tick(now):
+            self._report_standing_by()
         if self._presence.is_handing_over:
             if self.balancer.leave(now, by=self._presence.empty_by) or self._presence.is_overdue(now):
                 self._report_empty()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
 from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.core import effects as fx
@@ -269,7 +270,7 @@ class Driver:
 
     def _link_lost(self, link: MemberConnection, why: str) -> None:
         if link is self.link:
-            self.disconnect(why)
+            self.disconnect(plain_reason(why))
 
     # Calls, for the application's channel
 

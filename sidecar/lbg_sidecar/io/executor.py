@@ -113,7 +113,7 @@ class EffectExecutor:
                 self._live.changed(live)
             case fx.Moved() | fx.HandoffAbandoned() | fx.TakenOver():
                 log_effect(self._machine.name, self._index, effect)
-            case fx.Recalled() | fx.Reassigned():
+            case fx.Recalled() | fx.Reassigned() | fx.StandingBy():
                 log_effect(self._machine.name, self._index, effect)
             case fx.CallFailed():
                 self._calls.failed(effect)

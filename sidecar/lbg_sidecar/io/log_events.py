@@ -25,11 +25,13 @@ from lbg_sidecar.core.effects import (
     SessionForgotten,
     SessionInUse,
     Stalled,
+    StandingBy,
     Superseded,
     TakenOver,
     TimedOut,
 )
-from lbg_sidecar.core.state_log import AttemptLog, Cause, Queue, QueueStates
+from lbg_sidecar.core.roster import LEAVE
+from lbg_sidecar.core.state_log import AttemptLog, Cause, Queue, QueueStates, ranges
 
 log = logging.getLogger("lbg.member")
 
@@ -114,9 +116,15 @@ class LiveLogger:
         self._timer = self._loop.call_later(LIVE_GATHER_S, self._log)
         log.info(
             "%s: live members: %s",
-            *(self._name, " ".join(map(str, sorted(live))) or "none"),
+            *(self._name, _live_text(live)),
             extra={"fields": {"event": "live", "member": self._name, "live": sorted(live)}},
         )
+
+
+def _live_text(live: Collection[int]) -> str:
+    if not live:
+        return "none"
+    return f"{len(live)} (index{'' if len(live) == 1 else 'es'} {ranges(sorted(live))})"
 
 
 class CallLogger:
@@ -216,14 +224,14 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
     """`me` is this member's index, as far as it has one."""
     match effect:
         case Moved(queue, to, why, drain_s, close_s, forced):
-            target = "the first waiting member" if to is None else f"member {to}"
+            target = "released" if to is None else f"handed over to member {to}"
             times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
             again = (
                 f"; {forced} running calls were aborted, their messages are delivered again" if forced else ""
             )
             times_s = {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
             log.info(
-                "%s: queue %d to %s (%s): %s%s",
+                "%s: queue %d %s (%s): %s%s",
                 *(name, queue, target, why, times, again),
                 extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
             )
@@ -256,13 +264,12 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, why, running, after_s, times, next_s),
                 extra=_fields("kept", name, queue, fields),
             )
-        case TakenOver(queue, former, why, _, pause_s):
-            source = f"from member {former}" if former is not None else "from no member"
-            pause = f", it paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
+        case TakenOver(queue, former, why, planned, pause_s):
+            pause = f", paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             fields = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
             log.info(
-                "%s: queue %d taken over %s (%s)%s",
-                *(name, queue, source, why, pause),
+                "%s: serving queue %d (%s%s)",
+                *(name, queue, _source_text(former, why, planned=planned), pause),
                 extra=_fields("taken_over", name, queue, fields),
             )
         case Stalled(queue, ready, quiet_s):
@@ -287,8 +294,24 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, by, cut_off),
                 extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
             )
+        case StandingBy(queues, at_work):
+            log.info(
+                "%s: standing by: %d queues, %d members at work",
+                *(name, queues, at_work),
+                extra={
+                    "fields": {"event": "standing_by", "member": name, "queues": queues, "at_work": at_work}
+                },
+            )
         case _:
             pass
+
+
+def _source_text(former: int | None, why: str, *, planned: bool) -> str:
+    if former is None:
+        return "no live member served it"
+    if planned:
+        return f"from member {former}, planned: {why}"
+    return f"from member {former}, {'which left' if why == LEAVE else 'without a handoff'}"
 
 
 def _fields(event: str, name: str, queue: int, more: Mapping[str, object]) -> dict[str, object]:

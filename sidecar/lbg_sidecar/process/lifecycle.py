@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import (
     AccessRefused,
     AuthenticationError,
@@ -43,7 +44,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 def remedy(error: Exception) -> str:
     """One line: what, where, and what to do."""
-    return f"{error}; {advice}" if (advice := _advice(error)) else str(error)
+    reason = plain_reason(str(error))
+    return f"{reason}; {advice}" if (advice := _advice(error)) else reason
 
 
 def _advice(error: Exception) -> str:

@@ -349,14 +349,18 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
     if process.app is Channel.COMMAND:
         _check_command(process.command, where.get("command", "LBG_COMMAND"))
     elif process.app is not Channel.STREAM:
+        if not process.target:
+            raise ConfigurationError(
+                f"{where.get('target', 'LBG_TARGET')} is missing: with LBG_APP={process.app.value} it is the "
+                "address to which messages are sent, as http://127.0.0.1:8080/"
+            )
         try:
-            batch_settings(process)
             parse_target(process.target)
+            batch_settings(process)
             health_rules(process)
         except SettingsError as error:
-            raise ConfigurationError(
-                f"LBG_TARGET, LBG_HEALTH_PATH, LBG_POSITIONS_PATH, LBG_BATCH_…: {error}"
-            ) from None
+            name = _OF_APP.get(error.field, error.field)
+            raise ConfigurationError(f"{where.get(name, f'LBG_{name.upper()}')} {error.what}") from None
     broker = BrokerSettings(**_of(BrokerSettings, values))
     member_values = {name: value for name, value in _of(MemberSettings, values).items() if name != "broker"}
     try:
@@ -373,6 +377,15 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
 
 def _of(settings_class: Any, values: Mapping[str, Any]) -> dict[str, Any]:
     return {one.name: values[one.name] for one in fields(settings_class) if one.name in values}
+
+
+_OF_APP = {
+    "app": "target",
+    "app health path": "health_path",
+    "app health positions_path": "positions_path",
+    **{f"batch {name}": f"batch_{name}" for name in ("size", "linger_ms", "requests")},
+}
+"""Fields in errors of the application's channel, and the settings that they are from."""
 
 
 def _check_command(command: str, where: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -29,12 +29,13 @@ OTHER = Identity(1, "other", "1-1")
     [
         (
             Moved(3, 1, "rebalance", 0.002, 0.001, 0),
-            "me: queue 3 to member 1 (rebalance): drained in 2.0 ms, closed in 1.0 ms",
+            "me: queue 3 handed over to member 1 (rebalance): drained in 2.0 ms, closed in 1.0 ms",
             {"event": "handed_over", "from": 0, "to": 1, "why": "rebalance", "delivered_again": 0},
         ),
         (
             Moved(3, None, "leave", 0.5, 0.001, 2),
-            "2 running calls were aborted, their messages are delivered again",
+            "me: queue 3 released (leave): drained in 500.0 ms, closed in 1.0 ms; 2 running calls were aborted, their "
+            "messages are delivered again",
             {"from": 0, "to": None, "why": "leave", "delivered_again": 2},
         ),
         (
@@ -53,13 +54,28 @@ OTHER = Identity(1, "other", "1-1")
         ),
         (
             TakenOver(3, 1, "leave", planned=True, pause_s=0.004),
-            "me: queue 3 taken over from member 1 (leave), it paused for 4.0 ms",
+            "me: serving queue 3 (from member 1, planned: leave, paused for 4.0 ms)",
             {"event": "taken_over", "from": 1, "to": 0, "why": "leave", "pause_seconds": 0.004},
         ),
         (
             TakenOver(3, None, "unserved", planned=False, pause_s=None),
-            "me: queue 3 taken over from no member (unserved)",
+            "me: serving queue 3 (no live member served it)",
             {"event": "taken_over", "from": None, "to": 0, "why": "unserved", "pause_seconds": None},
+        ),
+        (
+            TakenOver(3, None, "lost", planned=False, pause_s=None),
+            "me: serving queue 3 (no live member served it)",
+            {"event": "taken_over", "from": None, "why": "lost"},
+        ),
+        (
+            TakenOver(3, 1, "lost", planned=False, pause_s=None),
+            "me: serving queue 3 (from member 1, without a handoff)",
+            {"event": "taken_over", "from": 1, "why": "lost"},
+        ),
+        (
+            TakenOver(3, 1, "leave", planned=False, pause_s=None),
+            "me: serving queue 3 (from member 1, which left)",
+            {"event": "taken_over", "from": 1, "why": "leave"},
         ),
     ],
 )
@@ -76,6 +92,12 @@ def test_a_handoff_is_one_line_of_text_and_of_fields(
     told = vars(record)["fields"]
     assert (told["queue"], told["member"]) == (3, "me")
     assert fields.items() <= told.items()
+
+
+def test_a_member_beyond_the_queues_says_that_it_stands_by(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("INFO"):
+        log_effect("me", 8, StandingBy(8, 8))
+    assert caplog.messages == ["me: standing by: 8 queues, 8 members at work"]
 
 
 def roster() -> Roster:

@@ -73,15 +73,26 @@ def test_a_password_shows_neither_in_settings_nor_in_errors(url: str) -> None:
 
 
 def test_an_http_application_needs_an_address() -> None:
-    with pytest.raises(ConfigurationError, match="LBG_TARGET"):
-        configure({"LBG_GROUP": "orders", "LBG_APP": "http"})
+    http = {"LBG_GROUP": "orders", "LBG_APP": "http"}
+    for target in ({}, {"LBG_TARGET": ""}):
+        with pytest.raises(ConfigurationError) as missing:
+            configure({**http, **target})
+        assert str(missing.value) == (
+            "LBG_TARGET is missing: with LBG_APP=http it is the address to which messages are sent, as "
+            "http://127.0.0.1:8080/"
+        )
+    with pytest.raises(ConfigurationError) as wrong:
+        configure({**http, "LBG_TARGET": "localhost:8080"})
+    assert str(wrong.value) == (
+        "LBG_TARGET is 'localhost:8080', but must be http://HOST:PORT/PATH, or unix:/PATH/TO.sock:/URL-PATH"
+    )
     told = configure({"LBG_GROUP": "orders", "LBG_APP": "http", "LBG_TARGET": "http://127.0.0.1:8080/on"})
     assert told.process.target == "http://127.0.0.1:8080/on"
 
 
 def test_a_batch_has_a_message_at_least() -> None:
     batches = {"LBG_GROUP": "orders", "LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:8080/on"}
-    with pytest.raises(ConfigurationError, match="batch size is 0"):
+    with pytest.raises(ConfigurationError, match=r"^LBG_BATCH_SIZE is 0, but must be at least 1$"):
         configure({**batches, "LBG_BATCH_SIZE": "0"})
 
 
@@ -92,7 +103,9 @@ def test_a_path_of_positions_begins_with_a_slash() -> None:
         "LBG_TARGET": "http://127.0.0.1:1/",
         "LBG_POSITIONS_PATH": "positions",
     }
-    with pytest.raises(ConfigurationError, match=r"LBG_POSITIONS_PATH.*positions_path.*must start with /"):
+    with pytest.raises(
+        ConfigurationError, match=r"^LBG_POSITIONS_PATH is 'positions', but must start with /$"
+    ):
         configure(told)
 
 

@@ -73,7 +73,7 @@ class Pair:
         """Both are ready and know of each other: each has half of the queues, or will have."""
         with suppress(TimeoutError):
             await until(
-                lambda: all(one.ready() and "live members: 0 1" in one.text for one in (self.a, self.b)),
+                lambda: all(one.ready() and "live members: 2 (" in one.text for one in (self.a, self.b)),
                 timeout_s=90,
                 every_s=0.1,
             )
