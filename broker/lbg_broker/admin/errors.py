@@ -43,6 +43,7 @@ _CLOSED_FOR = re.compile(
     r"(?:connection closed by the broker: )?320 CONNECTION_FORCED - "
     rf"(?P<reason>{REPARTITIONED.format('[a-z0-9-]+')})"
 )
+_SHUT_DOWN = "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 _ADMINISTRATOR = (
     "use --username with an administrator's name and --password-file, or an administrator in --broker"
 )
@@ -50,7 +51,7 @@ _ADMINISTRATOR = (
 
 def plain_reason(text: str) -> str:
     """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, a user may not
-    do it. Other errors stay as they are."""
+    do it, the broker was shut down. Other errors stay as they are."""
     if refused := _REFUSED.match(text):
         name, group, user = refused["name"], refused["group"], refused["user"]
         if name.endswith(".provisioning"):
@@ -65,6 +66,8 @@ def plain_reason(text: str) -> str:
         )
     if deleted := _DELETED.match(text):
         return f"group {deleted['group']!r} was deleted"
+    if text.endswith(_SHUT_DOWN):
+        return "the broker was shut down"
     closed = _CLOSED_FOR.match(text)
     return closed["reason"] if closed else text
 

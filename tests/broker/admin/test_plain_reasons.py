@@ -50,6 +50,11 @@ def test_a_connection_that_is_closed_for_another_number_of_queues_says_so() -> N
     assert plain_reason(str(error)) == "the number of queues of group orders changes"
 
 
+def test_a_broker_that_was_shut_down_is_named_as_that() -> None:
+    text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+    assert plain_reason(str(ConnectionClosed(320, text, by_broker=True))) == "the broker was shut down"
+
+
 def test_another_error_stays_as_it_is() -> None:
     quoted = f"user 'app' may not publish to group 'orders' ({refused('lbg.orders')})"
     for text in (

@@ -20,6 +20,7 @@ from lbg_sidecar.core.protocol import (
 from lbg_sidecar.core.protocol import Move as MoveMessage
 from lbg_sidecar.core.roster import Roster, Timings
 from lbg_sidecar.io.log_events import log_effect
+from support.member.world import World
 
 OTHER = Identity(1, "other", "1-1")
 
@@ -98,6 +99,16 @@ def test_a_member_beyond_the_queues_says_that_it_stands_by(caplog: pytest.LogCap
     with caplog.at_level("INFO"):
         log_effect("me", 8, StandingBy(8, 8))
     assert caplog.messages == ["me: standing by: 8 queues, 8 members at work"]
+
+
+def test_standing_by_is_reported_once_when_members_beyond_the_queues_are_settled() -> None:
+    world = World(3, queue_count=2, hash_count=2)
+    for _ in range(3):
+        world.join()
+        world.run(1)
+    world.run(30)
+    reports = [(name, event) for _, name, event in world.events if isinstance(event, StandingBy)]
+    assert reports == [("m2", StandingBy(2, 2))]
 
 
 def roster() -> Roster:

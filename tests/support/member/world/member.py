@@ -23,6 +23,7 @@ from lbg_sidecar.core.effects import (
     Reconnect,
     Republish,
     Stalled,
+    StandingBy,
     StoodDown,
     Superseded,
     TakenOver,
@@ -189,6 +190,7 @@ class SimMember:
                 | CallFailed()
                 | Stalled()
                 | Superseded()
+                | StandingBy()
             ):
                 self.world.events.append((self.world.now, self.name, effect))
             case Done(deliveries, _):
