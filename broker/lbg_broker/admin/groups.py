@@ -33,7 +33,7 @@ from lbg_broker.admin.errors import (
     Taken,
     Unsupported,
 )
-from lbg_broker.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record
+from lbg_broker.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_broker.admin.plan import (
     DesiredUser,
     is_older_than_mode,
@@ -175,22 +175,31 @@ def plan_rotate(
 
 
 def plan_publisher(
-    group: str, observed: Snapshot, *, password: str, username: str | None = None, only: bool = False
+    group: str,
+    observed: Snapshot,
+    *,
+    user: DesiredUser,
+    username: str | None = None,
+    members_publish: bool | None = None,
+    claim: Claim = CLAIM_BY_HAND,
 ) -> tuple[Action, ...]:
-    """The actions that give the publishers `username` with `password`; None: the user they have, or else a new one.
+    """The actions that give the publishers `username` with its password; None: the user they have, or else a new one.
 
-    `only`: members may not publish from now on. Publishers that log in as the members' user are refused then.
+    `members_publish` False: publishers that log in as the members' user are refused from now on; None: as before.
 
     Raises GroupNotFound, NotOwned, RecordUnreadable, Unsupported, UnderWay, and Taken when `username` is not free.
     """
-    spec = _existing(group, observed)
+    spec = _existing(group, observed, claim)
     assert isinstance(observed.record, Record)
     former = observed.publishers
-    name = valid_username(username or former.username or default_publisher(group), field="publisher_username")
-    publishers = Publishers(name, former.members_publish and not only)
-    user = observed.user(name)
-    is_new = user is None
-    if isinstance(user, UserState) and (user.made_for != group or name == spec.client_username):
+    may_publish = former.members_publish if members_publish is None else members_publish
+    name = valid_username(
+        username or former.username or Names(group).publisher_user, field="publisher_username"
+    )
+    publishers = Publishers(name, may_publish)
+    there = observed.user(name)
+    is_new = there is None
+    if isinstance(there, UserState) and (there.made_for != group or name == spec.client_username):
         by = (
             "is that of the group's members"
             if name == spec.client_username
@@ -205,7 +214,7 @@ def plan_publisher(
         if queue.name == stream and observed.queues.get(stream) is None
     ]
     if is_new:
-        actions.append(PutUser(name, password, group))
+        actions.append(PutUser(name, user.password, group))
     if is_new or name != former.username or observed.publisher_permissions != topology.publisher_permissions:
         assert topology.publisher_permissions is not None
         actions.append(PutPermissions(name, topology.publisher_permissions))
@@ -215,13 +224,9 @@ def plan_publisher(
     if observed.permissions != topology.permissions:
         before = observed.permissions if isinstance(observed.permissions, Permissions) else None
         actions.append(PutPermissions(spec.client_username, topology.permissions, before))
-    # Last: the password before this one cannot be put back.
-    return tuple(actions if is_new else [*actions, PutUser(name, password, group, is_new=False)])
-
-
-def default_publisher(group: str) -> str:
-    """Name of the publishers' user unless another one is given."""
-    return f"{group}.publisher"
+    if user.is_to_be_set(there):  # last: the password before this one cannot be put back
+        actions.append(PutUser(name, user.password, group, is_new=False))
+    return tuple(actions)
 
 
 def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action, ...]:
@@ -260,11 +265,14 @@ def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
     return spec.altered(client_username=username)
 
 
-def _existing(group: str, observed: Snapshot) -> GroupSpec:
+def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> GroupSpec:
     if observed.is_empty:
         raise GroupNotFound(group)
-    require_by_hand(group, observed)
     spec = recorded(group, observed)
+    if not is_of_kubernetes(claim.owner):
+        require_by_hand(group, observed)
+    elif spec is not None:
+        require_owner(spec, observed, claim)
     if spec is None:
         raise RecordUnreadable(group, "it is missing or not one")
     refuse_under_way(spec, observed)
@@ -376,20 +384,29 @@ async def separate_publishers(
     *,
     username: str | None = None,
     password: str | None = None,
-    only: bool = False,
+    members_publish: bool | None = None,
+    claim: Claim = CLAIM_BY_HAND,
 ) -> Rotated:
     """Give the publishers of a group a user of their own, or that user a new password; see `plan_publisher`.
+
+    No changes: all of this is there already.
 
     Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
     """
     Names(group)
     new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     async with admin.lock(group):
+        observed = await admin.observe(group)
         actions = plan_publisher(
-            group, await admin.observe(group), password=new, username=username, only=only
+            group,
+            observed,
+            user=DesiredUser(new),
+            username=username,
+            members_publish=members_publish,
+            claim=claim,
         )
         await apply(admin, actions)
-    (name,) = (action.name for action in actions if isinstance(action, PutUser))
+    name = username or observed.publishers.username or Names(group).publisher_user
     return Rotated(name, actions, None if password else new)
 
 

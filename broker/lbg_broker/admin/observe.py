@@ -14,7 +14,17 @@ from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
 from lbg_broker.client import ClientConnection
-from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, SpecError, Topology, topology_of
+from lbg_broker.group import (
+    ONE_USER,
+    Engine,
+    GroupSpec,
+    Names,
+    Permissions,
+    Publishers,
+    SpecError,
+    Topology,
+    topology_of,
+)
 from lbg_broker.group.topology import exchanges_of, queues_of
 
 T = TypeVar("T")
@@ -350,6 +360,19 @@ class Survey:
     snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
+def _listed_publishers(
+    spec: GroupSpec, engine: Engine, queues: Mapping[str, QueueStatus], granted: Permissions | Unknown | None
+) -> Publishers:
+    """Login of the publishers of a group whose record is not read: the stream of copies shows that there is one, and
+    the permissions of the members' user whether it may publish."""
+    names = Names(spec.name)
+    if names.record not in queues:
+        return ONE_USER
+    exclusive = Publishers(names.publisher_user, members_publish=False)
+    is_exclusive = granted == topology_of(spec, engine, exclusive).permissions
+    return Publishers(names.publisher_user, members_publish=not is_exclusive)
+
+
 async def observe_many(
     amqp: AmqpAdmin, management: ManagementAdmin, specs: Sequence[GroupSpec], last: Survey
 ) -> Mapping[str, Snapshot]:
@@ -375,17 +398,22 @@ async def observe_many(
     snapshots = {}
     for spec in specs:
         names = Names(spec.name)
+        granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
+        publishers = _listed_publishers(spec, engine, queues[spec.name], granted)
         needed: dict[str, ExchangeState | Unknown | None] = {one.name: None for one in exchanges_of(names)}
         expected: dict[str, QueueStatus | Unknown | None] = {
-            one.name: None for one in queues_of(spec, engine)
+            one.name: None for one in queues_of(spec, engine, publishers)
         }
         snapshots[spec.name] = Snapshot(
             engine,
-            record=Record(spec.to_record()) if names.config in queues[spec.name] else None,
+            record=Record(spec.to_record(), publishers=publishers)
+            if names.config in queues[spec.name]
+            else None,
             exchanges={**needed, **exchanges[spec.name]},
             queues={**expected, **queues[spec.name]},
             users=users,
-            permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username),
+            permissions=granted,
+            publisher_permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(publishers.username),
             policies=policies,
             why=why,
         )

@@ -166,6 +166,11 @@ class Names:
         return f"lbg.{self.group}.record"
 
     @property
+    def publisher_user(self) -> str:
+        """User of the publishers, where they have one of their own and no other name is given."""
+        return f"{self.group}.publisher"
+
+    @property
     def members(self) -> str:
         return f"lbg.{self.group}.members"
 

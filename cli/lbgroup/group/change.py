@@ -115,7 +115,11 @@ def publisher(
         done = with_admin(
             address,
             lambda admin: separate_publishers(
-                admin, name, username=publisher_username, password=password, only=only
+                admin,
+                name,
+                username=publisher_username,
+                password=password,
+                members_publish=False if only else None,
             ),
         )
         click.echo("\n".join(map(str, done.changes)))

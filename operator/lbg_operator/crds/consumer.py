@@ -202,6 +202,7 @@ class Sidecar:
     log_format: str
     republish: bool
     journal: Journal | None
+    publishes: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +250,7 @@ def consumer_of(spec: Mapping[str, Any]) -> Consumer:
             log_format=sidecar["logFormat"],
             republish=sidecar.get("republish", False),
             journal=_journal(sidecar["journal"]) if "journal" in sidecar else None,
+            publishes=sidecar.get("publishes", False),
         ),
         storage=_storage(spec["storage"]) if "storage" in spec else Storage(),
     )

@@ -59,6 +59,9 @@ _FIELDS = {
 }
 """Field of a manifest for each attribute of a group."""
 
+SHARED, ADDITIONAL, EXCLUSIVE = "Shared", "Additional", "Exclusive"
+"""User of a group's publishers: the group's; one of their own; one of their own, and members may not publish."""
+
 REPLICAS_MAX = 4_096
 """The CRD's."""
 
@@ -85,6 +88,7 @@ class GroupManifest:
     scaling: Scaling | None
     deletion_policy: str
     drain_timeout_s: int
+    publisher_user: str = SHARED
     adopts: bool = False
     """It asks for a group of another owner; the Broker has to allow that."""
 
@@ -115,8 +119,14 @@ class GroupManifest:
             scaling=scaling,
             deletion_policy=spec["deletionPolicy"],
             drain_timeout_s=spec["drainTimeoutSeconds"],
+            publisher_user=spec.get("publisherUser", SHARED),
             adopts=spec.get("adopt", False),
         )
+
+    @property
+    def has_publisher_user(self) -> bool:
+        """True if publishers have a user of their own, and a Secret with it."""
+        return self.publisher_user != SHARED
 
     @property
     def has_sessions(self) -> bool:

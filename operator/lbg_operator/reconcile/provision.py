@@ -5,20 +5,32 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import b64decode
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from lbg_broker.admin import NotOwned, ProvisioningError, Unreachable
-from lbg_broker.admin.actions import PutUser
-from lbg_broker.admin.groups import GENERATED_PASSWORD_BYTES, create_group
+from lbg_broker.admin.actions import Action, PutUser
+from lbg_broker.admin.groups import (
+    GENERATED_PASSWORD_BYTES,
+    create_group,
+    separate_publishers,
+)
 from lbg_broker.admin.ownership import Claim
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import GroupSpec, Names
 from lbg_operator.crds import GroupManifest
+from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
 from lbg_operator.reconcile.desired import claim_of
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.resources.credentials import AUTHORITY, Login, credentials_of, login_in
-from lbg_operator.resources.names import attributes_name, credentials_name
+from lbg_operator.resources.credentials import (
+    AUTHORITY,
+    Login,
+    credentials_of,
+    login_in,
+    publisher_credentials_of,
+)
+from lbg_operator.resources.names import attributes_name, credentials_name, publisher_name
 
 LIMIT_S = 30.0
 """For one group's changes on a broker. What is left undone is done in the next reconcile."""
@@ -36,6 +48,7 @@ TURN_S = 240.0
 @dataclass(frozen=True, slots=True)
 class _Done:
     spec: GroupSpec
+    publisher_user: str
     reach: Reach
     at: float
 
@@ -122,7 +135,8 @@ class Provisioner:
         key = Key(group.metadata.namespace, group.metadata.name)
         if self._is_settled(key, group, reach):
             return None
-        login = await self._login(group, reach)
+        name = credentials_name(group.metadata.name)
+        login = await self._login(group, reach, group.spec.client_username, name)
         await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
         slots = self._slots.setdefault(broker_key(group), asyncio.Semaphore(PROVISIONED_AT_ONCE))
         try:
@@ -132,13 +146,11 @@ class Provisioner:
             return Unreachable(f"group {group.spec.name} waits until other groups are provisioned")
         try:
             async with asyncio.timeout(LIMIT_S):
+                claim = self._claim(group, login.password)
                 created = await create_group(
-                    reach.admin,
-                    group.spec,
-                    password=login.password,
-                    claim=self._claim(group, login.password),
-                    finish=True,
+                    reach.admin, group.spec, password=login.password, claim=claim, finish=True
                 )
+                done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
         except NotOwned as error:
@@ -149,14 +161,35 @@ class Provisioner:
         finally:
             slots.release()
         self._foreign.discard(key)
-        self._done[key] = _Done(group.spec, reach, self._context.now())
+        self._done[key] = _Done(group.spec, group.publisher_user, reach, self._context.now())
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
-        changes = [str(one) for one in created.changes if not isinstance(one, PutUser) or one.is_new]
+        changes = [str(one) for one in done if not isinstance(one, PutUser) or one.is_new]
         if changes:
             self._context.surveys.soon(key)
             self._announce_changes(key, was_there=created.was_there, changes=changes)
         return None
+
+    async def _provision_publisher(
+        self, key: Key, group: GroupManifest, reach: Reach, claim: Claim
+    ) -> Sequence[Action]:
+        """Creates the user of the group's publishers, if they have one of their own. Its Secret comes first."""
+        if not group.has_publisher_user:
+            return ()
+        username = Names(group.spec.name).publisher_user
+        login = await self._login(group, reach, username, publisher_name(group.metadata.name))
+        await self._context.applied.apply(
+            key, publisher_credentials_of(group, login), now=self._context.now()
+        )
+        separated = await separate_publishers(
+            reach.admin,
+            group.spec.name,
+            username=username,
+            password=login.password,
+            members_publish=group.publisher_user == ADDITIONAL,
+            claim=replace(claim, adopts=False),
+        )
+        return separated.changes
 
     def _claim(self, group: GroupManifest, password: str | None) -> Claim:
         broker = self._context.broker(broker_key(group))
@@ -170,24 +203,30 @@ class Provisioner:
 
     def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
         done = self._done.get(key)
-        if done is None or done.spec != group.spec or done.reach != reach:
+        if done is None or (done.spec, done.publisher_user, done.reach) != (
+            group.spec,
+            group.publisher_user,
+            reach,
+        ):
             return False
         if self._context.now() > done.at + max(CHECK_AFTER_S, CHECK_EVERY_S * len(self._done)):
             return False
-        if not self._context.applied.is_untouched(key, SECRET, credentials_name(group.metadata.name)):
+        names = [credentials_name(group.metadata.name)]
+        if group.has_publisher_user:
+            names.append(publisher_name(group.metadata.name))
+        if not all(self._context.applied.is_untouched(key, SECRET, name) for name in names):
             return False
         survey = self._context.surveys.latest(key)
         if survey is None or survey.at <= done.at:
             return True
         return not survey.is_missing and (survey.description is None or survey.description.is_whole)
 
-    async def _login(self, group: GroupManifest, reach: Reach) -> Login:
-        """The password that the Secret has, or a new one: it is written down before the broker knows it."""
-        name = credentials_name(group.metadata.name)
+    async def _login(self, group: GroupManifest, reach: Reach, username: str, name: str) -> Login:
+        """The password that Secret `name` has, or a new one: it is written down before the broker knows it."""
         secret = await self._context.secrets.own(group.metadata.namespace, name)
         encoded = (secret or {}).get("data", {}).get("password")
         password = b64decode(encoded).decode() if encoded else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
-        return Login(group.spec.client_username, password, reach.access.uris, reach.access.ca)
+        return Login(username, password, reach.access.uris, reach.access.ca)
 
     def _announce_changes(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
         about = self._context.store.get(GROUP, key)

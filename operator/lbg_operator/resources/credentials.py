@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lbg_operator.crds import GroupManifest
-from lbg_operator.resources.names import attributes_name, credentials_name, owned
+from lbg_operator.resources.names import attributes_name, credentials_name, owned, publisher_name
 
 AUTHORITY = "ca.crt"
 """The key of the Secret that has the authorities to trust, PEM; absent where those are the system's."""
@@ -25,6 +25,16 @@ class Login:
 
 
 def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
+    """Secret of the group's user."""
+    return _secret_of(group, credentials_name(group.metadata.name), login)
+
+
+def publisher_credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
+    """Secret of the user of the group's publishers."""
+    return _secret_of(group, publisher_name(group.metadata.name), login)
+
+
+def _secret_of(group: GroupManifest, name: str, login: Login) -> dict[str, Any]:
     data = {
         "username": login.username,
         "password": login.password,
@@ -34,10 +44,10 @@ def credentials_of(group: GroupManifest, login: Login) -> dict[str, Any]:
     return {
         "apiVersion": "v1",
         "kind": "Secret",
-        "metadata": owned(group.metadata, credentials_name(group.metadata.name)),
+        "metadata": owned(group.metadata, name),
         "type": "Opaque",
         "data": {
-            name: b64encode(value.encode()).decode() for name, value in data.items() if value is not None
+            field: b64encode(value.encode()).decode() for field, value in data.items() if value is not None
         },
     }
 

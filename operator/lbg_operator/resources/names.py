@@ -22,6 +22,11 @@ def credentials_name(group: str) -> str:
     return f"{group}-lbg"
 
 
+def publisher_name(group: str) -> str:
+    """Of the Secret with the user of the group's publishers."""
+    return f"{group}-lbg-publisher"
+
+
 def attributes_name(group: str) -> str:
     """Of the ConfigMap with the group's attributes."""
     return f"{group}-lbg"

@@ -14,11 +14,19 @@ from typing import Any
 
 from lbg_operator.crds import App, GroupManifest
 from lbg_operator.errors import ManifestError
-from lbg_operator.resources.names import credentials_name, selector_of
+from lbg_operator.resources.names import credentials_name, publisher_name, selector_of
 from lbg_operator.settings import OperatorSettings
 
 CREDENTIALS = "/var/run/lbg/credentials"
 """Path at which the Secret of the group's user is mounted; its files change when the user's password does."""
+
+PUBLISHER = "/var/run/lbg/publisher"
+"""Path at which the Secret of the publishers' user is mounted, where the sidecar publishes."""
+
+_PUBLISHER_LOGIN = {
+    "LBG_PUBLISHER_USERNAME_FILE": f"{PUBLISHER}/username",
+    "LBG_PUBLISHER_PASSWORD_FILE": f"{PUBLISHER}/password",
+}
 
 STATE = "/var/lib/lbg"
 JOURNALS = "/var/lib/lbg-journals"
@@ -42,6 +50,7 @@ def environment_of(
         "LBG_GROUP": group.spec.name,
         "LBG_USERNAME_FILE": f"{CREDENTIALS}/username",
         "LBG_PASSWORD_FILE": f"{CREDENTIALS}/password",
+        **(_PUBLISHER_LOGIN if publishes_apart(group) else {}),
         "LBG_CAFILE": f"{CREDENTIALS}/ca.crt" if has_ca else None,
         "LBG_ASSIGNMENT": group.assignment.lower(),
         "LBG_CLIENTS": group.replicas_max if group.assignment == "Static" else None,
@@ -67,6 +76,12 @@ def environment_of(
         {"name": "LBG_NAME", "valueFrom": pod_name},
         *({"name": name, "value": str(value)} for name, value in values.items() if value is not None),
     ]
+
+
+def publishes_apart(group: GroupManifest) -> bool:
+    """True if the sidecar publishes as the user of the group's publishers."""
+    assert group.consumer is not None
+    return group.consumer.sidecar.publishes and group.has_publisher_user
 
 
 def keeps_state(group: GroupManifest) -> bool:
@@ -106,6 +121,7 @@ CLOSING_S = 4
 
 _TEMPLATE = "spec.consumer.template"
 _CREDENTIALS_VOLUME = "lbg-credentials"
+_PUBLISHER_VOLUME = "lbg-publisher"
 _JOURNALS_VOLUME = "lbg-journals"
 _TMP_VOLUME = "lbg-tmp"
 STATE_VOLUME = "lbg-state"
@@ -185,6 +201,8 @@ def _sidecar(
     mounts: list[dict[str, Any]] = [
         {"name": _CREDENTIALS_VOLUME, "mountPath": CREDENTIALS, "readOnly": True},
     ]
+    if publishes_apart(group):
+        mounts.append({"name": _PUBLISHER_VOLUME, "mountPath": PUBLISHER, "readOnly": True})
     if keeps_state(group):
         mounts.append({"name": STATE_VOLUME, "mountPath": STATE})
     if settings.sidecar_tmp:
@@ -230,6 +248,9 @@ def _volumes(group: GroupManifest, settings: OperatorSettings) -> list[dict[str,
     assert group.consumer is not None
     secret = {"secretName": credentials_name(group.metadata.name)}
     volumes: list[dict[str, Any]] = [{"name": _CREDENTIALS_VOLUME, "secret": secret}]
+    if publishes_apart(group):
+        publisher = {"secretName": publisher_name(group.metadata.name)}
+        volumes.append({"name": _PUBLISHER_VOLUME, "secret": publisher})
     if keeps_state(group) and not group.has_sessions:
         volumes.append({"name": STATE_VOLUME, "emptyDir": {}})
     if settings.sidecar_tmp:

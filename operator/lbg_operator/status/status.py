@@ -11,7 +11,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.rows import ServiceRow
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
-from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name
+from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name, publisher_name
 from lbg_operator.status.condition_rules import Observation, conditions_of
 from lbg_operator.status.conditions import merged
 from lbg_operator.status.events import StatusEvent
@@ -132,6 +132,8 @@ def status_of(
         return status
     status["groupName"] = group.spec.name
     status["secretName"] = credentials_name(group.metadata.name)
+    if group.has_publisher_user:
+        status["publisherSecretName"] = publisher_name(group.metadata.name)
     status["configMapName"] = attributes_name(group.metadata.name)
     workload = observation.workload or {}
     if group.consumer is not None:

@@ -36,7 +36,9 @@ async def publisher(admin: LiveAdmin, orders: GroupSpec, place: Place) -> Connec
     """Login of the publishers of a group whose members may not publish; the members' password is `members`."""
     await create_group(admin, orders, password="members")
     username = f"{orders.client_username}.publisher"
-    await separate_publishers(admin, "orders", username=username, password="publishers", only=True)
+    await separate_publishers(
+        admin, "orders", username=username, password="publishers", members_publish=False
+    )
     return replace(place.settings, username=username, password="publishers")
 
 
@@ -150,7 +152,7 @@ async def test_a_group_of_one_user_gets_another_for_its_publishers_without_a_sto
         await after.publish(key="k", body=b"3", topic="")
     shown = await show_group(admin, "orders", listen_s=0)
     assert (shown.publishers, shown.ready, shown.problems) == (Publishers(added), 3, ())
-    await separate_publishers(admin, "orders", only=True)
+    await separate_publishers(admin, "orders", members_publish=False)
     shown = await show_group(admin, "orders", listen_s=0)
     assert (shown.publishers, shown.problems) == (Publishers(added, members_publish=False), ())
 

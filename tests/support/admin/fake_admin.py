@@ -27,7 +27,7 @@ from lbg_broker.admin.observe import recorded
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
-from lbg_broker.group import Engine, GroupSpec, Names, Permissions, topology_of
+from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, Publishers, topology_of
 from lbg_broker.group.topology import Binding
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
@@ -49,6 +49,7 @@ class FakeAdmin:
         self.permissions: dict[str, Permissions] = {}
         self.records: dict[str, str] = {}
         self.owners: dict[str, str] = {}
+        self.publishers: dict[str, Publishers] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[Heartbeat] = []
         self.locked: set[str] = set()
@@ -73,7 +74,8 @@ class FakeAdmin:
         record = self._record(group)
         spec = desired or recorded(record, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
-        asked = topology_of(spec, self.engine) if spec else None
+        publishers = record.publishers if record else ONE_USER
+        asked = topology_of(spec, self.engine, publishers) if spec else None
         exchanges = dict.fromkeys(
             [*([one.name for one in asked.exchanges] if asked else []), names.exchange, *mine]
         )
@@ -89,6 +91,7 @@ class FakeAdmin:
             users=dict(self.users),
             connections=dict(self.connections),
             permissions=self.permissions.get(spec.client_username) if spec else None,
+            publisher_permissions=self.permissions.get(publishers.username),
             policies=self.policies,
             prefixes={
                 name: other.hash_prefix
@@ -100,7 +103,8 @@ class FakeAdmin:
 
     def _record(self, group: str) -> Record | None:
         text = self.records.get(group)
-        return None if text is None else Record(text, self.owners.get(group, ""))
+        publishers = self.publishers.get(group, ONE_USER)
+        return None if text is None else Record(text, self.owners.get(group, ""), publishers)
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -124,6 +128,7 @@ class FakeAdmin:
                 self.permissions.pop(user, None)
             case WriteRecord(group, record):
                 self.records[group], self.owners[group] = record.text, record.owner
+                self.publishers[group] = record.publishers
             case DeleteExchange(name):
                 self.exchanges.pop(name, None)
                 self.bindings = {one for one in self.bindings if one.exchange != name}
