@@ -88,18 +88,24 @@ def group(
 
 
 def publisher(
-    group: str, *, rows: int | None = None, rate_hz: int | None = None, journal: str = "", claim: str = ""
+    group: str,
+    *,
+    rows: int | None = None,
+    rate_hz: int | None = None,
+    journal: str = "",
+    claim: str = "",
+    apart: bool = False,
 ) -> Object:
     """A pod that publishes the sample, or its first rows, and says at its end what it did. `journal`: the folder on
-    `claim` for its journal."""
+    `claim` for its journal. `apart`: as the publishers' user, not the group's."""
     source = f"/files/{SAMPLE.name}"
     rate = f"--rate {rate_hz}" if rate_hz else ""
     keep = f"--journal {JOURNALS}/{journal}" if journal else ""
     take = f"zcat {source} | head -n {rows + 1}" if rows else f"zcat {source}"
     told = f"--key tailnum {rate} {keep} --cafile {AUTHORITY}/ca.crt"
-    publish = f"lbg publish --group $(cat {CREDENTIALS}/username) {told}"
-    script = f"{take} | {publish} --format csv -"
-    return _client(group, "publisher", script, login=f"{group}-lbg", journals=claim)
+    publish = f"user=$(cat {CREDENTIALS}/username); {take} | lbg publish --group ${{user%.publisher}} {told}"
+    login = f"{group}-lbg-publisher" if apart else f"{group}-lbg"
+    return _client(group, "publisher", f"{publish} --format csv -", login=login, journals=claim)
 
 
 def validator(namespace: str, group: str, *, idle_s: int) -> Object:
