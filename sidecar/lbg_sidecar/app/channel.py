@@ -152,7 +152,7 @@ class Calls(Protocol):
     def ready(self, is_ready: bool, why: str = "") -> None:
         """Reports whether the application can take messages. It can from the start, unless the channel reports
         otherwise in `start`: then nothing is consumed until it can. While it cannot, other members have the member's
-        queues."""
+        queues, and the reason may be reported again."""
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         """Reports what the application has processed by its own record: it is not delivered again."""
