@@ -64,7 +64,7 @@ async def test_a_command_that_dies_is_started_anew_and_loses_and_reorders_nothin
     loading = asyncio.create_task(publish(pair.url, pair.group, COUNT, per_s=COUNT / 3))
     await until_so(pair.a, lambda: pair.apps[0].notes.size >= 60)
     pair.kill_command("a")
-    await until_so(pair.a, lambda: "starting it again" in pair.a.text)
+    await until_so(pair.a, lambda: "the command is started again" in pair.a.text)
     await loading
     await pair.all_ended(COUNT)
     assert pair.notes.inversions() == []
