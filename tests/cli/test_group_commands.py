@@ -217,3 +217,8 @@ def test_a_user_who_may_not_administer_is_told_to_log_in_as_one_who_may(
             f"lbg: error: user '{unique}' may not create, change or delete group '{group}': use --username with an "
             "administrator's name and --password-file, or an administrator in --broker",
         )
+    listed = lbg("group", "list", *user, "--management", broker.management.replace("guest:guest@", ""))
+    assert (listed.status, listed.last_line.split(" refuses ")[1]) == (
+        1,
+        f"user '{unique}': Not management user: use --username or --management with an administrator's login",
+    )

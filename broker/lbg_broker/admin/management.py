@@ -30,6 +30,9 @@ CONNECT_TIMEOUT_S = 5.0
 NOT_NOW = frozenset({502, 503, 504})
 """A node that is starting or stopping, or a proxy in front of one that is gone."""
 
+NOT_MANAGEMENT_USER = "Not management user"
+"""RabbitMQ's reason for a user without one of the tags that let a user log in to the management API."""
+
 DEFAULT_PORT = 15672
 DEFAULT_TLS_PORT = 15671
 
@@ -212,9 +215,10 @@ class ManagementApi:
                     return read(answer)
                 answered = f"answered {response.status} to {verb} {where}: {_reason(answer)}"
                 if response.status == 401:
-                    raise Denied(
-                        f"the management API at {place.url} refuses user {place.user!r}: {_reason(answer)}"
-                    )
+                    reason = _reason(answer)
+                    if reason == NOT_MANAGEMENT_USER:
+                        reason += ": use --username or --management with an administrator's login"
+                    raise Denied(f"the management API at {place.url} refuses user {place.user!r}: {reason}")
                 if response.status in NOT_NOW:
                     raise Unreachable(f"the management API at {place.url} {answered}")
                 raise Refused(f"the management API at {place.url} {answered}", status=response.status)

@@ -308,7 +308,7 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
 
 def _source_text(former: int | None, why: str, *, planned: bool) -> str:
     if former is None:
-        return "no live member served it"
+        return "no member was serving it"
     if planned:
         return f"from member {former}, planned: {why}"
     return f"from member {former}, {'which left' if why == LEAVE else 'without a handoff'}"

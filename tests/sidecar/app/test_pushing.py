@@ -11,6 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from lbg_sidecar.app import HealthRules, PushChannel
 from support.app.offering import Offering, offering_to
+from support.ports import free_port
 from support.waiting import until
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -113,3 +114,15 @@ async def test_positions_that_cannot_be_read_keep_it_unready_and_say_why() -> No
             offering.offer("a")
             await until(lambda: "entry 0" in str(channel.describe()["unhealthy_why"]))
     assert offering.taken == []
+
+
+async def test_an_application_that_cannot_be_reached_is_named_with_its_address_and_the_reason() -> None:
+    target = f"http://127.0.0.1:{free_port()}/orders"
+    channel = PushChannel(target, concurrency=1, health=HealthRules(interval_s=0.02))
+    async with offering_to(channel, Offering()) as offering:
+        await until(lambda: len(offering.readiness) >= 3)
+    assert offering.readiness[:3] == [
+        (False, "not probed yet"),
+        (False, f"{target} cannot be reached: Connection refused"),
+        (False, f"{target} cannot be reached: Connection refused"),
+    ]

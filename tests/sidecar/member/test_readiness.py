@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from lbg_broker.group import balanced_primaries
 from lbg_sidecar import Member
 from lbg_sidecar.app import AppChannel, Calls, handler_channel
@@ -44,7 +46,9 @@ def active(member: Member) -> int:
     return sum(queue["active"] for queue in member.state().get("queues", []))
 
 
-async def test_nothing_is_consumed_before_the_application_is_ready(place: Place, load: Load) -> None:
+async def test_nothing_is_consumed_before_the_application_is_ready_and_the_log_says_why_in_one_line(
+    place: Place, load: Load, caplog: pytest.LogCaptureFixture
+) -> None:
     judge = Judge()
     app = moody(judge, "a", ready=False)
     entering = asyncio.create_task(Member(place.settings("a"), app).__aenter__())
@@ -53,6 +57,11 @@ async def test_nothing_is_consumed_before_the_application_is_ready(place: Place,
     await asyncio.sleep(0.3)
     assert not entering.done()
     assert not judge.starts
+    for _ in range(100):
+        app.ready(False, "http://app/ cannot be reached: Connection refused")
+    assert [message for message in caplog.messages if "not ready" in message] == [
+        "a: the application is not ready: http://app/ cannot be reached: Connection refused"
+    ]
     app.ready(True)
     async with asyncio.timeout(GUARD_S):
         member = await entering

@@ -60,12 +60,12 @@ OTHER = Identity(1, "other", "1-1")
         ),
         (
             TakenOver(3, None, "unserved", planned=False, pause_s=None),
-            "me: serving queue 3 (no live member served it)",
+            "me: serving queue 3 (no member was serving it)",
             {"event": "taken_over", "from": None, "to": 0, "why": "unserved", "pause_seconds": None},
         ),
         (
             TakenOver(3, None, "lost", planned=False, pause_s=None),
-            "me: serving queue 3 (no live member served it)",
+            "me: serving queue 3 (no member was serving it)",
             {"event": "taken_over", "from": None, "why": "lost"},
         ),
         (
