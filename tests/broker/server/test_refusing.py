@@ -112,10 +112,10 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
             "PRECONDITION_FAILED - arg 'x-max-priority' for queue 'new' in vhost '/' is not supported",
         ),
         (
-            QueueDeclare("new", durable=True, arguments={"x-queue-type": "stream"}),
+            QueueDeclare("new", durable=True, arguments={"x-queue-type": "jms"}),
             406,
-            "PRECONDITION_FAILED - arg 'x-queue-type' for queue 'new' in vhost '/' is not supported: 'stream' "
-            "is not one of classic, quorum, partitioned, sessions",
+            "PRECONDITION_FAILED - arg 'x-queue-type' for queue 'new' in vhost '/' is not supported: 'jms' "
+            "is not one of classic, quorum, partitioned, sessions, stream",
         ),
         (
             QueueDeclare("new", arguments={"x-max-length": -1}),

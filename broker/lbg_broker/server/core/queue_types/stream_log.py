@@ -154,6 +154,11 @@ class StreamLog(Spool):
         """Offset of the oldest message, or of the next one."""
         return self.segments[0].first
 
+    @property
+    def resident(self) -> int:
+        """Messages in memory, without the pages of consumers."""
+        return len(self._tail)
+
     def append(self, origin: Origin, header: bytes, body: bytes) -> None:
         """Appends a message."""
         position = self.next_position
