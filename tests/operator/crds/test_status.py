@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -10,9 +12,13 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.rows import MemberQueue, MemberRow, ObservedQueue
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.group import GroupSpec
+from lbg_operator.status.condition_rules import Observation, degraded
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.status import seen_of
 from support.kubernetes.manifests import schema_of
+
+if TYPE_CHECKING:
+    from lbg_operator.crds.group import GroupManifest
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
@@ -142,3 +148,17 @@ def test_a_condition_of_ours_that_is_not_said_any_more_goes() -> None:
     assert [one["type"] for one in merged(former, [Condition(Reason.SERVED)], generation=1, now=NOW)] == [
         "Ready"
     ]
+
+
+def test_a_full_queue_needs_no_repair() -> None:
+    status = QueueStatus(
+        ready=99, unacked=0, bytes_ready=990_000, arguments={"x-max-length-bytes": 1_000_000}
+    )
+    queue = ObservedQueue("lbg.g.q.0", 0, status)
+    description = Description("g", SPEC, (queue,), 0, 0, (member(0, 0),), ())
+    (full,) = description.full
+    for problems, reason in (((full,), Reason.AS_EXPECTED), ((full, "it is missing"), Reason.REPAIR_NEEDED)):
+        observation = Observation(description=replace(description, problems=problems))
+        condition = degraded(cast("GroupManifest", SimpleNamespace(scaling=None)), observation)
+        assert condition.reason == reason
+        assert full not in condition.message
