@@ -339,20 +339,3 @@ def test_a_time_as_an_offset_is_for_rabbitmq_only(
     with pytest.raises(ChannelClosedByBroker) as refused:
         reader(opened(connection), stream, offset)
     assert "give first, last, next or an offset, not a time" in refused.value.reply_text
-
-
-def test_a_stream_survives_a_crash_with_its_offsets(engine: Engine, unique: str) -> None:
-    with engine.connected() as connection:
-        channel = connection.channel()
-        channel.queue_declare(unique, durable=True, arguments=STREAM)
-        channel.confirm_delivery()
-        publish(channel, unique, *(b"%d" % number for number in range(20)))
-    engine.crash_and_start()
-    with engine.connected() as connection:
-        channel = connection.channel()
-        channel.confirm_delivery()
-        publish(channel, unique, b"20")
-        inbox = reader(opened(connection, prefetch=100), unique, "first")
-        assert inbox.wait(21) == [b"%d" % number for number in range(21)]
-        assert offsets(inbox) == list(range(21))
-        channel.queue_delete(unique)

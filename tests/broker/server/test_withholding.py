@@ -121,6 +121,73 @@ def test_a_backlog_is_consumed_without_room() -> None:
     assert world.store.bodies(1) == []
 
 
+def test_after_a_crash_on_a_full_disk_the_last_message_of_a_stream_is_found() -> None:
+    world = full_world()
+    publisher = publisher_of(world)
+    publisher.queue("log", arguments={"x-queue-type": "stream"})
+    publisher.publish(b"0", key="log")
+    world.commit()
+    world.full = True
+    publisher.publish(b"never stored", key="log")
+    world.commit()
+    world.crash()
+    reader = world.client()
+    reader.consume("log", prefetch=10, arguments={"x-stream-offset": "last"})
+    world.commit()
+    assert reader.bodies() == [b"0"]
+
+
+def test_a_stream_that_is_declared_on_a_full_disk_is_there_after_a_crash() -> None:
+    world = full_world()
+    world.full = True
+    world.client().queue("log", arguments={"x-queue-type": "stream"})
+    world.crash()
+    assert world.queue("log").messages_ready == 0
+
+
+def test_a_stream_is_read_without_room_up_to_what_is_on_disk() -> None:
+    world = full_world()
+    publisher, reader = publisher_of(world), world.client()
+    publisher.queue("log", arguments={"x-queue-type": "stream", "x-max-length-bytes": 1})
+    publisher.publish(b"0", key="log")
+    world.commit()
+    world.full = True
+    publisher.publish(b"1", key="log")
+    world.commit()
+    reader.consume("log", prefetch=10, arguments={"x-stream-offset": "last"})
+    world.commit()
+    assert reader.bodies() == [b"0"]
+    reader.ack(1)
+    assert confirmed(publisher) == 1
+    world.make_room()
+    assert reader.bodies() == [b"1"]
+    assert confirmed(publisher) == 2
+    assert world.store.bodies(world.queue("log").spool.id) == [b"1"]
+
+
+def test_after_a_crash_on_a_full_disk_the_last_message_of_a_stream_is_the_last_that_was_stored() -> None:
+    world = full_world()
+    publisher = publisher_of(world)
+    publisher.queue("log", arguments={"x-queue-type": "stream"})
+    publisher.ask(ExchangeDeclare("log.dlx", "fanout", durable=True), ExchangeDeclareOk)
+    publisher.ask(QueueBind("log", "log.dlx", ""), QueueBindOk)
+    publisher.publish(b"0", key="log")
+    world.commit()
+    world.full = True
+    world.client().publish(b"never stored", key="log")
+    world.client().publish(b"letter", key="", exchange="log.dlx")
+    world.commit()
+    waiting = world.client()
+    waiting.consume("log", prefetch=10, arguments={"x-stream-offset": "last"})
+    assert waiting.bodies() == [b"0"]  # the letter follows a message that is not on disk
+    world.crash()
+    for offset, expected in (("last", [b"letter"]), ("first", [b"0", b"letter"])):
+        reader = world.client()
+        reader.consume("log", prefetch=10, arguments={"x-stream-offset": offset})
+        world.commit()
+        assert reader.bodies() == expected
+
+
 def test_what_memory_has_no_room_for_is_delivered_in_order_though_the_store_has_not_all_of_it() -> None:
     world = full_world()
     publisher, consumer = publisher_of(world), world.client()
