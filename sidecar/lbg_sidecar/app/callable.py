@@ -60,6 +60,14 @@ class FailedCalls:
         self._attempts = AttemptLog()
         self._lock = threading.Lock()
 
+    def waited_for(self, count: int) -> None:
+        """Calls that were to be aborted cannot be stopped."""
+        text = f"{count} calls of a blocking handler cannot be stopped: waiting for them"
+        with self._lock:
+            line = self._attempts.failed("cannot be stopped", time.monotonic(), text=text)
+        if line is not None:
+            log.warning("%s", line)
+
     def verdict(self, error: BaseException) -> Verdict:
         trace = error.__traceback__
         trace = trace.tb_next if trace is not None else None  # without the frame of the channel
@@ -214,7 +222,7 @@ class _ThreadChannel:
     def abort(self, messages: Collection[Message]) -> None:
         """A thread cannot be stopped. The call occupies its slot and its key until it returns."""
         if messages:
-            log.warning("%d calls of a blocking handler cannot be stopped: waiting for them", len(messages))
+            self._failed_calls.waited_for(len(messages))
 
     async def stop(self, grace_s: float) -> None:
         self._calls = None

@@ -141,3 +141,10 @@ def test_tracebacks_of_a_handler_are_one_for_each_place_that_raises(caplog: pyte
     assert record.getMessage().startswith("the handler raised ValueError at ")
     assert record.exc_info is not None
     assert "in verdict" not in (record.exc_text or "")
+
+
+def test_calls_that_cannot_be_stopped_are_few_lines(caplog: pytest.LogCaptureFixture) -> None:
+    calls = FailedCalls()
+    for _ in range(100):
+        calls.waited_for(4)
+    assert texts(caplog) == ["4 calls of a blocking handler cannot be stopped: waiting for them"]
