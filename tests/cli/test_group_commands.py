@@ -176,6 +176,7 @@ def test_publishers_get_a_user_of_their_own(lbg: Lbg, broker: Where, group: str,
     separated = lbg("group", "publisher", group, *only, *broker.options)
     username = f"{group}.publisher"
     assert (separated.status, separated.err) == (0, "")
+    assert f"record the users of group {group}" in separated.out.splitlines()
     assert separated.out.splitlines()[-1] == f"user {username}: its password is in {publishers}"
     assert publishers.read_text().strip() not in separated.out
     publish = ("publish", "--group", group, "--key", "k", str(rows), "--broker", broker.broker)
