@@ -15,7 +15,9 @@ DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
 	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq.node -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
-AT_ONCE ?= -n auto --maxprocesses 4 --dist loadfile
+# One process more than cores, up to four: tests wait for brokers half of the time.
+WORKERS := $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
+AT_ONCE ?= -n $(WORKERS) --dist loadfile
 CHAOS_ARGS ?=
 PROMISES_ARGS ?=
 EXACTLY_ONCE_ARGS ?=
