@@ -16,6 +16,7 @@ from support.rabbitmq.node import RabbitNode
 @pytest.fixture(scope="session")
 def rabbit_engine(rabbitmq: RabbitNode) -> Engine:
     def crash_and_start() -> None:
+        rabbitmq.evaluate("catch mnesia:sync_log()")  # it writes declarations to disk up to 2 s late
         rabbitmq.kill()
         rabbitmq.start()
 

@@ -35,7 +35,6 @@ def consume_with_priority(channel: BlockingChannel, name: str) -> None:
 
 ACTIONS: dict[str, tuple[Action, tuple[str, int, str]]] = {
     "message priorities": (declare(x_max_priority=5), UNSUPPORTED),
-    "streams": (declare(x_queue_type="stream"), UNSUPPORTED),
     "an argument nobody knows": (declare(x_nobody_knows=1), UNSUPPORTED),
     "expiring messages": (publish_expiring, UNSUPPORTED),
     "consumer priorities": (consume_with_priority, UNSUPPORTED),

@@ -244,14 +244,14 @@ def test_a_stream_survives_kill_9_with_all_that_was_confirmed_or_delivered(tmp_p
         threads[0].join(GUARD_S)
         with PlainClient(broker.port) as client:
             count = client.ask(QueueDeclare(QUEUE, passive=True), QueueDeclareOk).message_count
-            client.ask(BasicQos(0, 65535, False), BasicQosOk)
+            client.ask(BasicQos(0, WINDOW, False), BasicQosOk)
             client.send(BasicConsume(QUEUE, "c", arguments={"x-stream-offset": "first"}))
             stored = []
-            for delivery in client.deliveries(count):
-                assert delivery.headers["x-stream-offset"] == len(stored)
-                stored.append(delivery.body)
-                client.wire.ack(1, delivery.delivery_tag, multiple=False)
-                client.flush()
+            while len(stored) < count:
+                for delivery in client.deliveries(min(WINDOW, count - len(stored))):
+                    assert delivery.headers["x-stream-offset"] == len(stored)
+                    stored.append(delivery.body)
+                    client.wire.ack(1, delivery.delivery_tag, multiple=False)
         deadline = time.monotonic() + GUARD_S
         while len(reader.bodies) < count and time.monotonic() < deadline:
             time.sleep(0.02)
