@@ -20,7 +20,7 @@ MEASUREMENTS = (
     "push",
     "stream",
     "sidecar_memory",
-    "surveying",
+    "survey",
     "message_groups",
     "comparison",
     "handoff",

@@ -18,9 +18,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.judging import Judgement, Log, judged
 from bench.measurement import Measurement
 from bench.peers import EXCHANGE, GROUP, TASK
+from bench.work_log import Judgement, Log, judged
 from bench.workers import Worker
 from lbg_broker.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
 from lbg_broker.group import GroupSpec

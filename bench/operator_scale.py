@@ -135,7 +135,7 @@ async def _measured_on_fixture(asked: argparse.Namespace) -> int:
 @contextmanager
 def _members(url: str, named: str, groups: int) -> Iterator[None]:
     told = json.dumps({"role": "members", "url": url, "groups": groups, "named": named})
-    command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "bench.surveying", "--worker", told]
+    command = ["setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "bench.survey", "--worker", told]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         try:

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 from bench.chaos.evidence import history_of, judge_directory
-from bench.chaos.playing import run
+from bench.chaos.run import run
 from bench.chaos.schedule import WEIGHTS, Sizes
 from bench.chaos.verdict import Verdict
 

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.chaos import ledger, losses
-from bench.chaos.judging import judge
+from bench.chaos.history_checks import judge
 from bench.chaos.ledger import Record
 from bench.chaos.losses import Loss
 from bench.chaos.schedule import Sizes

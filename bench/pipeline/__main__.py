@@ -22,7 +22,7 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from bench.pipeline.answers import Answer
-from bench.pipeline.generating import generate
+from bench.pipeline.journal_generator import generate
 from bench.pipeline.live import asked_of
 
 OURS, DUCKDB, LIVE = "lbg pipeline validate", "DuckDB", "live validator's Python"

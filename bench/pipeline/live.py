@@ -17,7 +17,7 @@ from operator import attrgetter
 from pathlib import Path
 
 from bench.pipeline.answers import Answer, Offence
-from bench.pipeline.generating import FILES_A_SLICE
+from bench.pipeline.journal_generator import FILES_A_SLICE
 from lbg_broker.group import DeliveredRecord, JournalError, PublishedRecord, decode
 from lbg_broker.journal import closed_files
 from lbgroup.validate.republished import Republished

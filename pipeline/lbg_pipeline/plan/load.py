@@ -39,7 +39,7 @@ LOADS = StructType(
 def hashes_of(key: Column, hash_counts: Sequence[int], function: str) -> Column:
     """An array: the hash of `key` for each count, all null for a key that `function` does not accept.
 
-    Spark's crc32 is the same function as ours (tests/pipeline/plan/test_observing.py), and runs without Python.
+    Spark's crc32 is the same function as ours (tests/pipeline/plan/test_observed_work.py), and runs without Python.
     """
     if function == "crc32":
         return F.array(*(F.pmod(F.crc32(key), F.lit(count)).cast("int") for count in hash_counts))

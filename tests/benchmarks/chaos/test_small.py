@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from bench.chaos.evidence import history_of
-from bench.chaos.playing import run
+from bench.chaos.run import run
 from bench.chaos.schedule import Sizes
 
 pytestmark = pytest.mark.process

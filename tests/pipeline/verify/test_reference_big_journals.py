@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from bench.pipeline import live
 from bench.pipeline.answers import Answer
-from bench.pipeline.generating import generate
+from bench.pipeline.journal_generator import generate
 
 from lbg_broker.group import JournalError, decode
 from lbg_broker.journal import closed_files

@@ -19,7 +19,7 @@ from lbg_sidecar.app.http_client import verdicts_of_reply
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import INTERRUPTED, Kind, Verdict
 from lbg_sidecar.settings import processing_rules
-from support.app.offering import Offering, offering_to
+from support.app.application_channel import Offering, offering_to
 from support.member.group_load import group_spec
 from support.waiting import until
 

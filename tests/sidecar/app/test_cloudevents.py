@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lbg_sidecar import Message
 from lbg_sidecar.app.cloudevents import attributes, batch_item, binary_headers
-from support.app.offering import delivered
+from support.app.application_channel import delivered
 
 OWN = {
     "cloudEvents:specversion": "1.0",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import CommandChannel
-from support.app.offering import Offering, offering_to
+from support.app.application_channel import Offering, offering_to
 from support.app.subjects import COMMAND
 from support.waiting import until
 

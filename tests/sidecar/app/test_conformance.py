@@ -14,7 +14,7 @@ import pytest
 
 from lbg_sidecar.app import PushChannel
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind
-from support.app.offering import Offering, offering_to
+from support.app.application_channel import Offering, offering_to
 from support.app.subjects import QUICK, SUBJECTS, HttpApp, Subject
 from support.ports import free_port
 from support.waiting import until

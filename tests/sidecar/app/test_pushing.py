@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar.app import HealthRules, PushChannel
-from support.app.offering import Offering, offering_to
+from support.app.application_channel import Offering, offering_to
 from support.ports import free_port
 from support.waiting import until
 

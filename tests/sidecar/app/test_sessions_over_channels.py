@@ -21,7 +21,7 @@ from lbg_sidecar.app.websocket_protocol import read_hello
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import session_stamp_of
-from support.app.offering import Offering, delivered, offering_to
+from support.app.application_channel import Offering, delivered, offering_to
 from support.waiting import until
 
 texts = st.text(max_size=10) | st.just("\x0dx-session-seql")

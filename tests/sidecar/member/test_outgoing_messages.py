@@ -1,0 +1,242 @@
+"""A member's messages use a new channel if the present one refuses or hangs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any, cast
+
+import pytest
+
+from lbg_broker.client import Channel, ChannelClosed, ClientError, ConfirmingPublisher, Delivery, connect
+from lbg_broker.client.channel import OnConfirm, OnReturn
+from lbg_broker.client.confirms import UNCONFIRMED_MAX_BYTES
+from lbg_broker.group import Names
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
+from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.log_events import StateLogger
+from lbg_sidecar.io.outbox import Outbox
+from support.admin.group_on_broker import declare_group
+from support.amqp.swallowing_proxy import SwallowingProxy
+from support.broker.embedded import EmbeddedBroker
+from support.member.group_load import group_spec
+from support.waiting import until
+
+ME = Identity(0, "a", "")
+QUICK = RetransmitTimeouts(answer_s=0.2, refused_s=0.05)
+COUNT = 10
+
+
+class FakeChannel:
+    """Takes so many messages, then it refuses all or falls silent."""
+
+    def __init__(self, events: list[tuple[str, int, bytes]], number: int, takes: int, then: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events = events
+        self._number = number
+        self._takes = takes
+        self._then = then
+        self._published = 0
+        self.is_confirming = True
+        self.on_confirm: OnConfirm | None = None
+        self.on_return: OnReturn | None = None
+        self.closed: asyncio.Future[ClientError | None] = self._loop.create_future()
+
+    def publish(self, exchange: str, routing_key: str, body: bytes, **_: Any) -> int:
+        assert not self.closed.done()
+        self._events.append(("publish", self._number, body))
+        self._published += 1
+        if self._published <= self._takes or self._then == "refuses":
+            self._loop.call_soon(self._answer, self._published)
+        return self._published
+
+    def _answer(self, tag: int) -> None:
+        assert self.on_confirm is not None
+        if not self.closed.done():
+            self.on_confirm(tag, False, tag <= self._takes)
+
+    async def drain(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        self._events.append(("close", self._number, b""))
+        self.closed.set_result(None)
+
+    def why_closed(self) -> ClientError:
+        return ChannelClosed(200, "closed by us")
+
+
+class FakeLink:
+    """`first`: how many messages the first channels take, and what they do then. Later ones take everything."""
+
+    def __init__(self, first: tuple[int, str]) -> None:
+        self.events: list[tuple[str, int, bytes]] = []
+        self._numbers = itertools.count(1)
+        self.blocked_looks = 0  # how often the alarm is seen before it is over
+        self.republished = ConfirmingPublisher(self._channel(first))
+        self.dead = ConfirmingPublisher(self._channel(first))
+
+    @property
+    def is_blocked(self) -> bool:
+        self.blocked_looks -= 1
+        return self.blocked_looks >= 0
+
+    def _channel(self, behaviour: tuple[int, str] = (1000, "silent")) -> Channel:
+        return cast(Channel, FakeChannel(self.events, next(self._numbers), *behaviour))
+
+    async def new_publisher(self) -> ConfirmingPublisher:
+        return ConfirmingPublisher(self._channel())
+
+
+def held_messages(count: int = COUNT) -> list[InFlight]:
+    attachment = Attachment(0, 1)
+    out = []
+    for tag in range(1, count + 1):
+        delivery = Delivery.__new__(Delivery)
+        delivery.header, delivery.body = b"\x00\x00", b"%d" % tag
+        delivery.delivery_tag, delivery.redelivered, delivery.routing_key = tag, False, "orders.0"
+        out.append(InFlight(attachment, tag, delivery=delivery))
+    return out
+
+
+class Told(list[tuple[InFlight, NextCall]]):
+    def on_confirmed(self, held: InFlight, what: NextCall) -> None:
+        self.append((held, what))
+
+
+def outgoing(link: FakeLink | MemberConnection, told: Told, names: Names | None = None) -> Outbox:
+    return Outbox(
+        names or Names("orders"),
+        ME,
+        link,
+        on_confirmed=told.on_confirmed,
+        wall_us=lambda _: 0,
+        patience=QUICK,
+    )
+
+
+@pytest.mark.parametrize("then", ["refuses", "silent"])
+@pytest.mark.parametrize("takes", [0, 3])
+async def test_what_is_republished_goes_on_in_order_over_a_new_channel(takes: int, then: str) -> None:
+    link, told, messages = FakeLink((takes, then)), Told(), held_messages()
+    subject = outgoing(link, told)
+    for held in messages:
+        subject.republish(held)
+    await until(lambda: len(told) >= COUNT)
+    assert told == [(held, NextCall.REPUBLISH) for held in messages], "each once, in order"
+    closed_at = link.events.index(("close", 1, b""))
+    assert {number for _, number, _ in link.events[:closed_at]} == {1}, "closed before anything is sent again"
+    assert link.events[closed_at + 1 :] == [("publish", 3, held.delivery.body) for held in messages[takes:]]
+    subject.close()
+
+
+@pytest.mark.parametrize("then", ["refuses", "silent"])
+async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
+    link, told, messages = FakeLink((3, then)), Told(), held_messages()
+    subject = outgoing(link, told)
+    for held in messages:
+        subject.dead_letter(held)
+    await until(lambda: len(told) >= COUNT)
+    assert {held for held, _ in told} == set(messages)
+    assert len(told) == COUNT
+    assert [number for what, number, _ in link.events if what == "close"] == [2], "one renewal for all"
+    taken = [body for what, number, body in link.events if (what, number) == ("publish", 3)]
+    assert sorted(taken) == sorted(held.delivery.body for held in messages[3:])
+    subject.close()
+
+
+@pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
+async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(what: NextCall) -> None:
+    link, told = FakeLink((0, "silent")), Told()
+    link.blocked_looks = 2 * CHECKS_PER_PATIENCE
+    subject = outgoing(link, told)
+    (held,) = held_messages(1)
+    (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    await until(lambda: told)
+    assert told == [(held, what)]
+    assert link.blocked_looks < 0, "it was kept until the alarm was over"
+    subject.close()
+
+
+@pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
+async def test_an_answer_after_the_end_counts_for_nothing(what: NextCall) -> None:
+    link, told = FakeLink((COUNT, "silent")), Told()
+    subject = outgoing(link, told)
+    for held in held_messages():
+        (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    subject.close()
+    await asyncio.sleep(0.01)
+    assert [event for event, _, _ in link.events] == ["publish"]
+    assert not told
+
+
+@pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
+async def test_large_messages_go_out_one_by_one(what: NextCall) -> None:
+    """A window counts messages; what is written and not confirmed is in memory twice."""
+    link = FakeLink((COUNT, "silent"))
+    publisher = link.republished if what is NextCall.REPUBLISH else link.dead
+    unconfirmed: list[int] = []
+
+    class Watched(Told):
+        def on_confirmed(self, held: InFlight, what: NextCall) -> None:
+            unconfirmed.append(publisher.unconfirmed_count)
+
+    subject = outgoing(link, Watched())
+    for held in held_messages():
+        held.delivery.body = bytes(UNCONFIRMED_MAX_BYTES)
+        (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    await until(lambda: len(unconfirmed) == COUNT)
+    assert max(unconfirmed) <= 1
+    subject.close()
+
+
+async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    names = Names(unique)
+    await declare_group(embedded.url, group_spec(unique))
+    async with SwallowingProxy(embedded.url) as proxy:
+        talk = await connect(proxy.url)
+        posting = await talk.open_channel()
+        await posting.queue_declare(names.validation, durable=True)
+        await posting.queue_bind(names.validation, names.validate, "")
+        republished = await ConfirmingPublisher.open(talk)
+        dead = await ConfirmingPublisher.open(talk)
+        posts = Posts(posting, names.members, lambda *_: None)
+        link = MemberConnection(
+            talk,
+            talk,
+            names,
+            0,
+            queues=(),
+            posts=posts,
+            dead=dead,
+            republished=republished,
+            states=StateLogger[int]("a", {}),
+        )
+        lost: list[str] = []
+        link.when_lost(lambda _, why: lost.append(why))
+        port = talk.local_port
+        assert port is not None
+        proxy.swallow |= {(port, republished.channel.number), (port, dead.channel.number)}
+        told, messages = Told(), held_messages()
+        subject = outgoing(link, told, names)
+        for held in messages:
+            subject.republish(held)
+        (refused,) = held_messages(1)
+        subject.dead_letter(refused)
+        await until(lambda: len(told) >= COUNT + 1)
+        assert [held for held, what in told if what is NextCall.REPUBLISH] == messages
+        assert (refused, NextCall.DEAD_LETTER) in told
+        assert proxy.swallowed == 2, "the first of each waits alone for its answer"
+        bodies = []
+        while (got := await posting.basic_get(names.validation, no_ack=True)) is not None:
+            bodies.append(bytes(got.body))
+        # What had no answer had arrived all the same: it is there twice, and nothing overtook it.
+        assert bodies == [b"1", *(held.delivery.body for held in messages)]
+        assert not lost
+        subject.close()
+        await talk.close()
