@@ -51,6 +51,13 @@ def test_every_target_runs_on_the_one_stage_that_runs_on_the_base_image() -> Non
     assert [one.word for one in FILE[:2]] == ["ARG", "ARG"]
 
 
+def test_the_base_images_are_named_by_digest() -> None:
+    names = {one.rest.partition("=")[0]: one.rest.partition("=")[2] for one in FILE[:2]}
+    assert names.keys() == {"BUILD_IMAGE", "BASE_IMAGE"}
+    for name in names.values():
+        assert re.fullmatch(r"[a-z][a-z./]*:3\.11[\w.-]*@sha256:[0-9a-f]{64}", name), name
+
+
 def test_it_runs_as_a_number_that_is_not_root() -> None:
     """Kubernetes refuses a name under runAsNonRoot: it cannot know whose it is."""
     (user,) = rests("USER", *RUN_STAGES)
