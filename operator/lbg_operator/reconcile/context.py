@@ -194,6 +194,21 @@ class ReconcileContext:
             if (other.broker, other.spec.name) == (group.broker, group.spec.name):
                 yield other
 
+    def rivals(self, group: GroupManifest) -> Iterator[GroupManifest]:
+        """The namesakes that take precedence: those whose status is Accepted before others, then older objects.
+
+        So a namespace that a Broker allows later cannot take a name from the group that has it.
+        """
+        rank = self._rank(group)
+        return (other for other in self.namesakes(group) if self._rank(other) < rank)
+
+    def _rank(self, group: GroupManifest) -> tuple[bool, str, str]:
+        metadata = group.metadata
+        manifest = self.store.get(GROUP, Key(metadata.namespace, metadata.name))
+        conditions = ((manifest or {}).get("status") or {}).get("conditions") or ()
+        is_accepted = any(one.get("type") == "Accepted" and one.get("status") == "True" for one in conditions)
+        return not is_accepted, metadata.created, metadata.uid
+
     def groups(self) -> Iterator[GroupManifest]:
         """All that can be followed."""
         for _, manifest in self.store.all(GROUP):

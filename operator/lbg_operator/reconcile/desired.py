@@ -34,10 +34,10 @@ Object = dict[str, Any]
 
 
 def refusal_of(
-    group: GroupManifest, broker: BrokerManifest | None, namesakes: Iterable[GroupManifest]
+    group: GroupManifest, broker: BrokerManifest | None, rivals: Iterable[GroupManifest]
 ) -> Refusal | None:
-    """Refusal of a manifest that can be parsed; None if it is followed. `namesakes`: the other groups that want to be
-    the same one on the same broker."""
+    """Refusal of a manifest that can be parsed; None if it is followed. `rivals`: other groups of this name on the same
+    broker that take precedence."""
     ref = group.broker
     if broker is None:
         return Refusal(
@@ -49,9 +49,9 @@ def refusal_of(
             Reason.BROKER_NOT_ALLOWED,
             f"Broker {ref.namespace}/{ref.name} does not list {group.metadata.namespace} in its allowedNamespaces",
         )
-    for other in namesakes:
+    for other in rivals:
         # One that may not use the broker has no name there.
-        if broker.allows(other.metadata.namespace) and _age(other) < _age(group):
+        if broker.allows(other.metadata.namespace):
             metadata = other.metadata
             is_near = metadata.namespace == group.metadata.namespace
             who = metadata.name if is_near else "a LoadBalancedGroup of another namespace"
@@ -130,7 +130,3 @@ def deletion_costs(description: Description, pods: Iterable[str]) -> dict[str, i
     if work is UNKNOWN:
         raise ValueError("the members could not be read")
     return {pod: work.get(pod, 0) for pod in pods}
-
-
-def _age(group: GroupManifest) -> tuple[str, str]:
-    return group.metadata.created, group.metadata.uid

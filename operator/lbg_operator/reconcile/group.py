@@ -229,7 +229,7 @@ class GroupReconciler:
         context = self._context
         refusal = None
         if not context.is_unreadable(broker_key(group)):
-            refusal = refusal_of(group, context.broker(broker_key(group)), context.namesakes(group))
+            refusal = refusal_of(group, context.broker(broker_key(group)), context.rivals(group))
         if refusal is not None:
             return Observation(refusal=refusal), []
         source = self._source(group)

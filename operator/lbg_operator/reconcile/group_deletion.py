@@ -149,7 +149,7 @@ class GroupDeletion:
 
     def _name_conflict(self, group: GroupManifest) -> str | None:
         """Reason why the broker's group of this name is another one, None if it is this one."""
-        refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.namesakes(group))
+        refusal = refusal_of(group, self._context.broker(broker_key(group)), self._context.rivals(group))
         is_conflict = refusal is not None and refusal.reason in (
             Reason.NAME_TAKEN,
             Reason.BROKER_NOT_ALLOWED,

@@ -77,6 +77,32 @@ async def test_the_older_of_two_groups_has_the_name_and_the_younger_gets_it_afte
 
 
 @in_virtual_time
+async def test_a_group_keeps_its_name_when_an_older_object_may_use_the_broker_later() -> None:
+    async with Place() as place:
+        place.apply_broker()
+        await place.start()
+        place.apply_group(
+            "elder",
+            namespace="alley",
+            groupName="shop-orders",
+            replicas=1,
+            brokerRef={"name": "main", "namespace": "shop"},
+        )
+        await asyncio.sleep(SETTLED_S)
+        place.apply_group()
+        await asyncio.sleep(SETTLED_S)
+        elder = Key("alley", "elder")
+        assert place.conditions(elder)["Accepted"] == ("False", "BrokerNotAllowed")
+        place.cluster.edit(BROKER, *MAIN, {"spec": {"allowedNamespaces": ["alley"]}})
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions(elder)["Accepted"] == ("False", "NameTaken")
+        assert place.conditions()["Accepted"] == ("True", "Accepted")
+        place.edit_group({"replicas": 3})
+        await asyncio.sleep(SETTLED_S)
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 3
+
+
+@in_virtual_time
 async def test_a_group_is_made_as_soon_as_its_broker_is_there() -> None:
     async with Place() as place:
         await place.start()
