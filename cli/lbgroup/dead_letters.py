@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 import click
 
 from lbgroup.commands import CliError
-from lbgroup.options import broker_options, require_consent
+from lbgroup.options import body_bytes_option, body_text, broker_options, require_consent
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
@@ -70,23 +70,45 @@ def dead() -> None:
 @click.option(
     "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
 )
+@click.option("--bodies", is_flag=True, help="With the body of each.")
+@body_bytes_option
 @click.option("--json", "as_json", is_flag=True, help="One JSON object: group, total and letters.")
 @broker_options(login=True)
 def list_(
-    group: str, address: BrokerAddress, key: str | None, reason: str | None, limit: int, as_json: bool
+    group: str,
+    address: BrokerAddress,
+    key: str | None,
+    reason: str | None,
+    limit: int,
+    bodies: bool,
+    body_bytes: int,
+    as_json: bool,
 ) -> None:
-    """List the dead letters of GROUP, oldest first, and leave them there. Age counts from publishing."""
+    """List the dead letters of GROUP, oldest first, and leave them there. Age counts from publishing.
+
+    A body that is not UTF-8 is shown in base64. In JSON it is `body` or `body_base64`, and `body_bytes` is the size of
+    all of it.
+    """
     from lbg_broker.dead_letters import Selection, list_letters
 
     selection = Selection(key=key, reason=reason)
-    listing = _with_queue(address, group, lambda queue: list_letters(queue, selection, limit=limit))
+    excerpt_bytes = body_bytes if bodies else None
+    listing = _with_queue(
+        address, group, lambda queue: list_letters(queue, selection, limit=limit, body_bytes=excerpt_bytes)
+    )
     now_us = time.time_ns() // 1000
-    letters = [letter.to_json(now_us) for letter in listing.letters]
+    excerpts = [body.to_json() for body in listing.bodies] or [{} for _ in listing.letters]
+    letters = [
+        {**letter.to_json(now_us), **excerpt}
+        for letter, excerpt in zip(listing.letters, excerpts, strict=True)
+    ]
     if as_json:
         click.echo(json.dumps({"group": group, "total": listing.total, "letters": letters}, indent=2))
     else:
-        for letter in listing.letters:
+        for letter, excerpt in zip(listing.letters, excerpts, strict=True):
             click.echo(_line(letter, now_us))
+            if excerpt:
+                click.echo(f"  {body_text(excerpt)}")
         shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
         click.echo(shown, err=True)
     if listing.not_looked_at:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ import click
 
 from lbg_broker.admin.rows import Count
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.peers import printable
 from lbgroup.commands import CliError
 
 if TYPE_CHECKING:
@@ -30,6 +32,18 @@ def counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
 
 
+def body_text(excerpt: Mapping[str, Any]) -> str:
+    """A message's body as `BodyExcerpt.to_json` has it, in one line that is safe for a terminal."""
+    size_bytes = excerpt["body_bytes"]
+    if (text := excerpt.get("body")) is not None:
+        content, shown_bytes = printable(text, max_chars=None), len(text.encode())
+    else:
+        content = f"base64 {excerpt['body_base64']}"
+        shown_bytes = len(base64.b64decode(excerpt["body_base64"]))
+    more = f" … and {counted(size_bytes - shown_bytes, 'byte')} more" if size_bytes > shown_bytes else ""
+    return f"body of {counted(size_bytes, 'byte')}: {content}{more}" if size_bytes else "body empty"
+
+
 def require_consent(question: Callable[[], str], *, refused: str) -> None:
     """Ask a person whether to delete what cannot be restored. Raises UsageError where nobody can be asked, and CliError
     with `refused` when the answer is no."""
@@ -38,6 +52,15 @@ def require_consent(question: Callable[[], str], *, refused: str) -> None:
     if not click.confirm(question(), err=True):
         raise CliError(refused)
 
+
+body_bytes_option = click.option(
+    "--body-bytes",
+    type=click.IntRange(min=1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Show at most N bytes of a body, and the number of the others.",
+)
 
 DEFAULT_BROKER_URL = "amqp://guest:guest@127.0.0.1:5672/"
 

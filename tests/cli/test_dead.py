@@ -14,7 +14,7 @@ from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, re
 from lbg_broker.group import Names
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
-from support.admin.dead_letters import dead, ids, listed, put
+from support.admin.dead_letters import dead, ids, listed, put, refused
 from support.command_line import Lbg, Where, start_lbg
 from support.waiting import GUARD_S, until
 
@@ -62,6 +62,36 @@ def test_listing_takes_nothing_away_and_keeps_the_order(lbg: Lbg, broker: Where,
     assert [line.split()[0] for line in few.out.splitlines()] == ["p-3-1", "p-3-4"]
     assert "key k1  attempts 1  queue 1  member m  age -  odd number" in few.out
     assert f"2 shown of 200 dead letters in group {group}" in few.err
+
+
+def test_a_listing_has_bodies_if_asked_for_and_they_are_safe_and_cut(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    bodies = ["grün\n\x1b[2J".encode(), b"\xff\x00\x01", "é".encode() * 100, b""]
+    letters = [refused(group, number + 1)[number] for number in range(len(bodies))]
+    asyncio.run(
+        put(
+            broker,
+            Names(group).dlx,
+            [(key, headers, body) for (key, headers, _), body in zip(letters, bodies, strict=True)],
+        )
+    )
+    said = lbg("dead", "list", group, "--bodies", "--body-bytes", "9", "--broker", broker.broker)
+    assert said.status == 0, said.err
+    assert said.out.splitlines()[1::2] == [
+        "  body of 10 bytes: grün\\n\\x1b[2 … and 1 byte more",
+        "  body of 3 bytes: base64 /wAB",
+        "  body of 200 bytes: éééé … and 192 bytes more",
+        "  body empty",
+    ]
+    shown = listed(lbg, broker, group, "--bodies")["letters"]
+    assert [(one.get("body"), one.get("body_base64"), one["body_bytes"]) for one in shown] == [
+        ("grün\n\x1b[2J", None, 10),
+        (None, "/wAB", 3),
+        ("é" * 100, None, 200),
+        ("", None, 0),
+    ]
+    assert "body" not in listed(lbg, broker, group)["letters"][0]
 
 
 def test_a_replayed_message_has_a_new_identity_and_the_old_one_beside_it(

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import pty
+import signal
 import stat
 from pathlib import Path
 
@@ -15,7 +18,8 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record, kubernetes_owner
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
-from support.command_line import Lbg, Where
+from support.command_line import Lbg, Where, start_lbg
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -223,3 +227,34 @@ def test_a_user_who_may_not_administer_is_told_to_log_in_as_one_who_may(
         1,
         f"user '{unique}': Not management user: use --username or --management with an administrator's login",
     )
+
+
+def test_a_group_is_watched_until_it_is_interrupted(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, "--queue-count", "2", *broker.options)
+    watching = start_lbg("group", "show", group, "--watch", "0.1", "--json", *broker.options)
+    assert watching.stdout is not None
+    shown = [json.loads(watching.stdout.readline()) for _ in range(2)]
+    assert [one["group"] for one in shown] == [group, group]
+    watching.send_signal(signal.SIGINT)
+    _, err = watching.communicate(timeout=GUARD_S)
+    assert (watching.returncode, err.strip()) == (130, "lbg: interrupted")
+
+
+def test_on_a_terminal_a_watched_group_replaces_the_screen(lbg: Lbg, broker: Where, group: str) -> None:
+    lbg("group", "create", group, *broker.options)
+    controller, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as screen:
+        watching = start_lbg("group", "show", group, "--watch", *broker.options, stdout=screen)
+    shown = b""
+    while b"no member answered" not in shown:
+        shown += os.read(controller, 4096)
+    assert shown.startswith(b"\x1b[H\x1b[2J\x1b[3J")
+    assert f"group {group}\r\n".encode() in shown
+    watching.send_signal(signal.SIGINT)
+    assert watching.wait(timeout=GUARD_S) == 130
+    os.close(controller)
+
+
+def test_a_watch_of_no_group_ends_at_once(lbg: Lbg, broker: Where, group: str) -> None:
+    said = lbg("group", "show", group, "--watch", *broker.options)
+    assert (said.status, said.last_line.startswith(f"lbg: error: there is no group '{group}'")) == (1, True)

@@ -41,7 +41,7 @@ from lbg_broker.client.errors import (
     TlsError,
     Unroutable,
 )
-from lbg_broker.client.messages import Delivery, GotMessage, Returned
+from lbg_broker.client.messages import BodyExcerpt, Delivery, GotMessage, Returned
 from lbg_broker.client.settings import (
     BrokerAddress,
     ConnectionSettings,
@@ -59,6 +59,7 @@ __all__ = [
     "AuthenticationError",
     "Backoff",
     "BasicProperties",
+    "BodyExcerpt",
     "BrokerAddress",
     "Channel",
     "ChannelClosed",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from lbg_broker.amqp import BasicProperties, ContentEvent, DeliverEvent, Table
 from lbg_broker.amqp.methods import BasicGetOk, BasicReturn
@@ -12,6 +13,37 @@ Delivery: TypeAlias = DeliverEvent
 """A message for a consumer: `delivery_tag`, `redelivered`, `exchange`, `routing_key`, `body`, `header` (the
 encoded properties), and, decoded when first read, `properties` and `headers`. It is the wire's own object:
 one is made per message and no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class BodyExcerpt:
+    """The beginning of a message's body, for a view. `text`: None for a body that is not UTF-8. `size_bytes`: of the
+    whole body."""
+
+    data: bytes
+    text: str | None
+    size_bytes: int
+
+    @classmethod
+    def of(cls, body: bytes | bytearray | memoryview, max_bytes: int) -> BodyExcerpt:
+        """At most `max_bytes` of it, and no part of a character."""
+        data = bytes(body[:max_bytes])
+        size_bytes = len(body)
+        try:
+            return cls(data, data.decode(), size_bytes)
+        except UnicodeDecodeError as error:
+            is_cut_character = error.reason == "unexpected end of data" and size_bytes > len(data)
+            if not is_cut_character or not error.start:
+                return cls(data, None, size_bytes)
+            return cls(data[: error.start], data[: error.start].decode(), size_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        """`body`, or `body_base64` where it is not text, and `body_bytes`, the size of all of it."""
+        if self.text is not None:
+            content = {"body": self.text}
+        else:
+            content = {"body_base64": base64.b64encode(self.data).decode()}
+        return {**content, "body_bytes": self.size_bytes}
 
 
 class GotMessage(DeliverEvent):

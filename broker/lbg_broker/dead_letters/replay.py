@@ -16,6 +16,7 @@ from typing import IO, Any
 from lbg_broker.client import (
     AccessRefused,
     BasicProperties,
+    BodyExcerpt,
     ChannelClosed,
     ClientConnection,
     ClientError,
@@ -69,11 +70,12 @@ class Binding:
 
 @dataclass(slots=True)
 class Listing:
-    """Dead letters for a view. `not_looked_at`: another consumer has them."""
+    """Dead letters for a view. `not_looked_at`: another consumer has them. `bodies`: of each letter, if asked for."""
 
     total: int
     letters: list[DeadLetter]
     not_looked_at: int
+    bodies: list[BodyExcerpt] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -100,14 +102,21 @@ class ReplayResult:
         }
 
 
-async def list_letters(queue: DeadQueue, selection: Selection, *, limit: int) -> Listing:
-    """The oldest `limit` of those selected, and how many dead letters there are in all."""
-    letters: list[DeadLetter] = []
+async def list_letters(
+    queue: DeadQueue, selection: Selection, *, limit: int, body_bytes: int | None = None
+) -> Listing:
+    """The oldest `limit` of those selected, and how many dead letters there are in all. `body_bytes`: with so much of
+    each body; None: without bodies."""
+    listing = Listing(queue.total, [], 0)
     async for page in queue.pages(selection):
-        letters += [letter for letter, _ in page]
-        if len(letters) >= limit:
-            return Listing(queue.total, letters[:limit], 0)
-    return Listing(queue.total, letters, queue.unread)
+        for letter, delivery in page[: limit - len(listing.letters)]:
+            listing.letters.append(letter)
+            if body_bytes is not None:
+                listing.bodies.append(BodyExcerpt.of(delivery.body, body_bytes))
+        if len(listing.letters) >= limit:
+            return listing
+    listing.not_looked_at = queue.unread
+    return listing
 
 
 async def count(queue: DeadQueue, selection: Selection) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -26,10 +28,17 @@ from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text, counted
 
 if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.client import BrokerAddress
 
 
 SESSIONS_SHOWN_MAX = 50
+
+WATCH_EVERY_S = 2.0
+"""Between two times of `--watch`, as `watch` of Linux has it."""
+
+CLEARED_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
+"""Cursor to the first place, the screen erased, and what scrolled off it (ECMA-48)."""
 
 
 def sharing_lines(shown: Description) -> Iterator[str]:
@@ -234,19 +243,57 @@ def _numbers(queues: Sequence[MemberQueue]) -> str:
     return " ".join(f"{one.queue}{'*' if one.active else ''}" for one in queues) or "-"
 
 
-@click.command(epilog="Example: lbg group show orders --json | jq .ready")
+@click.command(epilog="Example: lbg group show orders --watch")
 @click.argument("name")
 @click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
+@click.option(
+    "--watch",
+    "every_s",
+    type=click.FloatRange(min=0.1),
+    is_flag=False,
+    flag_value=WATCH_EVERY_S,
+    metavar="[SECONDS]",
+    help=f"Show it again, {WATCH_EVERY_S:g} or SECONDS seconds after each time, until Ctrl-C; with --json a line for "
+    "each time.",
+)
 @broker_options(login=True, management=True)
-def show(name: str, address: BrokerAddress, as_json: bool) -> None:
+def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None) -> None:
     """Show group NAME: its attributes, its queues with their messages, its members and what they serve."""
     from lbg_broker.admin.groups import show_group
 
-    shown = with_admin(address, lambda admin: show_group(admin, name))
-    if as_json:
-        click.echo(json.dumps(shown.to_json(), indent=2))
-    else:
-        click.echo("\n".join(description_lines(shown)))
+    async def work(admin: LiveAdmin) -> None:
+        if every_s is not None:
+            await _watch(admin, name, every_s, as_json=as_json)
+            return
+        shown = await show_group(admin, name)
+        click.echo(json.dumps(shown.to_json(), indent=2) if as_json else "\n".join(description_lines(shown)))
+
+    with_admin(address, work)
+
+
+async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) -> None:
+    """Shows the group until it is deleted: a broker that cannot be reached is reported, and tried again."""
+    from lbg_broker.admin.errors import RecordUnavailable, Unreachable
+    from lbg_broker.admin.groups import show_group
+
+    is_screen = sys.stdout.isatty() and not as_json
+    is_shown = False
+    while True:
+        try:
+            shown = await show_group(admin, name)
+        except (Unreachable, RecordUnavailable) as error:
+            if not is_shown:
+                raise
+            click.echo(f"lbg: {error}; trying again", err=True)
+        else:
+            is_shown = True
+            if as_json:
+                text = json.dumps(shown.to_json())
+            else:
+                text = "\n".join((f"{datetime.now().astimezone():%H:%M:%S}", *description_lines(shown)))
+            click.echo(f"{CLEARED_SCREEN}{text}" if is_screen else text if as_json else f"{text}\n")
+            sys.stdout.flush()
+        await asyncio.sleep(every_s)
 
 
 @click.command(name="list", epilog="Example: lbg group list")
