@@ -9,6 +9,7 @@ that, and has access by the group alone: this is logged at level info. docs/secu
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -23,6 +24,9 @@ log = logging.getLogger("lbg.files")
 FILE_MODE: Final = 0o600
 DIRECTORY_MODE: Final = 0o700
 
+NOT_ALLOCATED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+"""Error of a C library that does not write where the file system cannot allocate."""
+
 FILES_MAX: Final = 1000
 """Files of a directory whose modes are read: a directory of journals may have many, on a slow volume."""
 
@@ -30,6 +34,21 @@ FILES_MAX: Final = 1000
 def open_private(path: Path, flags: int) -> int:
     """A descriptor of the file, which is created for this user alone if `flags` have O_CREAT. Raises OSError."""
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+
+
+def allocate(descriptor: int, start: int, length: int) -> None:
+    """Give this part of a file its blocks, so that a full disk is met here. Raises OSError.
+
+    Where the file system or the system (macOS) cannot do that, the file is written with zeros to this length.
+    """
+    try:
+        os.posix_fallocate(descriptor, start, length)
+    except (AttributeError, OSError) as error:
+        if isinstance(error, OSError) and error.errno not in NOT_ALLOCATED:
+            raise
+        at = os.fstat(descriptor).st_size
+        while at < start + length:
+            at += os.pwrite(descriptor, bytes(min(start + length - at, 1 << 20)), at)
 
 
 def make_private_directory(directory: Path) -> None:

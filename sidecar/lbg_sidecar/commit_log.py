@@ -18,7 +18,7 @@ A write takes 1.7 us for a stream without holes and 4.9 us for one with four run
 (CPython 3.11)::
 
     python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_broker.group import SequenceSet
-from lbg_broker.private_files import make_private_directory, open_private, report_wide
+from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
     log = CommitLog("/tmp/timed.commits"); numbers = SequenceSet([(0, 9)])' 'log.write("p", 1, numbers)'
 
 The session position:
@@ -58,7 +58,7 @@ from typing import Self
 from zlib import crc32
 
 from lbg_broker.group import SequenceSet
-from lbg_broker.private_files import make_private_directory, open_private, report_wide
+from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
 from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.errors import MemberError
 
@@ -346,7 +346,7 @@ class CommitLog:
 
     def _grow(self, descriptor: int, size: int) -> None:
         """With its space: a full disk is met here, and not as SIGBUS in the middle of a write."""
-        os.posix_fallocate(descriptor, 0, size)
+        allocate(descriptor, 0, size)
 
 
 POSITION_MAGIC = b"LBG position\n"
@@ -434,7 +434,7 @@ class PositionFile:
             self._set_aside(stored)
             version = None
         # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
-        os.posix_fallocate(descriptor, 0, SIZE_BYTES)
+        allocate(descriptor, 0, SIZE_BYTES)
         mapped = mmap.mmap(descriptor, SIZE_BYTES)
         if version != POSITION_VERSION:
             head = _POSITION_HEAD.pack(POSITION_MAGIC, POSITION_VERSION)

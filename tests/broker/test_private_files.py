@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import stat
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.private_files import make_private_directory, open_private, report_wide
+from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
 
 OPEN_DIRECTORY = "has mode 0755, which gives every user who can reach it access to"
 
@@ -147,3 +148,37 @@ def test_a_volume_in_which_all_may_replace_files_is_a_warning_with_a_remedy_of_i
     [(level, line)] = reported(directory, caplog)
     assert level == logging.WARNING
     assert line.endswith("name a directory inside it, which is created for this user alone")
+
+
+def unsupported(*_: object) -> None:
+    raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+
+@pytest.mark.parametrize("system", ["Linux", "a file system that cannot", "macOS"])
+def test_a_file_has_its_length_also_where_nothing_can_be_allocated(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, system: str
+) -> None:
+    if system == "macOS":
+        monkeypatch.delattr(os, "posix_fallocate")
+    elif system != "Linux":
+        monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    (directory / "file").write_bytes(b"abc")
+    descriptor = os.open(directory / "file", os.O_RDWR)
+    for length in ((3 << 20) + 1, 2):
+        allocate(descriptor, 0, length)
+    os.close(descriptor)
+    assert (directory / "file").read_bytes() == b"abc".ljust((3 << 20) + 1, b"\0")
+
+
+def test_a_full_disk_is_an_error_and_nothing_is_written(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    descriptor = os.open(directory / "file", os.O_RDWR)
+    with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+        allocate(descriptor, 0, 10)
+    os.close(descriptor)
+    assert (directory / "file").stat().st_size == 0

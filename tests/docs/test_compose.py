@@ -69,18 +69,6 @@ def command_of(service: Mapping[str, Any]) -> list[str]:
     return [*of_image(service, "ENTRYPOINT"), *(of_image(service, "CMD") if command is None else command)]
 
 
-def parsed(words: list[str]) -> tuple[click.Command, click.Context]:
-    """The command of `lbg` that `words` are, with its parameters; nothing runs."""
-    assert words[0] in ("lbg", LBG)
-    command: click.Command = cli
-    words = words[1:]
-    while isinstance(command, click.Group):
-        found = command.get_command(click.Context(command), words.pop(0))
-        assert found is not None
-        command = found
-    return command, command.make_context("lbg", words)
-
-
 def environment_of(name: str) -> dict[str, str]:
     environment = SERVICES[name].get("environment", {})
     assert all(isinstance(value, str) for value in environment.values()), "a number may be written otherwise"

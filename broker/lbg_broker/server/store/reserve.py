@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lbg_broker.private_files import open_private
+from lbg_broker.private_files import allocate, open_private
 from lbg_broker.server.store.errors import DiskFullError, StoreError
 
 PAGE_BYTES: Final = 4096
@@ -45,8 +45,6 @@ _NO_ROOM_WORDS: Final = {
     errno.EFBIG: "the file has reached its size limit (ulimit -f, or the file system's)",
 }
 NO_ROOM: Final = tuple(_NO_ROOM_WORDS)
-NOT_ALLOCATED: Final = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-"""Error of a C library that does not write where the file system cannot allocate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,14 +159,7 @@ class Reserve:
 
     def _allocate(self, file: int, start: int, length: int) -> None:
         try:
-            try:
-                os.posix_fallocate(file, start, length)
-            except OSError as error:
-                if error.errno not in NOT_ALLOCATED:
-                    raise
-                end = os.fstat(file).st_size
-                if end < start + length:
-                    _write(file, bytes(start + length - end), end)
+            allocate(file, start, length)
         except OSError as error:
             raise self._error(error) from error
 
