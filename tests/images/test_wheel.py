@@ -1,18 +1,28 @@
-"""The wheel that the images install is whole, and works without the source tree."""
+"""The wheel that the images install is whole, and works without the source tree; docs/install.md works with it."""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import signal
 import subprocess
+import tomllib
 import zipfile
+from pathlib import Path
 
 import pytest
 
 from lbgroup.cli import COMMANDS
 from support.command_line import clean_environment
-from support.images.build_context import known_files
+from support.images.build_context import ROOT, known_files
 from support.images.installation import Installed
+from support.ports import free_port
+from support.waiting import GUARD_S
 
 pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
+PAGE = (ROOT / "docs" / "install.md").read_text()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PLACES = ("broker", "sidecar", "operator", "pipeline", "cli")
 
 
@@ -83,3 +93,49 @@ def test_every_module_can_be_imported_from_the_wheel(
     command = [installed.python, "-c", code, packages, without]
     done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_names_the_wheel_and_every_extra(installed: Installed) -> None:
+    assert set(re.findall(r"[\w.]+-[\w.]+-py3-none-any\.whl", PAGE)) == {installed.wheel.name}
+    (table,) = re.findall(r"^\| extra .*\n\|---.*\n((?:\|.*\n)+)", PAGE, re.M)
+    named = {name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split("|")[1])}
+    assert named == PROJECT["optional-dependencies"].keys()
+    used = {name for extras in re.findall(r"\[([a-z,]+)\](?: @|')", PAGE) for name in extras.split(",")}
+    assert used
+    assert used <= named
+    assert f"| Python | {PROJECT['requires-python'].removeprefix('>=')} or newer." in PAGE
+
+
+def test_the_page_can_be_followed_with_the_wheel_alone(installed: Installed, tmp_path: Path) -> None:
+    """Broker, group, publisher and member; only the ports are others."""
+    (script,) = re.findall(r"^## Try it\n.*?```sh\n(.*?)```", PAGE, re.M | re.S)
+    amqp, management = free_port(), free_port()
+    serve = "lbg broker serve --data-dir ./data"
+    assert serve in script
+    script = script.replace(serve, f"{serve} --listen 127.0.0.1:{amqp} --management 127.0.0.1:{management}")
+    shell = subprocess.Popen(
+        ["sh", "-euc", script],
+        cwd=tmp_path,
+        env={
+            **clean_environment(),
+            "PATH": f"{installed.prefix / 'bin'}:/usr/bin:/bin",
+            "LBG_BROKER": f"amqp://guest:guest@127.0.0.1:{amqp}/",
+            "LBG_MANAGEMENT": f"http://127.0.0.1:{management}",
+        },
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = shell.communicate(timeout=2 * GUARD_S)
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+    assert shell.returncode == 0, err
+    handled = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    numbers = {
+        key: [json.loads(one["data"])["n"] for one in handled if one["key"] == key] for key in ("anna", "ben")
+    }
+    assert numbers == {"anna": [1, 2, 3], "ben": [1, 2, 3]}
+    assert len(handled) == 6
