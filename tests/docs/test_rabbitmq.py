@@ -1,16 +1,108 @@
-"""docs/rabbitmq.md names the tests that show what it says: they are there."""
+"""docs/rabbitmq.md: its first commands work on a node, and the tests that it names are there."""
 
 from __future__ import annotations
 
+import json
+import os
 import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from urllib.parse import urlsplit
+
+from support.command_line import clean_environment
+from support.rabbitmq.node import RabbitNode
+from support.waiting import GUARD_S
 
 ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/rabbitmq.md").read_text()
 TEST = re.compile(r"((?:[a-z_]+/)+test_[a-z_]+\.py)::(test_[a-z0-9_]+)")
 
 
 def test_every_test_that_is_named_exists() -> None:
-    named = TEST.findall((ROOT / "docs/rabbitmq.md").read_text())
+    named = TEST.findall(PAGE)
     assert len(named) >= 18
     for file, test in named:
         assert f"def {test}(" in (ROOT / "tests" / file).read_text(), (file, test)
+
+
+AS_ADMINISTRATOR = "--username lbg-admin --password-file admin.password"
+ADMINISTERED = (
+    "lbg group list",
+    "lbg group show orders",
+    "lbg group create orders --no-user",
+    "lbg group rotate orders --client-username orders-b --write-password b.password",
+    "lbg group rotate orders --finish",
+    "lbg group publisher orders --only --write-password publisher.password",
+    "lbg group repartition orders --queues 5",
+    "lbg validate --group orders --idle-timeout 1",
+    "lbg dead list orders",
+    "lbg dead replay orders --all --limit 1",
+    "lbg dead discard orders --all --yes",
+)
+"""What the page's administrator may do, after its first commands."""
+DROP = """
+import json, sys
+for line in sys.stdin:
+    print(json.dumps({"id": json.loads(line)["id"], "verdict": "drop"}), flush=True)
+"""
+
+
+def test_the_first_commands_lead_from_nothing_to_handled_messages(
+    rabbitmq: RabbitNode, tmp_path: Path
+) -> None:
+    """Only the node, its ports and the virtual host are others. At the end the administrator does what it is for."""
+    script = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)[0]
+    removal = re.findall(r"`(lbg group delete .*?)`", PAGE, re.S)[0]
+    assert script.index("apt-get") < script.index("lbg ")
+    vhost = urlsplit(rabbitmq.new_vhost()).path[1:]
+    for before, here in {
+        "amqp://127.0.0.1/": f"amqp://127.0.0.1:{rabbitmq.port}/{vhost}",
+        "http://127.0.0.1:15672": f"http://127.0.0.1:{rabbitmq.management_port}",
+        "rabbitmqctl set_permissions": f"rabbitmqctl set_permissions -p {vhost}",
+    }.items():
+        assert before in script
+        script = script.replace(before, here)
+    (tmp_path / "drop.py").write_text(DROP)
+    dead = (
+        "lbg publish --group orders --key account orders.jsonl",
+        f"lbg consume --group orders -- {sys.executable} drop.py & member=$!",
+        f"until lbg dead list orders {AS_ADMINISTRATOR} | grep -q anna; do sleep 1; done",
+        "kill $member; wait $member",
+    )
+    administered = [f"{command} {AS_ADMINISTRATOR}" for command in ADMINISTERED]
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in {
+        "apt-get": "exit 0",
+        "lbg": f'exec {sys.executable} -m lbgroup "$@"',
+        **{name: rabbitmq.script(name) for name in ("rabbitmqctl", "rabbitmq-plugins")},
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    shell = subprocess.Popen(
+        ["sh", "-euc", "\n".join([script, *dead, *administered, f"{removal} --force --yes"])],
+        cwd=tmp_path,
+        env={**clean_environment(), "PATH": f"{programs}:/usr/bin:/bin"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        out, err = shell.communicate(timeout=4 * GUARD_S)
+    finally:
+        if shell.poll() is None:
+            os.killpg(shell.pid, signal.SIGKILL)
+        users = rabbitmq.control("list_users", "--formatter=json")
+        for user in {one["user"] for one in json.loads(users)} - {"guest"}:
+            rabbitmq.control("delete_user", user)
+    assert shell.returncode == 0, err
+    handled = [json.loads(line) for line in out.splitlines() if line.startswith('{"id"')]
+    assert len(handled) == 6
+    for key in ("anna", "ben"):
+        assert [json.loads(one["data"])["n"] for one in handled if one["key"] == key] == [1, 2, 3]
+    assert {one["user"] for one in json.loads(users)} == {"guest", "lbg-admin"}, (
+        "the group's are deleted with it"
+    )

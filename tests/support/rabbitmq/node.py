@@ -18,6 +18,7 @@ import http.client
 import json
 import os
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -250,6 +251,14 @@ class RabbitNode:
                 f"rabbitmqctl {command[0]} failed:\n{error.stdout}{error.stderr}"
             ) from error
         return done.stdout
+
+    def script(self, name: str) -> str:
+        """A line of sh that becomes one of RabbitMQ's scripts, with its arguments, for this node."""
+        program = self._installation.script(name, see=self.directory)
+        ours = {key: value for key, value in self._environment().items() if os.environ.get(key) != value}
+        return (
+            f'exec {shlex.join(["env", *(f"{key}={value}" for key, value in ours.items()), *program])} "$@"'
+        )
 
     def evaluate(self, erlang: str, *, timeout_s: float = CONTROL_S) -> str:
         """The printed value of an Erlang expression (without its final dot) inside the node."""
