@@ -41,7 +41,7 @@ ADMINISTERED = (
     "lbg dead replay orders --all --limit 1",
     "lbg dead discard orders --all --yes",
 )
-"""What the page's administrator may do, after its first commands."""
+"""Commands of the page's administrator, after the first ones."""
 DROP = """
 import json, sys
 for line in sys.stdin:
