@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -18,6 +22,10 @@ if TYPE_CHECKING:
 
 
 STANDARD = "-"
+LOG_FILE = "broker.log"
+"""In the data directory: the log of a broker in the background."""
+
+POLL_S = 0.05
 DATA_DIR = click.option(
     "--data-dir",
     required=True,
@@ -128,8 +136,16 @@ def broker() -> None:
     show_envvar=True,
     help="The largest message; a larger one closes its channel (406). RabbitMQ's max_message_size.",
 )
+@click.option(
+    "--detach",
+    is_flag=True,
+    help=f"Return when it listens, and leave it in the background: `lbg broker stop` ends it. Its log is {LOG_FILE} in "
+    "the data directory.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@click.pass_context
 def serve(
+    context: click.Context,
     data_dir: Path,
     listen: str,
     management: str,
@@ -141,6 +157,7 @@ def serve(
     admin_password_file: Path | None,
     default_message_group: str,
     max_message_size: int,
+    detach: bool,
     as_json: bool,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
@@ -184,12 +201,110 @@ def serve(
         default_message_group=default_message_group,
         message_max_bytes=max_message_size,
     )
+    if detach:
+        _detach(context, data_dir, as_json=as_json)
+        return
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     serve_broker(settings, on_ready=lambda server: _print_ready(server, as_json=as_json))
 
 
+@broker.command(epilog="Example: lbg broker stop --data-dir ./data")
+@DATA_DIR
+@click.option(
+    "--timeout",
+    "timeout_s",
+    metavar="S",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Longest wait for its end.",
+)
+def stop(data_dir: Path, timeout_s: float) -> None:
+    """Stop the broker of a data directory, by SIGTERM, and wait until it has ended.
+
+    Confirmed messages are on disk, and `lbg broker serve` with the same directory has them again.
+    """
+    from lbg_broker.server.store.schema import holds, lock_holder
+
+    process = lock_holder(data_dir)
+    if process is None:
+        raise click.ClickException(f"no broker runs on {data_dir}")
+    try:
+        os.kill(process, signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it ended by itself
+    except PermissionError:
+        raise click.ClickException(f"the broker on {data_dir} is process {process} of another user") from None
+    deadline = time.monotonic() + timeout_s
+    while holds(process, data_dir):
+        if time.monotonic() >= deadline:
+            raise click.ClickException(
+                f"the broker on {data_dir} (process {process}) has not ended in {timeout_s:g} s"
+            )
+        time.sleep(POLL_S)
+    click.echo(f"the broker on {data_dir} (process {process}) has ended", err=True)
+
+
 broker.add_command(backup)
 broker.add_command(restore)
+
+
+def _detach(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
+    """Start the same command in a session of its own, and end with its status unless it is ready."""
+    from lbg_broker.private_files import make_private_directory, open_private
+
+    command = [sys.executable, "-m", "lbgroup", "broker", "serve", "--json", *_arguments(context)]
+    log = data_dir / LOG_FILE
+    try:
+        make_private_directory(data_dir)
+        descriptor = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    except OSError as error:
+        raise click.ClickException(f"cannot write {log}: {error.strerror}") from error
+    begin = os.fstat(descriptor).st_size
+    with os.fdopen(descriptor, "wb") as output:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=output, start_new_session=True
+        )
+    assert process.stdout is not None
+    try:
+        with process.stdout as addresses:
+            line = addresses.readline()
+    except BaseException:  # Ctrl-C
+        process.terminate()
+        raise
+    if not line:
+        status = process.wait()
+        with log.open("rb") as file:
+            file.seek(begin)
+            lines = file.read().decode(errors="replace").splitlines()
+        errors = [one for one in lines if one.startswith("lbg: error: ")]
+        click.echo(
+            errors[-1] if errors else f"lbg: error: the broker ended (status {status}): see {log}", err=True
+        )
+        context.exit(status)
+    ready = json.loads(line)
+    if as_json:
+        click.echo(json.dumps({**ready, "pid": process.pid, "log": str(log)}))
+    else:
+        _print_addresses(ready)
+        click.echo(
+            f"process {process.pid}, log {log}; stop it: lbg broker stop --data-dir {data_dir}", err=True
+        )
+
+
+def _arguments(context: click.Context) -> list[str]:
+    """Options of the command line that began this command, without --detach and --json."""
+    found = []
+    for option in context.command.params:
+        name = option.name
+        if name in (None, "detach", "as_json"):
+            continue
+        source = context.get_parameter_source(name)
+        if source is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        found += [option.opts[0]] if value is True else [option.opts[0], str(value)]
+    return found
 
 
 def _address(option: str, text: str) -> Address:
@@ -208,7 +323,13 @@ def _print_ready(server: Server, *, as_json: bool) -> None:
     api = (
         None if management is None else f"{'http' if server.settings.tls is None else 'https'}://{management}"
     )
+    ready = {"amqp": amqp, "management": api}
     if as_json:
-        click.echo(json.dumps({"amqp": amqp, "management": api}))
+        click.echo(json.dumps(ready))
     else:
-        click.echo(f"listening: {amqp}" + (f", management API {api}" if api else ""))
+        _print_addresses(ready)
+
+
+def _print_addresses(ready: dict[str, str | None]) -> None:
+    api = ready["management"]
+    click.echo(f"listening: {ready['amqp']}" + (f", management API {api}" if api else ""))

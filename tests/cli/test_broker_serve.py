@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import ssl
 import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pika
 import pytest
 import trustme
 
-from support.command_line import Lbg, start_lbg
+from lbg_broker.server.store.schema import DirectoryLock
+from support.command_line import Lbg, Said, start_lbg
 from support.kubernetes.mounted import MountedSecret
 from support.waiting import GUARD_S
 
@@ -125,3 +130,85 @@ def test_a_default_group_without_a_name_is_refused(tmp_path: Path, lbg: Lbg) -> 
     assert refused.status == 2
     assert "--default-message-group: a group's name is not empty" in refused.err
     assert not (tmp_path / "data").exists()
+
+
+FREE = ("--listen", "127.0.0.1:0", "--management", "127.0.0.1:0")
+
+
+def said_by(*arguments: str) -> Said:
+    """By `lbg` in a process of its own, as it leaves another one behind."""
+    process = start_lbg(*arguments)
+    out, err = process.communicate(timeout=GUARD_S)
+    return Said(process.returncode, out, err)
+
+
+@pytest.fixture
+def detached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """What `lbg broker serve --detach --json` printed; its data directory is ./data."""
+    monkeypatch.chdir(tmp_path)
+    begun = said_by("broker", "serve", "--data-dir", "data", "--detach", "--json", *FREE)
+    assert begun.status == 0, begun.err
+    ready = json.loads(begun.out)
+    try:
+        yield ready
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(ready["pid"], signal.SIGKILL)
+
+
+@pytest.mark.process
+def test_a_detached_broker_listens_when_the_command_returns_and_stop_waits_for_its_end(
+    detached: dict[str, Any],
+) -> None:
+    with pika.BlockingConnection(pika.URLParameters(detached["amqp"])) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("kept", durable=True)
+        channel.basic_publish("", "kept", b"x", pika.BasicProperties(delivery_mode=2))
+    assert detached["log"] == "data/broker.log"
+    assert "listening on" in Path("data/broker.log").read_text()
+    stopped = said_by("broker", "stop", "--data-dir", "data")
+    assert stopped.status == 0
+    assert stopped.err == f"the broker on data (process {detached['pid']}) has ended\n"
+    DirectoryLock(Path("data")).release()  # free when the command returned
+    again = said_by("broker", "serve", "--data-dir", "data", "--detach", *FREE)
+    assert again.status == 0
+    assert again.out.startswith("listening: amqp://127.0.0.1:")
+    assert again.err.endswith("log data/broker.log; stop it: lbg broker stop --data-dir data\n")
+    with pika.BlockingConnection(pika.URLParameters(again.out.split()[1].rstrip(","))) as connection:
+        assert connection.channel().queue_declare("kept", passive=True).method.message_count == 1
+    assert said_by("broker", "stop", "--data-dir", "data").status == 0
+
+
+@pytest.mark.process
+def test_a_detached_broker_that_cannot_start_gives_its_reason_and_status(
+    detached: dict[str, Any],
+) -> None:
+    second = said_by("broker", "serve", "--data-dir", "data", "--detach", *FREE)
+    assert second.status == 1
+    assert second.out == ""
+    (line,) = second.err.splitlines()
+    assert line == (
+        f"lbg: error: the data directory data is in use by another broker (process {detached['pid']})"
+    )
+
+
+def test_stop_without_a_broker_says_so(lbg: Lbg, tmp_path: Path) -> None:
+    for directory in (tmp_path / "missing", tmp_path):
+        stopped = lbg("broker", "stop", "--data-dir", str(directory))
+        assert stopped.status == 1
+        assert stopped.err == f"lbg: error: no broker runs on {directory}\n"
+    DirectoryLock(tmp_path).release()
+    assert "no broker runs" in lbg("broker", "stop", "--data-dir", str(tmp_path)).err
+
+
+def test_stop_ends_no_process_that_does_not_have_the_directory(lbg: Lbg, tmp_path: Path) -> None:
+    """The directory may be that of a container, where the number is another process."""
+    lock = DirectoryLock(tmp_path)
+    (tmp_path / "lock").write_text(f"{os.getppid()}\n")
+    stopped = lbg("broker", "stop", "--data-dir", str(tmp_path))
+    assert stopped.status == 1
+    assert stopped.err.endswith(
+        f"the broker that uses {tmp_path} is a process of another machine or container\n"
+    )
+    lock.release()

@@ -53,6 +53,48 @@ class DirectoryLock:
         self._file.close()
 
 
+def lock_holder(directory: Path) -> int | None:
+    """Process id of the broker that has the data directory; None if none has it, and if there is no directory.
+
+    Raises `StoreError` if the lock cannot be read, or if its process is not one of this machine (or container).
+    """
+    path = directory / "lock"
+    try:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holder = file.read(HOLDER_CHARS).strip()
+            else:
+                return None
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+    if holder.isdigit() and holds(int(holder), directory):
+        return int(holder)
+    raise StoreError(f"the broker that uses {directory} is a process of another machine or container")
+
+
+def holds(process: int, directory: Path) -> bool:
+    """True while a process runs and, where /proc tells, has the directory's lock open. It does not touch the lock."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    opened, path = Path("/proc", str(process), "fd"), directory / "lock"
+    if not Path("/proc/self/fd").is_dir():
+        return True
+    with suppress(FileNotFoundError):
+        for one in opened.iterdir():
+            with suppress(FileNotFoundError):
+                if one.samefile(path):
+                    return True
+    return False
+
+
 STORE_FILE: Final = "broker.sqlite3"
 """In the data directory."""
 
