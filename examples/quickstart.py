@@ -1,4 +1,4 @@
-# Start a broker with `lbg broker serve --data-dir ./data`, then `python quickstart.py`. Ctrl-C ends it.
+# Start a broker with `lbg broker serve --data-dir ./data --detach`, then `python quickstart.py`. Ctrl-C ends it.
 from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin, run
 
 BROKER = "amqp://guest:guest@localhost/"

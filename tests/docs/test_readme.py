@@ -1,19 +1,26 @@
-"""The README's commands work as written, in their order."""
+"""README's commands and code, run as they stand."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
-import shlex
+import shutil
+import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
+from lbg_broker.server.store.errors import StoreError
+from lbg_broker.server.store.schema import lock_holder
+from support.broker.embedded import free_port
+from support.command_line import clean_environment
+from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,67 +32,91 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def commands() -> list[list[str]]:
-    lines = "".join(blocks("")).splitlines()
-    return [shlex.split(line, comments=True) for line in lines if line.startswith("lbg ")]
+def use_it() -> list[str]:
+    """The shell blocks of "Use it", but for the installation."""
+    section = README.read_text().partition("## Use it\n")[2].partition("\n## ")[0]
+    first, *others = re.findall(r"^```\n(.*?)^```$", section, re.MULTILINE | re.DOTALL)
+    install, _, rest = first.partition("\n")
+    assert install.startswith('make install && export PATH="$PWD/.venv/bin:$PATH" ')
+    return [rest, *others]
 
 
 @pytest.fixture
-def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(tmp_path / "data") as broker:
-        monkeypatch.setenv("LBG_BROKER", broker.url)
-        monkeypatch.setenv("LBG_MANAGEMENT", broker.management_url)
-        monkeypatch.chdir(tmp_path)
-        Path("orders.jsonl").write_text("".join(f'{{"account": "a{n % 3}", "n": {n}}}\n' for n in range(30)))
-        handler = Path("handle-orders")
-        handler.write_text(
-            f"#!{sys.executable}\nimport json, sys\nfor line in sys.stdin:\n"
-            "    message = json.loads(line)\n    open('handled', 'a').write(line)\n"
-            "    print(json.dumps({'id': message['id'], 'verdict': 'ack'}), flush=True)\n"
+def terminal(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Bash in a directory with the examples, in which `lbg` is a command; it prints to the file `screen`."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    with (tmp_path / "screen").open("w") as screen:
+        process = subprocess.Popen(
+            ["bash", "-e"],
+            stdin=subprocess.PIPE,
+            stdout=screen,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=tmp_path,
+            start_new_session=True,
+            env={**clean_environment(), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"},
         )
-        handler.chmod(0o755)
-        yield broker
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            with suppress(StoreError, ProcessLookupError):
+                if (broker := lock_holder(tmp_path / "data")) is not None:
+                    os.kill(broker, signal.SIGKILL)
 
 
-def start(command: list[str]) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "lbgroup", *command[1:]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
+def on_free_ports(block: str, ports: Mapping[str, int]) -> str:
+    """The block on other ports than the well-known ones, which may be in use where tests run."""
+    for known, port in ports.items():
+        block = re.sub(rf"\b{known}\b", str(port), block)
+    return block.replace(
+        "lbg broker serve ",
+        f"lbg broker serve --listen 127.0.0.1:{ports['5672']} --management 127.0.0.1:{ports['15672']} ",
     )
 
 
-def finish(process: subprocess.Popen[str]) -> str:
-    said, _ = process.communicate(timeout=30)
-    assert process.returncode == 0, said
-    return said
-
-
 @pytest.mark.process
-def test_every_command_of_the_readme_works_in_the_order_it_is_shown(broker: EmbeddedBroker) -> None:
-    verbs = {" ".join(command[1:2]): command for command in commands()}
-    assert list(verbs) == ["broker", "group", "publish", "consume"]
-    served, create, publish, consume, show = commands()
-    assert served[:3] == ["lbg", "broker", "serve"]  # the fixture's broker stands for it, on free ports
-    finish(start(create))
-    finish(start(publish))
-    member = start(consume)
-    handled = Path("handled")
-    deadline = time.monotonic() + GUARD_S
-    while not handled.exists() or len(handled.read_text().splitlines()) < 30:
-        assert time.monotonic() < deadline, member.poll()
-        time.sleep(0.05)
-    said = finish(start(show))
-    member.terminate()
-    finish(member)
-    assert "orders" in said
-    numbers: dict[str, list[int]] = {}
-    for line in handled.read_text().splitlines():
-        message = json.loads(line)
-        numbers.setdefault(message["key"], []).append(json.loads(message["data"])["n"])
-    assert len(numbers) == 3
-    assert all(of_key == sorted(of_key) and len(of_key) == 10 for of_key in numbers.values())
+def test_the_quick_start_runs_as_it_stands_in_one_terminal_and_ends_with_nothing_left(
+    terminal: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    ports = {known: free_port() for known in ("5672", "15672", "8750", "8751", "8080")}
+    for name, value in {
+        "LBG_BROKER": f"amqp://guest:guest@127.0.0.1:{ports['5672']}/",
+        "LBG_MANAGEMENT": f"http://127.0.0.1:{ports['15672']}",
+    }.items():
+        assert terminal.stdin is not None
+        terminal.stdin.write(f"export {name}={value}\n")
+    begin, other_language, stop = (on_free_ports(block, ports) for block in use_it())
+    local = f"LBG_LOCAL=127.0.0.1:{ports['8750']} LBG_OBSERVED=127.0.0.1:{ports['8751']} "
+    terminal.stdin.write(begin + other_language.replace("LBG_GROUP=", f"{local} LBG_GROUP="))
+    terminal.stdin.flush()
+    screen = tmp_path / "screen"
+    wait_until(
+        lambda: len(handled(screen.read_text())) == 41 and "\nlbg.orders.q.7 " in screen.read_text(),
+        timeout_s=GUARD_S,
+        check=lambda: running(terminal, screen),
+    )
+    terminal.stdin.write(stop)
+    terminal.stdin.close()
+    assert terminal.wait(GUARD_S) == 0, screen.read_text()
+    assert lock_holder(tmp_path / "data") is None
+    orders: dict[str, list[int]] = {}
+    for message in handled(screen.read_text()):
+        if "account" in message:
+            orders.setdefault(message["account"], []).append(message["order"])
+    assert len(orders) == 5
+    assert all(of_account == list(range(1, len(of_account) + 1)) for of_account in orders.values())
+
+
+def handled(screen: str) -> list[Any]:
+    """Messages that the script or the server printed, in their order."""
+    return [json.loads(line) for line in re.findall(r"^\w+ (\{.*\})$", screen, re.MULTILINE)]
+
+
+def running(process: subprocess.Popen[str], screen: Path) -> None:
+    assert process.poll() is None, screen.read_text()
 
 
 def test_the_python_of_the_readme_is_the_example() -> None:
