@@ -3,22 +3,39 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 from lbg_sidecar.process.metrics import SERIES
-from lbg_sidecar.process.settings import table
+from lbg_sidecar.process.settings import configure, table
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sidecar.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "sidecar.md").read_text()
 
 
 def test_the_table_of_settings_is_that_of_the_code() -> None:
-    told = dict(re.findall(r"^\| `(LBG_\w+)` \| (.*?) ?\|$", PAGE, re.M))
+    rows = re.findall(r"^\| `(LBG_\w+)` \|(?: (.*?))? \| (.+) \|$", PAGE, re.M)
+    told = {variable: default for variable, default, _ in rows}
+    assert len(rows) == len(told)
     assert told.keys() == {row.variable for row in table().values()}
     for row in table().values():
         if row.required:
             assert told[row.variable] == "required"
         elif row.name != "broker":
             assert told[row.variable] == ("" if row.default in (None, "") else f"`{row.default}`")
+
+
+def test_the_settings_are_in_one_section_that_is_the_first_and_begins_with_a_command() -> None:
+    """A reader who looks for a variable finds it there, and what most sidecars need before the rest."""
+    section = re.split(r"^## ", PAGE, flags=re.M)[1]
+    assert section.startswith("Settings\n")
+    assert all(f"| `{row.variable}` |" in section for row in table().values())
+    (command,) = re.findall(r"```sh\n(.*)\n```", section)
+    *assigned, program, name = shlex.split(command)
+    assert [program, name] == ["lbg", "sidecar"]
+    assert configure(dict(one.split("=", 1) for one in assigned)).member.group == "orders"
+    readme = (ROOT / "README.md").read_text()
+    assert re.search(r"\(docs/sidecar\.md\).*`LBG_", readme), "the name to look for is beside the link"
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:
