@@ -9,10 +9,10 @@ started again, until the group is drained. `--sessions` plays it in mode Session
 """
 
 from .databases import DATABASES
-from .judging import Outcome
 from .pairs import Victim
-from .running import Failed, Run, Sizes
+from .run import Failed, Run, Sizes
 from .sessions import SessionOutcome, SessionSizes, SessionsRun
+from .verdict import Outcome
 
 __all__ = [
     "DATABASES",

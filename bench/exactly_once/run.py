@@ -19,8 +19,8 @@ from support.admin.group_on_broker import declare_group
 from support.broker.embedded import PASSWORD, USER
 
 from .databases import DATABASES, Database, place_for
-from .judging import Outcome, judge
 from .pairs import Pair, PublisherSlot, Victim
+from .verdict import Outcome, judge
 
 GROUP = "once"
 KEYS = 500

@@ -23,7 +23,7 @@ from lbg_broker.publisher import GroupPublisher
 from support.admin.group_on_broker import declare_group
 from support.broker.embedded import USER, EmbeddedBroker
 
-from .running import LOOK_EVERY_S, STUCK_AFTER_S, Failed
+from .run import LOOK_EVERY_S, STUCK_AFTER_S, Failed
 from .session_tables import connected, create
 
 GROUP = "once"

@@ -16,7 +16,7 @@ from lbg_pipeline.plan.manifest import read_manifest
 from support.journal.rows import START_US, delivered, write_journal, write_lines
 from support.kubernetes.manifests import Manifest, group_manifest
 
-from .test_proposing import require_acceptable
+from .test_patches import require_acceptable
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -17,7 +17,7 @@ from lbg_pipeline.plan.propose import Proposal, Subject, propose
 from lbg_pipeline.plan.simulate import Demand, Rules
 from support.kubernetes.manifests import Manifest, fill_in, group_manifest, schema_of
 
-from .test_choosing import even
+from .test_recommendation import even
 from .test_simulating import demand, rules
 
 
