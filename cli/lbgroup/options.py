@@ -35,6 +35,8 @@ def counted(count: int, unit: str) -> str:
 def body_text(excerpt: Mapping[str, Any]) -> str:
     """A message's body as `BodyExcerpt.to_json` has it, in one line that is safe for a terminal."""
     size_bytes = excerpt["body_bytes"]
+    if excerpt.get("body") is None and excerpt.get("body_base64") is None:
+        return f"body of {counted(size_bytes, 'byte')}, which the member cannot read"
     if (text := excerpt.get("body")) is not None:
         content, shown_bytes = printable(text, max_chars=None), len(text.encode())
     else:

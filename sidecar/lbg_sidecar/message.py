@@ -14,13 +14,14 @@ from __future__ import annotations
 import base64
 import enum
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from struct import error as _StructError
 from typing import Any, TypeAlias
 
-from lbg_broker.client import Delivery
+from lbg_broker.client import BodyExcerpt, Delivery
 from lbg_broker.group import (
     HEADER_KEY,
     HEADER_PUBLISHER,
@@ -31,6 +32,7 @@ from lbg_broker.group import (
     HEADER_TS,
 )
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
+from lbg_sidecar.core.protocol import HeldMessage, HeldState
 
 
 class Kind(enum.StrEnum):
@@ -242,10 +244,7 @@ class Message:
     @property
     def id(self) -> str:
         """The same for every delivery of the same message: publisher, hash and sequence."""
-        identity = self.in_flight.identity
-        if identity is None:
-            return f"{self._group}-q{self.queue}-{self.in_flight.attachment.epoch}-{self.in_flight.tag}"
-        return f"{identity[0]}-{identity[1]}-{identity[2]}"
+        return self.in_flight.id_in(self._group)
 
     @property
     def group(self) -> str:
@@ -377,6 +376,33 @@ def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InF
         in_flight.sequence, in_flight.ends_session = session_stamp_of(delivery)
         in_flight.epoch = session_epoch_of(delivery)
     return in_flight
+
+
+REASON_MAX_CHARS = 200
+
+
+def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: int) -> HeldMessage:
+    """A message that a member holds, for an administrator. One whose body cannot be read has none."""
+    delivery: Delivery = in_flight.delivery
+    body = None
+    with suppress(OSError):
+        body = BodyExcerpt.of(delivery.body, body_bytes).to_json()
+    fields = body or {}
+    return HeldMessage(
+        id=in_flight.id_in(group),
+        key=in_flight.key,
+        queue=in_flight.queue,
+        state=state,
+        attempts=in_flight.attempts,
+        reason=in_flight.reason[:REASON_MAX_CHARS],
+        redelivered=in_flight.redelivered,
+        published_at_us=max(0, in_flight.published_at_us),
+        routing_key=delivery.routing_key,
+        content_type=content_type_of(delivery.header),
+        body=fields.get("body"),
+        body_base64=fields.get("body_base64"),
+        body_bytes=in_flight.size,
+    )
 
 
 @lru_cache(maxsize=4096)  # a stream repeats few routing keys: a hash and a topic

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lbg_broker.admin import groups
+from lbg_broker.admin import groups, member_requests
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import Created
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
-from lbg_broker.admin.protocol import BrokerAdmin
+from lbg_broker.admin.member_requests import PeekResult
 from lbg_broker.client import BrokerAddress, split_urls
 from lbg_broker.group import GroupSpec
 
@@ -67,7 +67,7 @@ class GroupAdmin:
     also SpecError for what cannot be a group's name. Those that an application handles are listed with the method.
     """
 
-    def __init__(self, admin: BrokerAdmin) -> None:
+    def __init__(self, admin: LiveAdmin) -> None:
         self._admin = admin
 
     async def create_group(
@@ -91,6 +91,28 @@ class GroupAdmin:
         Raises GroupNotFound, RecordUnavailable and AdminError.
         """
         return await groups.show_group(self._admin, name, listen_s=listen_s)
+
+    async def peek_group(
+        self,
+        name: str,
+        *,
+        queue: int | None = None,
+        key: str | None = None,
+        id: str | None = None,
+        limit: int = member_requests.LIMIT,
+        body_bytes: int = member_requests.BODY_BYTES,
+    ) -> PeekResult:
+        """The first `limit` messages of the group, or of a queue, a key or an id, with `body_bytes` of each body.
+
+        Nothing is taken: each message stays in its place with its redelivered flag. Members answer with what they hold;
+        behind it the embedded broker shows what it has in memory, and RabbitMQ nothing: `PeekResult.unread` counts the
+        rest.
+
+        Raises GroupNotFound, RecordUnavailable, RecordUnreadable, SpecError for a queue that the group does not have,
+        and AdminError.
+        """
+        wanted = member_requests.Wanted(queue, key, id)
+        return await member_requests.peek_group(self._admin, name, wanted, limit=limit, body_bytes=body_bytes)
 
     async def list_groups(self) -> list[Description]:
         """Every group of the virtual host, without its members. Raises AdminError, and Unsupported without a

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
 
 from lbg_broker.admin.actions import (
     Action,
@@ -128,6 +129,13 @@ class LiveAdmin:
     async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
         """The backlog of each group, counted now and without members' heartbeats; see `LagReader`."""
         return await self._lags.backlogs(specs)
+
+    async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
+        """First messages of a queue that wait at the embedded broker, which shows them without taking them; none
+        without its management API."""
+        if self._management is None:
+            return ()
+        return await self._management.head_of(queue, count, body_bytes)
 
     async def perform(self, action: Action) -> None:
         amqp = self.amqp

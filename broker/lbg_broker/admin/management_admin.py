@@ -385,6 +385,11 @@ class ManagementAdmin:
                 f"queue {action.queue} is not there, or this broker cannot {action.action} it", status=404
             )
 
+    async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
+        """First messages of a queue that wait; none where the broker cannot show them."""
+        where = path("lbg", "queues", self._vhost, queue, "messages")
+        return await self._api.get(f"{where}?count={count}&truncate={body_bytes}") or ()
+
     async def close(self) -> None:
         await self._api.close()
 

@@ -33,6 +33,7 @@ from lbg_broker.group import (
     HEADER_TS,
     IDENTITY_BYTES,
     GroupSpec,
+    hash_in,
 )
 
 
@@ -115,13 +116,6 @@ def saved_json(letter: DeadLetter, delivery: Delivery, now_us: int) -> dict[str,
         "content_type": content_type,
         **content,
     }
-
-
-def hash_in(routing_key: str) -> int | None:
-    """The hash of `{prefix}.{hash}.{topic}`; None when there is none."""
-    _, _, rest = routing_key.partition(".")
-    hash_ = rest.partition(".")[0]
-    return int(hash_) if hash_.isascii() and hash_.isdecimal() else None
 
 
 def _text(value: object) -> str | None:

@@ -32,11 +32,10 @@ from lbg_broker.dead_letters.letter import (
     LetterStamper,
     ReplayStopped,
     Selection,
-    hash_in,
     saved_json,
 )
 from lbg_broker.dead_letters.queue import DeadQueue, Page
-from lbg_broker.group import Engine, GroupSpec, binding_of
+from lbg_broker.group import Engine, GroupSpec, binding_of, hash_in
 
 
 class Binding:

@@ -42,6 +42,7 @@ from lbg_broker.group.names import (
     binding_key,
     default_group_name,
     group_name_of,
+    hash_in,
     routing_key,
 )
 from lbg_broker.group.order_checker import OrderChecker, SessionChecker
@@ -155,6 +156,7 @@ __all__ = [
     "encode",
     "epoch_of",
     "group_name_of",
+    "hash_in",
     "hash_of",
     "incarnation_of_epoch",
     "is_closed_in",

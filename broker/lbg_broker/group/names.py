@@ -210,3 +210,10 @@ def routing_key(prefix: str, hash_: int, topic: str) -> str:
                 f"makes a routing key of {size_bytes} bytes of UTF-8; at most {ROUTING_KEY_MAX_BYTES} fit",
             )
     return key
+
+
+def hash_in(routing_key: str) -> int | None:
+    """The hash of `{prefix}.{hash}.{topic}`; None when there is none."""
+    _, _, rest = routing_key.partition(".")
+    hash_ = rest.partition(".")[0]
+    return int(hash_) if hash_.isascii() and hash_.isdecimal() else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -23,12 +24,15 @@ from lbg_broker.admin.rows import (
 )
 from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus, PartitionsStatus
 from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
+from lbg_broker.peers import printable
 from lbg_broker.text_table import text_table
+from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
-from lbgroup.options import broker_options, count_text, counted
+from lbgroup.options import body_bytes_option, body_text, broker_options, count_text, counted
 
 if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin
+    from lbg_broker.admin.member_requests import PeekedMessage
     from lbg_broker.client import BrokerAddress
 
 
@@ -310,3 +314,68 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
         click.echo("\n".join(list_lines(groups)))
     else:
         click.echo("no groups", err=True)
+
+
+@click.command(epilog="Example: lbg group peek orders --key N14228")
+@click.argument("name")
+@click.option("--queue", type=click.IntRange(min=0), metavar="N", help="Only messages of this queue.")
+@click.option("--key", metavar="KEY", help="Only messages of this key.")
+@click.option("--id", "id_", metavar="ID", help="Only the message of this id.")
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="At most N."
+)
+@body_bytes_option
+@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@broker_options(login=True, management=True)
+def peek(
+    name: str,
+    address: BrokerAddress,
+    queue: int | None,
+    key: str | None,
+    id_: str | None,
+    limit: int,
+    body_bytes: int,
+    as_json: bool,
+) -> None:
+    """Show messages of group NAME, in order per queue, and take none.
+
+    Each message stays in its place, and its redelivered flag too. Members answer with the messages that they hold:
+    running, waiting, retrying or poisoned. The embedded broker shows the next ones, which are ready there, as far as
+    they are in its memory. RabbitMQ shows none of them.
+    """
+    from lbg_broker.admin.member_requests import Wanted, peek_group, unread_lines
+
+    wanted = Wanted(queue, key, id_)
+    found = with_admin(
+        address, lambda admin: peek_group(admin, name, wanted, limit=limit, body_bytes=body_bytes)
+    )
+    if as_json:
+        click.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        now_us = time.time_ns() // 1000
+        for message in found.messages:
+            click.echo(_message_line(message, now_us))
+            click.echo(f"  {body_text(message.to_json(now_us))}")
+        click.echo(f"{counted(len(found.messages), 'message')} of group {name} shown", err=True)
+        for line in unread_lines(found):
+            click.echo(f"! {line}", err=True)
+    if id_ is not None and not found.messages:
+        raise CliError(
+            f"no member of group {name} holds message {id_}, and it is not among those that the broker shows; "
+            f"`lbg dead list {name}` has the dead letters"
+        )
+
+
+def _message_line(message: PeekedMessage, now_us: int) -> str:
+    age_s = message.age_s(now_us)
+    fields = {
+        "key": message.key,
+        "queue": message.queue,
+        "member": message.member,
+        "attempts": message.attempts,
+        "age": None if age_s is None else f"{age_s:,.0f}s",
+    }
+    columns = "  ".join(f"{name} {'-' if value is None else value}" for name, value in fields.items())
+    redelivered = "  redelivered" if message.redelivered else ""
+    reason = f"  {' '.join(message.reason.split())}" if message.reason else ""
+    return printable(f"{message.id}  {message.state}  {columns}{redelivered}{reason}", max_chars=None)

@@ -122,6 +122,12 @@ class InFlight:
             return attachment.queue
         return identity[1] % attachment.partitions
 
+    def id_in(self, group: str) -> str:
+        """The same for every delivery of the same message, if a publisher of ours stamped it; else of this delivery."""
+        if self.identity is None:
+            return f"{group}-q{self.queue}-{self.attachment.epoch}-{self.tag}"
+        return "-".join(map(str, self.identity))
+
     @property
     def is_over(self) -> bool:
         """True if its outcome here has no effect any more: its channel is closed, or another consumer has it."""

@@ -12,6 +12,7 @@ from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.message import Kind, Verdict
 
 RETRY_JITTER = 0.2
@@ -54,6 +55,20 @@ def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessag
         )
         for in_flight, since in itertools.islice(attachment.poisoned.items(), LISTED_MAX)
     ]
+
+
+def held_state(in_flight: InFlight) -> HeldState:
+    """State of a message whose outcome is open."""
+    attachment = in_flight.attachment
+    if in_flight in attachment.parked:
+        return HeldState.REFUSED
+    if in_flight in attachment.unconfirmed:
+        return HeldState.PROCESSED
+    if in_flight in attachment.poisoned:
+        return HeldState.POISONED
+    if in_flight in attachment.running:
+        return HeldState.RUNNING
+    return HeldState.RETRYING if in_flight.calls else HeldState.WAITING
 
 
 class Order(enum.StrEnum):

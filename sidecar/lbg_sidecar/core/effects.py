@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
+from lbg_sidecar.core.protocol import HeldState, Peek
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import MemberError
 
@@ -231,6 +232,15 @@ class Poisoned:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Show:
+    """Answer an administrator's peek with these messages, of `held` that this member holds."""
+
+    request: Peek
+    held: int
+    shown: tuple[tuple[InFlight, HeldState], ...]
+
+
 class Failure(enum.StrEnum):
     """Kind of failure of a call. `SLOW`: it has no verdict yet, and half of the call timeout is over."""
 
@@ -334,4 +344,5 @@ Effect = (
     | StandingBy
     | LiveSet
     | Post
+    | Show
 )

@@ -24,7 +24,7 @@ from typing import Any
 
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules
+from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, held_state
 from lbg_sidecar.core.effects import (
     Abort,
     CallFailed,
@@ -38,14 +38,18 @@ from lbg_sidecar.core.effects import (
     Recalled,
     Republish,
     Requeue,
+    Show,
     StoodDown,
     TimedOut,
     Withdraw,
 )
-from lbg_sidecar.core.protocol import BeatContent, Message
+from lbg_sidecar.core.protocol import BeatContent, Message, Peek
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.message import Kind, Verdict
+
+SHOWN_MAX = 1000
+"""Messages in an answer to a peek."""
 
 CLOSES_S = 0.5
 """For the broker's answers, from the moment on which every queue is released, drained or not. They take milliseconds;
@@ -286,6 +290,22 @@ class MemberCore(ABC):
         """A message to one member came back."""
         self._post(self.roster.returned(message, to, now))
         self._after(now)
+
+    def requested(self, request: Peek, group: str) -> None:
+        """A request of an administrator."""
+        held = [
+            in_flight
+            for binding in self.bindings.all
+            if binding.attachment is not None and not binding.attachment.closed
+            for in_flight in binding.attachment.ack_window.all_unacked()
+            if in_flight.outcome is None and not in_flight.is_over and not in_flight.ends_session
+            if request.queue is None or in_flight.queue == request.queue
+            if request.key is None or in_flight.key == request.key
+            if request.id is None or in_flight.id_in(group) == request.id
+        ]
+        limit = min(request.limit, SHOWN_MAX)
+        shown = tuple((in_flight, held_state(in_flight)) for in_flight in held[:limit])
+        self.effects.append(Show(request, len(held), shown))
 
     # Queues
 

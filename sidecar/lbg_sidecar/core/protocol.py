@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 import json
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
@@ -177,9 +177,83 @@ class Knowledge:
     positions: Positions
 
 
+@dataclass(frozen=True, slots=True)
+class Peek:
+    """To all, from an administrator: each member answers with the messages that it holds of this queue, key and id
+    (None: of all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
+
+    sender: Identity
+    answer: str
+    queue: int | None
+    key: str | None
+    id: str | None
+    limit: int
+    body_bytes: int
+
+
+class HeldState(enum.StrEnum):
+    """State of a message that a member holds: its turn has not come; the application has it; it failed and is to be
+    called again; its attempts are used up, and it is called again; it goes to the dead letters; it is processed, and
+    the validator has not confirmed it."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    RETRYING = "retrying"
+    POISONED = "poisoned"
+    REFUSED = "refused"
+    PROCESSED = "processed"
+
+
+@dataclass(frozen=True, slots=True)
+class HeldMessage:
+    """A message that a member holds. Its body is text or in base64, perhaps not all of it; `body_bytes` is the size of
+    all of it. `reason`: of the last failed attempt."""
+
+    id: str
+    key: str | None
+    queue: int
+    state: HeldState
+    attempts: int
+    reason: str
+    redelivered: bool
+    published_at_us: int
+    routing_key: str
+    content_type: str | None
+    body: str | None
+    body_base64: str | None
+    body_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """To an administrator: the messages of a peek, of each queue in the order of delivery. `held`: how many there are,
+    shown or not."""
+
+    sender: Identity
+    held: int
+    messages: tuple[HeldMessage, ...]
+
+
 Message = (
-    Hello | Welcome | Beat | Leave | Gone | Ping | Move | Reattached | Handover | Repartition | Knowledge
+    Hello
+    | Welcome
+    | Beat
+    | Leave
+    | Gone
+    | Ping
+    | Move
+    | Reattached
+    | Handover
+    | Repartition
+    | Knowledge
+    | Peek
+    | Peeked
 )
+
+ANSWER_PREFIX = "answer."
+"""Of the routing keys of answers to administrators: no member receives them."""
+
+ANSWER_MAX_CHARS = 64
 
 
 VERSION = 1
@@ -216,6 +290,11 @@ def encode(message: Message) -> bytes:
             fields |= _encode_positions(positions)
         case Repartition(queues=queues, done=done):
             fields |= {"queues": queues, "done": done}
+        case Peek():
+            fields |= {"answer": message.answer, "queue": message.queue, "key": message.key}
+            fields |= {"id": message.id, "limit": message.limit, "body_bytes": message.body_bytes}
+        case Peeked(held=held, messages=messages):
+            fields |= {"held": held, "messages": [asdict(one) for one in messages]}
         case _:
             pass
     return json.dumps(fields, separators=(",", ":")).encode()
@@ -263,7 +342,50 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Knowledge(sender, _decode_positions(fields))
         case "repartition":
             return Repartition(sender, _number(fields["queues"]), fields["done"] is True)
+        case "peek":
+            return Peek(
+                sender,
+                _answer(fields),
+                queue=None if fields["queue"] is None else _number(fields["queue"]),
+                key=_text_or_none(fields["key"]),
+                id=_text_or_none(fields["id"]),
+                limit=_number(fields["limit"]),
+                body_bytes=_number(fields["body_bytes"]),
+            )
+        case "peeked":
+            messages = tuple(map(_decode_held, fields["messages"]))
+            return Peeked(sender, _number(fields["held"]), messages)
     return None
+
+
+def _answer(fields: dict[str, Any]) -> str:
+    """It becomes a part of a routing key, which has 255 bytes at most."""
+    answer = str(fields["answer"])
+    if not (answer.isascii() and answer.isalnum() and len(answer) <= ANSWER_MAX_CHARS):
+        raise ValueError("the request names no answer")
+    return answer
+
+
+def _decode_held(fields: dict[str, Any]) -> HeldMessage:
+    return HeldMessage(
+        id=str(fields["id"]),
+        key=_text_or_none(fields["key"]),
+        queue=_number(fields["queue"]),
+        state=HeldState(fields["state"]),
+        attempts=_number(fields["attempts"]),
+        reason=str(fields["reason"]),
+        redelivered=fields["redelivered"] is True,
+        published_at_us=_number(fields["published_at_us"]),
+        routing_key=str(fields["routing_key"]),
+        content_type=_text_or_none(fields["content_type"]),
+        body=_text_or_none(fields["body"]),
+        body_base64=_text_or_none(fields["body_base64"]),
+        body_bytes=_number(fields["body_bytes"]),
+    )
+
+
+def _text_or_none(value: object) -> str | None:
+    return None if value is None else str(value)
 
 
 def _encode_positions(positions: Positions) -> dict[str, Any]:

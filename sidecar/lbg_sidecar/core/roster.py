@@ -22,6 +22,8 @@ from lbg_sidecar.core.protocol import (
     Leave,
     Message,
     Move,
+    Peek,
+    Peeked,
     Ping,
     QueueState,
     Reattached,
@@ -93,10 +95,11 @@ class Peer:
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A message to publish: to one index (mandatory: its return proves that mailbox gone), or to all."""
+    """A message to publish: to one index (mandatory: its return proves that mailbox gone), to all (None), or by a
+    routing key, as the answer to an administrator."""
 
     message: Message
-    to: int | None = None
+    to: int | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,7 @@ class Roster:
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None or isinstance(message, Repartition):
+        if me is None or isinstance(message, Repartition | Peek | Peeked):
             return []
         if isinstance(message, Gone):
             return self._gone_received(me, message, now)

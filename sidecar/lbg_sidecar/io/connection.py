@@ -118,6 +118,9 @@ class Posts:
         if post.to is None:
             self._channel.publish(self._exchange, TO_ALL, body)
             return
+        if isinstance(post.to, str):
+            self._channel.publish(self._exchange, post.to, body)
+            return
         tag = self._channel.publish(self._exchange, str(post.to), body, mandatory=True)
         self._directed.sent(tag, (body, post.to))
 

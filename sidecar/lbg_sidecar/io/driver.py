@@ -15,7 +15,7 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import decode
+from lbg_sidecar.core.protocol import Peek, decode
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
@@ -214,9 +214,13 @@ class Driver:
         except MessageError as error:
             log.warning("%s: %s", self.machine.name, error)
             return
-        if message is not None and self.link is not None:
+        if message is None or self.link is None:
+            return
+        if isinstance(message, Peek):
+            self.machine.requested(message, self._group)
+        else:
             self.machine.message(message, self._loop.time())
-            self._run_effects()
+        self._run_effects()
 
     def on_returned(self, body: bytes, to: int) -> None:
         message = decode(body)

@@ -9,14 +9,17 @@ from typing import Protocol
 from lbg_sidecar.app import AppChannel, withdraw
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.protocol import ANSWER_PREFIX, Identity, Peeked
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
 from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_session
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.message import Message
+from lbg_sidecar.message import Message, held_message
+
+ANSWER_BYTES = 1 << 20
+"""Of bodies in an answer to an administrator: escaped in JSON, they are within the size limit of brokers."""
 
 
 class Events(QueueEvents, Protocol):
@@ -125,6 +128,10 @@ class EffectExecutor:
                 pass
             case Post():
                 link.post(effect)
+            case fx.Show(request, held, shown) if self._me is not None:
+                body_bytes = min(request.body_bytes, ANSWER_BYTES // max(1, len(shown)))
+                messages = tuple(held_message(*one, self._group, body_bytes) for one in shown)
+                link.post(Post(Peeked(self._me, held, messages), to=f"{ANSWER_PREFIX}{request.answer}"))
             case fx.Ack(attachment, tag, multiple):
                 link.consumers.ack(attachment, tag, multiple=multiple)
             case fx.Limit(attachment, prefetch):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, Rules, WhenExhausted
-from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned
-from lbg_sidecar.core.protocol import Progress
+from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned, Show
+from lbg_sidecar.core.protocol import HeldState, Identity, Peek, Progress
 from lbg_sidecar.core.status_report import beat_content, description
 from lbg_sidecar.message import retry
 from support.member.world import Item, SimMember, World
@@ -166,4 +168,26 @@ def test_dead_letter_lets_the_key_go_on() -> None:
     assert [world.dead[item.identity] for item in items] == [1, 1, 1]
     assert member.machine.dispatcher.counts.dead_lettered == 3
     assert not poisoned(world)
+    fine(world)
+
+
+def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
+    world, member = alone()
+    publish(world, "bad", "bad", "good")
+    world.run(2)
+    machine = member.machine
+
+    def shown(**wanted: Any) -> list[tuple[str | None, HeldState]]:
+        fields: dict[str, Any] = {"queue": None, "key": None, "id": None, "limit": 9, "body_bytes": 1}
+        machine.requested(Peek(Identity(0, "", ""), "a", **fields | wanted), "g")
+        (effect,) = [one for one in machine.effects if isinstance(one, Show)]
+        machine.effects.remove(effect)
+        assert effect.held >= len(effect.shown)
+        return [(one.key, state) for one, state in effect.shown]
+
+    held = [("bad", HeldState.POISONED), ("bad", HeldState.WAITING)]
+    assert shown() == held
+    assert shown(limit=1) == held[:1]
+    assert shown(queue=1) == []
+    assert shown(key="good") == []
     fine(world)

@@ -313,6 +313,19 @@ class Spool:
         if not self._dirty:
             self._touch()
 
+    def head(self, limit: int) -> list[tuple[Message, bool]]:
+        """Up to `limit` undelivered messages from the front that memory has, and whether each may have been delivered
+        before. They stay as they are."""
+        returned = itertools.takewhile(
+            lambda message: not message.hollow,
+            (message for _, message in heapq.nsmallest(limit, self._returned)),
+        )
+        first = [(message, True) for message in returned]
+        if len(first) < len(self._returned):
+            return first
+        fresh = itertools.islice(self._fresh, limit - len(first))
+        return first + [(message, message.position < self._high) for message in fresh]
+
     def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
         """Up to `limit` messages from the front, and how many of them (the first ones) may have been delivered
         before. They are outstanding until settled or requeued. None is added when those before it have

@@ -9,15 +9,19 @@ import base64
 import json
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
+from lbg_broker.amqp import BasicProperties, DecodeError
 from lbg_broker.passwords import RABBITMQ_SHA256, hash_algorithm
 from lbg_broker.server.core.channel import Channel
 from lbg_broker.server.core.connection import Connection
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.exchange import Binding, Exchange
+from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.permissions import Grant, User
 from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.core.vhost import Vhost
@@ -55,6 +59,36 @@ def user_json(user: User) -> Json:
 
 def grant_json(grant: Grant) -> Json:
     return dict(grant.to_row())
+
+
+def message_json(message: Message, redelivered: bool, truncate: int) -> Json:
+    """A message as RabbitMQ's `/get` has it, with `truncate` bytes of its body and the headers that JSON can have."""
+    body = message.body[:truncate]
+    try:
+        payload, encoding = body.decode(), "string"
+    except UnicodeDecodeError as error:
+        if error.reason == "unexpected end of data" and len(body) < len(message.body) and error.start:
+            payload, encoding = body[: error.start].decode(), "string"
+        else:
+            payload, encoding = base64.b64encode(body).decode(), "base64"
+    properties = {}
+    with suppress(DecodeError):
+        decoded = BasicProperties.decode(message.header)
+        properties = {field.name: getattr(decoded, field.name) for field in fields(decoded)}
+    properties["headers"] = {
+        name: value
+        for name, value in (properties.get("headers") or {}).items()
+        if value is None or isinstance(value, str | int | float | bool)
+    }
+    return {
+        "exchange": message.origin.exchange,
+        "routing_key": message.origin.routing_key,
+        "redelivered": redelivered,
+        "payload": payload,
+        "payload_encoding": encoding,
+        "payload_bytes": message.size,
+        "properties": {name: value for name, value in properties.items() if value is not None},
+    }
 
 
 def exchange_json(vhost: Vhost, exchange: Exchange) -> Json:

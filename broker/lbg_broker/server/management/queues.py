@@ -28,13 +28,26 @@ from lbg_broker.server.management.json_objects import (
     consumer_json,
     default_binding_json,
     exchange_json,
+    message_json,
     properties_key,
     queue_json,
 )
-from lbg_broker.server.management.request import Field, NotFound, Request, chosen, described, listed
+from lbg_broker.server.management.request import (
+    Field,
+    NotAuthorised,
+    NotFound,
+    Request,
+    chosen,
+    described,
+    listed,
+    number_in,
+)
 
 ROUTES = web.RouteTableDef()
 DEFAULT_EXCHANGE = "amq.default"
+
+MESSAGES_MAX = 5000
+BODY_MAX_BYTES = 1 << 20
 
 
 class _Placed(NamedTuple):
@@ -137,6 +150,20 @@ async def purge_queue(request: web.Request) -> web.Response:
     api_request = Request(request)
     await api_request.administer(QueuePurge(queue=_queue(api_request).name))
     return web.Response(status=204)
+
+
+@ROUTES.get("/api/lbg/queues/{vhost}/{name}/messages")
+async def list_messages(request: web.Request) -> web.Response:
+    """The first undelivered messages of a queue that are in memory, in the words of RabbitMQ's `/get`, which would take
+    and requeue them. `count`: at most so many of each line of the queue; `truncate`: bytes of a body."""
+    api_request = Request(request)
+    queue = _queue(api_request)
+    if not api_request.broker.users.can(api_request.user.name, api_request.vhost.name, "read", queue.name):
+        raise NotAuthorised("Access refused.")
+    count = number_in(request, "count", default=100, most=MESSAGES_MAX)
+    truncate = number_in(request, "truncate", default=1000, most=BODY_MAX_BYTES)
+    heads = [line.head(count) for line in queue.lines]
+    return web.json_response([message_json(*one, truncate) for head in heads for one in head])
 
 
 @ROUTES.post("/api/lbg/queues/{vhost}/{name}/{action}")

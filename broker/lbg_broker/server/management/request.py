@@ -404,3 +404,8 @@ def _number(text: str | None, name: str, *, most: int | None) -> int:
     if text is None or not text.isdecimal() or not int(text) or (most is not None and int(text) > most):
         raise BadRequest(f"{name} must be a number from 1{f' to {most}' if most else ''}, not {text!r}")
     return int(text)
+
+
+def number_in(request: web.Request, parameter: str, *, default: int, most: int) -> int:
+    """A number of the query. Raises BadRequest."""
+    return _number(request.query.get(parameter, str(default)), parameter, most=most)

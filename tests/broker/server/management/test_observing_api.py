@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_broker.amqp.methods import ConnectionClose
-from lbg_broker.server.core.commands import StoreBlocked
+from lbg_broker.server.core.commands import ConnectionLost, StoreBlocked
 from lbg_broker.server.core.effects import Send
 from support.broker.managed import Ask, FakeManagedBroker
 
@@ -159,3 +159,38 @@ async def test_the_connections_of_a_user_are_listed_and_closed_together(
         if isinstance(effect, Send) and isinstance(effect.method, ConnectionClose)
     }
     assert closed == {1, 2}
+
+
+async def test_messages_that_wait_are_shown_and_stay_as_they_are(ask: Ask, broker: FakeManagedBroker) -> None:
+    await ask("PUT", "/queues/%2F/q", {"durable": True})
+    broker.connect(1)
+    for body in (b"one", b"\xff\xfe", "zwölf".encode()):
+        broker.publish(1, "q", body)
+    messages = "/lbg/queues/%2F/q/messages"
+    status, shown = await ask("GET", messages + "?truncate=3")
+    assert status == 200
+    assert [(one["payload"], one["payload_encoding"], one["payload_bytes"]) for one in shown] == [
+        ("one", "string", 3),
+        ("//4=", "base64", 2),
+        ("zw", "string", 6),
+    ]
+    assert {one["redelivered"] for one in shown} == {False}
+    assert await ask("GET", messages + "?truncate=3&count=1") == (200, shown[:1])
+    assert (await ask("GET", "/queues/%2F/q"))[1]["messages_ready"] == 3
+    assert (await ask("GET", messages + "?count=0"))[0] == 400
+    assert (await ask("GET", "/lbg/queues/%2F/none/messages"))[0] == 404
+
+
+async def test_messages_that_came_back_are_shown_first_and_as_redelivered(
+    ask: Ask, broker: FakeManagedBroker, single: str
+) -> None:
+    for number in (2, 1):
+        broker.apply(ConnectionLost(number))
+    broker.connect(3)
+    broker.publish(3, "q", b"new")
+    _, shown = await ask("GET", "/lbg/queues/%2F/q/messages")
+    assert [(one["payload"], one["redelivered"]) for one in shown] == [
+        ("hello", True),
+        ("world!", True),
+        ("new", False),
+    ]

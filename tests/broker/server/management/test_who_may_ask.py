@@ -92,6 +92,15 @@ async def test_changing_topology_takes_the_permissions_that_amqp_takes(
     assert sorted(broker.state.vhosts["/"].queues) == ["mine"]
 
 
+async def test_messages_are_shown_to_those_who_may_read_the_queue(
+    ask: Ask, add_user: Callable[..., None]
+) -> None:
+    add_user("ada", "management", patterns=(".*", ".*", "^mine$"))
+    for name, status in (("mine", 200), ("other", 401)):
+        await ask("PUT", f"/queues/%2F/{name}", {})
+        assert (await ask("GET", f"/lbg/queues/%2F/{name}/messages", user="ada"))[0] == status
+
+
 async def test_connections_of_others_are_for_monitors(
     ask: Ask, add_user: Callable[..., None], broker: FakeManagedBroker
 ) -> None:

@@ -1,0 +1,312 @@
+"""Requests of administrators to the members of a group: to show the messages that they hold.
+
+A request goes to the members' exchange, as what members send each other. The answers have a routing key of their own,
+which only the queue of this request is bound to. Who may write to that exchange and read from it may request: the
+members' user and administrators, not the publishers' user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.errors import GroupNotFound, RecordUnavailable
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.record import spec_in
+from lbg_broker.admin.rows import members_of
+from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_broker.client import Delivery
+from lbg_broker.group import (
+    HEADER_KEY,
+    HEADER_PUBLISHER,
+    HEADER_SEQ,
+    HEADER_TS,
+    IDENTITY_BYTES,
+    TO_ALL,
+    UNCOUNTED_MODES,
+    GroupSpec,
+    Names,
+    SpecError,
+    hash_in,
+    hash_of,
+    queue_of,
+)
+
+if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
+
+ANSWERS_S = 1.5
+"""Seconds in which members answer, and in which the heartbeats show who they are."""
+
+BODY_BYTES = 1000
+LIMIT = 10
+READ_MAX = 5000
+"""Messages of a queue that are read at the broker to find those of a key or an id."""
+
+READY = "ready"
+"""State of a message that no member holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message of a group where it is.
+
+    `member` holds it; None: it waits at the broker. `state`: ready (at the broker), waiting, running, retrying,
+    poisoned, refused or processed. `attempts` and `reason` are of its calls at this member. The body is `body` or
+    `body_base64`, perhaps not all of it; `body_bytes` is the size of all of it.
+    """
+
+    id: str
+    key: str | None
+    queue: int
+    member: str | None
+    member_index: int | None
+    state: str
+    attempts: int
+    reason: str
+    redelivered: bool
+    published_at_us: int | None
+    routing_key: str
+    content_type: str | None
+    body: str | None
+    body_base64: str | None
+    body_bytes: int
+
+    def age_s(self, now_us: int) -> float | None:
+        """Age since it was published; None without that time."""
+        return None if not self.published_at_us else max(0, now_us - self.published_at_us) / 1e6
+
+    def to_json(self, now_us: int) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in PeekedMessage.__slots__}
+        del fields["published_at_us"]
+        absent = ("body",) if self.body is None else ("body_base64",)
+        for name in absent:
+            del fields[name]
+        return {**fields, "age_s": self.age_s(now_us)}
+
+
+@dataclass(frozen=True, slots=True)
+class PeekResult:
+    """Messages of a group, by queue, and in each in order: those at members first. `held`: how many messages of the
+    selection members hold, shown or not. `unread`: of each queue, how many messages wait at the broker and could not be
+    looked at. `silent`: members that did not answer; versions before this request do not."""
+
+    group: str
+    messages: tuple[PeekedMessage, ...]
+    held: int
+    unread: Mapping[str, int | Unknown]
+    silent: tuple[str, ...]
+    is_rabbitmq: bool
+
+    def to_json(self) -> dict[str, Any]:
+        now_us = time.time_ns() // 1000
+        return {
+            "group": self.group,
+            "messages": [one.to_json(now_us) for one in self.messages],
+            "held": self.held,
+            "unread": {
+                name: str(count) if count is UNKNOWN else count for name, count in self.unread.items()
+            },
+            "silent": list(self.silent),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Selection of messages: all that is given must hold, and nothing given selects everything."""
+
+    queue: int | None = None
+    key: str | None = None
+    id: str | None = None
+
+    def __contains__(self, message: PeekedMessage) -> bool:
+        return (
+            (self.queue is None or message.queue == self.queue)
+            and (self.key is None or message.key == self.key)
+            and (self.id is None or message.id == self.id)
+        )
+
+
+async def peek_group(
+    admin: LiveAdmin, group: str, wanted: Wanted, *, limit: int = LIMIT, body_bytes: int = BODY_BYTES
+) -> PeekResult:
+    """The first `limit` messages that are wanted, without taking any: members answer with those that they hold, and the
+    embedded broker shows the next ones. RabbitMQ shows none: it refuses basic.get from a queue with a single active
+    consumer.
+
+    Raises GroupNotFound, RecordUnreadable, SpecError for a queue that the group does not have, and AdminError.
+    """
+    Names(group)
+    observed = await admin.observe(group)
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = _spec(group, observed)
+    if wanted.queue is not None and wanted.queue >= _count(spec):
+        raise SpecError(
+            "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
+        )
+    fields = {
+        "queue": wanted.queue,
+        "key": wanted.key,
+        "id": wanted.id,
+        "limit": limit,
+        "body_bytes": body_bytes,
+    }
+    answers, beats = await ask_members(admin.amqp, group, "peek", fields)
+    at_members = [_held(answer, one) for answer in answers for one in answer["messages"]]
+    at_broker, unread = await _at_broker(admin, observed, spec, wanted, limit=limit, body_bytes=body_bytes)
+    messages = sorted((*at_members, *at_broker), key=lambda one: (one.queue, one.member is None))
+    answered = {answer.get("incarnation") for answer in answers}
+    return PeekResult(
+        group,
+        tuple(messages[:limit]),
+        held=sum(int(answer["held"]) for answer in answers),
+        unread=unread,
+        silent=tuple(one.name for one in members_of(beats) if one.incarnation not in answered),
+        is_rabbitmq=observed.engine.is_rabbitmq,
+    )
+
+
+def _spec(group: str, observed: Snapshot) -> GroupSpec:
+    if observed.record is UNKNOWN or observed.record is None:
+        raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+    return spec_in(observed.record.text, group)
+
+
+async def ask_members(
+    amqp: AmqpAdmin, group: str, kind: str, fields: Mapping[str, Any], *, to: int | None = None
+) -> tuple[list[Mapping[str, Any]], list[Heartbeat]]:
+    """Answers of the members to a request, or of member `to` alone, and the heartbeats that came meanwhile."""
+    names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
+    answer_to = f"answer.{answer}"
+    answers: list[Mapping[str, Any]] = []
+    beats: list[Heartbeat] = []
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            message = _object(bytes(delivery.body))
+            if delivery.routing_key == answer_to:
+                answers.append(message)
+            elif message.get("type") == "beat":
+                beats.append(message)
+
+    request = {
+        "v": 1,
+        "type": kind,
+        "index": 0,
+        "name": "administrator",
+        "incarnation": "",
+        "answer": answer,
+        **fields,
+    }
+    queue = await amqp.own_queue()
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            tag = await channel.consume(queue, on_deliveries, no_ack=True)
+            for key in (answer_to, TO_ALL):
+                for error in (await amqp.bind_own(queue, [names.members], key=key)).values():
+                    raise error
+            await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
+            await asyncio.sleep(ANSWERS_S)
+            await channel.cancel(tag)
+    finally:
+        await amqp.delete_own(queue)
+    return answers, beats
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        message = json.loads(body)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+async def _at_broker(
+    admin: LiveAdmin, observed: Snapshot, spec: GroupSpec, wanted: Wanted, *, limit: int, body_bytes: int
+) -> tuple[list[PeekedMessage], dict[str, int | Unknown]]:
+    """Messages that the broker shows, and how many more each queue has."""
+    names = Names(spec.name)
+    messages: list[PeekedMessage] = []
+    unread: dict[str, int | Unknown] = {}
+    for name, status in observed.queues.items():
+        number = names.number_of(name)
+        if status is None or not names.is_served(name):
+            continue
+        if number is not None and not _may_have(number, spec, wanted):
+            continue
+        count = limit if wanted.key is None and wanted.id is None else READ_MAX
+        shown = () if observed.engine.is_rabbitmq else await admin.head_of(name, count, body_bytes)
+        messages += filter(wanted.__contains__, (_waiting(fields, spec) for fields in shown))
+        ready = UNKNOWN if status is UNKNOWN else status.ready
+        if ready is UNKNOWN:
+            unread[name] = UNKNOWN
+        elif ready > len(shown):
+            unread[name] = ready - len(shown)
+    return messages, unread
+
+
+def _may_have(number: int, spec: GroupSpec, wanted: Wanted) -> bool:
+    if wanted.queue is not None:
+        return number == wanted.queue
+    if wanted.key is not None:
+        return number == queue_of(hash_of(wanted.key, spec.hash_count, spec.hash_function), spec.queue_count)
+    return True
+
+
+def _count(spec: GroupSpec) -> int:
+    return 1 if spec.mode in UNCOUNTED_MODES else spec.queue_count
+
+
+def _held(answer: Mapping[str, Any], fields: Mapping[str, Any]) -> PeekedMessage:
+    known = {name: fields[name] for name in PeekedMessage.__slots__ if name in fields}
+    return PeekedMessage(member=str(answer["name"]), member_index=int(answer["index"]), **known)
+
+
+def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
+    properties = fields["properties"]
+    headers, routing_key = properties.get("headers", {}), str(fields["routing_key"])
+    hash_ = hash_in(routing_key)
+    publisher, seq = headers.get(HEADER_PUBLISHER), headers.get(HEADER_SEQ)
+    is_text = fields["payload_encoding"] == "string"
+    return PeekedMessage(
+        id=str(properties.get("message_id", "-"))
+        if None in (publisher, seq)
+        else f"{publisher}-{hash_}-{seq}",
+        key=headers.get(HEADER_KEY),
+        queue=0 if spec.mode in UNCOUNTED_MODES or hash_ is None else queue_of(hash_, spec.queue_count),
+        member=None,
+        member_index=None,
+        state=READY,
+        attempts=0,
+        reason="",
+        redelivered=bool(fields["redelivered"]),
+        published_at_us=headers.get(HEADER_TS),
+        routing_key=routing_key,
+        content_type=properties.get("content_type"),
+        body=fields["payload"] if is_text else None,
+        body_base64=None if is_text else fields["payload"],
+        body_bytes=int(fields["payload_bytes"]),
+    )
+
+
+def unread_lines(result: PeekResult) -> Iterator[str]:
+    """Lines about messages that could not be shown, with the reason."""
+    for queue, count in result.unread.items():
+        if count is UNKNOWN:
+            yield f"what waits in {queue} could not be read"
+        elif result.is_rabbitmq:
+            yield (
+                f"{count:,} messages wait in {queue}: RabbitMQ refuses to show messages of a queue with a single "
+                "active consumer; only those that a member holds are shown"
+            )
+        else:
+            yield f"{count:,} more messages wait in {queue}: the broker shows the first ones only"
+    for name in result.silent:
+        yield f"member {name} did not answer: it is busy, or of a version without peek"

@@ -1,0 +1,125 @@
+"""`lbg group peek`: messages at members and at the broker, shown and not taken."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from lbg_broker.admin import connect_admin
+from lbg_broker.admin.member_requests import READY, PeekResult
+from lbg_broker.group import Names, hash_of
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
+from support.command_line import Lbg, Where
+from support.waiting import until
+
+BODIES = [b"a0", b"\xff\x00", b"a2", b"a3", b"a4"]
+
+
+async def publish(broker: Where, group: str, bodies: list[bytes] = BODIES, key: str = "a") -> None:
+    async with GroupPublisher(broker.broker, group=group) as publisher:
+        for body in bodies:
+            await publisher.publish(key=key, body=body, topic="t")
+
+
+def queue_number(key: str) -> int:
+    return hash_of(key, 20) % 2
+
+
+async def peeked(broker: Where, group: str, **wanted: Any) -> PeekResult:
+    async with connect_admin(broker.broker, broker.management) as admin:
+        return await admin.peek_group(group, **wanted)
+
+
+def test_a_peek_takes_nothing_and_changes_neither_order_nor_redelivered_flags(
+    broker: Where, group: str
+) -> None:
+    seen: list[tuple[bytes, bool]] = []
+    release = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        seen.append((message.data, message.redelivered))
+        await release.wait()
+
+    async def run() -> PeekResult:
+        settings = MemberSettings(
+            broker=broker.broker, group=group, name="m", prefetch=2, rebalance_delay_s=0.2
+        )
+        async with Member(settings, handle) as member:
+            await publish(broker, group)
+            await until(lambda: len(seen) == 1)
+            found = await peeked(broker, group, limit=100)
+            assert (await peeked(broker, group, limit=100)) == found
+            release.set()
+            await until(lambda: member.state()["counts"]["acked"] == len(BODIES))
+        return found
+
+    found = asyncio.run(run())
+    assert seen == [(body, False) for body in BODIES]
+    held = [(one.state, one.member, one.body, one.body_base64, one.redelivered) for one in found.messages]
+    assert held[:2] == [("running", "m", "a0", None, False), ("waiting", "m", None, "/wA=", False)]
+    assert (found.held, found.silent) == (2, ())
+    name = Names(group).queue(queue_number("a"))
+    if found.is_rabbitmq:
+        assert (held[2:], found.unread) == ([], {name: 3})
+    else:
+        assert [one[:3] for one in held[2:]] == [(READY, None, body.decode()) for body in BODIES[2:]]
+        assert found.unread == {}
+
+
+def test_messages_are_found_by_queue_key_and_id(lbg: Lbg, broker: Where, group: str) -> None:
+    async def fail(message: Message) -> Verdict:
+        return retry("no such account")
+
+    other = next(key for key in map(str, range(100)) if queue_number(key) != queue_number("a"))
+
+    async def run() -> list[PeekResult]:
+        settings = MemberSettings(
+            broker=broker.broker, group=group, name="m", max_attempts=1, rebalance_delay_s=0.2
+        )
+        async with Member(settings, fail) as member:
+            await publish(broker, group)
+            await publish(broker, group, [b"other"], key=other)
+            await until(lambda: member.state()["counts"]["poisoned"] == 2)
+            found = await peeked(broker, group, key=other)
+            by_queue = await peeked(broker, group, queue=queue_number("a"), limit=2)
+            by_id = await peeked(broker, group, id=by_queue.messages[1].id)
+            return [found, by_queue, by_id]
+
+    by_key, by_queue, by_id = asyncio.run(run())
+    (one,) = by_key.messages
+    assert (one.key, one.state, one.reason, one.attempts) == (other, "poisoned", "no such account", 1)
+    assert [one.state for one in by_queue.messages] == ["poisoned", "waiting"]
+    assert by_queue.held == 5
+    assert by_id.messages == by_queue.messages[1:]
+
+
+def test_the_command_shows_what_waits_without_a_member_or_says_why_not(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    asyncio.run(publish(broker, group))
+    name = Names(group).queue(queue_number("a"))
+    said = lbg("group", "peek", group, "--limit", "2", "--body-bytes", "1", *broker.options)
+    assert said.status == 0, said.err
+    shown = json.loads(lbg("group", "peek", group, "--json", *broker.options).out)
+    if "RabbitMQ" in said.err:
+        assert said.out == ""
+        assert f"! 5 messages wait in {name}: RabbitMQ refuses to show messages" in said.err
+        assert (shown["messages"], shown["unread"]) == ([], {name: 5})
+    else:
+        first, body, second, binary = said.out.splitlines()
+        assert ("  ready  key a  queue " in first, body) == (True, "  body of 2 bytes: a … and 1 byte more")
+        assert ("  ready  key a  queue " in second, binary) == (
+            True,
+            "  body of 2 bytes: base64 /w== … and 1 byte more",
+        )
+        assert f"! 3 more messages wait in {name}" in said.err
+        assert [one["body_bytes"] for one in shown["messages"]] == [2] * 5
+        one = lbg("group", "peek", group, "--id", shown["messages"][3]["id"], *broker.options)
+        assert one.out.splitlines()[1:] == ["  body of 2 bytes: a3"]
+    missing = lbg("group", "peek", group, "--id", "p-1-1", *broker.options)
+    assert missing.status == 1
+    assert f"`lbg dead list {group}` has the dead letters" in missing.last_line
+    beyond = lbg("group", "peek", group, "--queue", "2", *broker.options)
+    assert (beyond.status, "must be below 2" in beyond.last_line) == (1, True)
