@@ -1,0 +1,272 @@
+"""Commands and code of README and docs: each is parsed as the program itself would, and names files that exist.
+
+Shell commands are read from code blocks and from code in sentences. Words in capitals and … stand for values. A command
+with … may be incomplete, and so may one in a sentence.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import click
+import pytest
+import yaml
+
+from lbgroup.cli import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+OPERATORS = {
+    "|",
+    "||",
+    "&&",
+    ";",
+    "&",
+    "(",
+    ")",
+    ">",
+    ">>",
+    "<",
+    "2>",
+    "{",
+    "}",
+    "do",
+    "done",
+    "then",
+    "if",
+    "until",
+    "!",
+}
+PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_-]*|.*(…|\$|<).*")
+SHELL = {"", "sh", "bash", "console", "shell"}
+
+
+@dataclass(frozen=True)
+class Block:
+    page: str
+    line: int
+    language: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Command:
+    """A simple command: its words, without variables set before it and redirections after it."""
+
+    place: str
+    words: tuple[str, ...]
+    is_whole: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.place} {shlex.join(self.words)}"
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """Fenced blocks, and indented ones, whose language is unknown."""
+    lines, number = page.read_text().splitlines(), 0
+    while number < len(lines):
+        line = lines[number]
+        begin = number
+        if fence := re.match(r"( *)(```+)(\w*)", line):
+            indent, ticks, language = fence.groups()
+            number += 1
+            while not lines[number].strip().startswith(ticks):
+                number += 1
+            text = "\n".join(one.removeprefix(indent) for one in lines[begin + 1 : number])
+            yield Block(page.name, begin + 2, language, text)
+        elif line.startswith("    ") and (begin == 0 or not lines[begin - 1].strip()):
+            while number < len(lines) and (lines[number].startswith("    ") or not lines[number].strip()):
+                number += 1
+            yield Block(page.name, begin + 1, "", "\n".join(one[4:] for one in lines[begin:number]))
+            continue
+        number += 1
+
+
+BLOCKS = [block for page in PAGES for block in blocks(page)]
+
+
+def commands(block: Block) -> Iterator[Command]:
+    number = block.line
+    for line in re.split(r"(?<!\\)\n", block.text):
+        place = f"{block.page}:{number}"
+        number += line.count("\n") + 1
+        text = line.replace("\\\n", " ").strip().removeprefix("$ ")
+        is_whole = not text.startswith("Example: ")  # it may go on in the next line
+        text = text.removeprefix("Example: ")
+        lexer = shlex.shlex(text, posix=True, punctuation_chars="|&;<>(){}")
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:  # an output, a body over several lines, or no shell at all
+            continue
+        simple: list[str] = []
+        for word in [*words, ";"]:
+            if word in OPERATORS or set(word) <= set("|&;<>(){}"):
+                while simple and re.fullmatch(r"[A-Z_]+=.*", simple[0]):
+                    del simple[0]
+                if simple:
+                    yield Command(place, tuple(simple), is_whole)
+                simple = []
+            else:
+                simple.append(word)
+
+
+def commands_in_sentences(page: Path) -> Iterator[Command]:
+    text = re.sub(
+        r"^ *```.*?^ *```$", lambda block: re.sub(r"[^\n]", "", block[0]), page.read_text(), flags=re.M | re.S
+    )
+    for span in re.finditer(r"(?<!`)`((?:lbg|make|helm|kubectl) [^`]*)`(?!`)", text):
+        place = f"{page.name}:{text.count(chr(10), 0, span.start()) + 1}"
+        for command in commands(Block(page.name, 0, "", span[1].replace("\n", " "))):
+            yield Command(place, command.words, is_whole=False)
+
+
+COMMANDS = [one for block in BLOCKS if block.language in SHELL for one in commands(block)]
+COMMANDS += [one for page in PAGES for one in commands_in_sentences(page)]
+
+
+def called(program: str) -> list[Command]:
+    """Uses of a program, also behind `kubectl exec … --`, `docker run IMAGE` and the like."""
+    found = []
+    for one in COMMANDS:
+        words = [Path(word).name if word.endswith(f"/bin/{program}") else word for word in one.words]
+        if program in words and (words[0] == program or words[words.index(program) - 1] == "--"):
+            found.append(Command(one.place, tuple(words[words.index(program) :]), one.is_whole))
+    return found
+
+
+def error_in(command: Command) -> str | None:
+    """Error of `lbg` on the command line of a document, None if it is right."""
+    group: click.Command = cli
+    words = list(command.words[1:])
+    while isinstance(group, click.Group) and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        if PLACEHOLDER.fullmatch(name):
+            return None
+        context = click.Context(group)
+        found = group.get_command(context, name)
+        if found is None:
+            return f"{group.name} has no command {name}"
+        group = found
+    is_whole = command.is_whole and not any("…" in word for word in words)
+    try:
+        values, arguments, _ = group.make_parser(click.Context(group)).parse_args(
+            [word for word in words if word != "…"]
+        )
+    except click.BadOptionUsage as error:
+        return error.format_message() if is_whole else None  # its value is missing
+    except click.UsageError as error:
+        return error.format_message()
+    if {"help", "version"} & values.keys():
+        return None
+    for option in group.params:
+        value = values.get(option.name)
+        is_given = value not in (None, (), [], click.core.UNSET)
+        if (
+            option.required
+            and is_whole
+            and not is_given
+            and option.value_from_envvar(click.Context(group)) is None
+        ):
+            return f"{option.name} is missing"
+        is_choice = isinstance(option.type, click.Choice) and is_given and isinstance(value, str)
+        if is_choice and not PLACEHOLDER.fullmatch(value) and value not in option.type.choices:
+            return f"{value} is not one of {', '.join(option.type.choices)}"
+    return f"does not take {arguments}" if arguments else None
+
+
+@pytest.mark.parametrize("command", called("lbg"), ids=str)
+def test_lbg_accepts_the_command(command: Command) -> None:
+    assert error_in(command) is None
+
+
+def test_commands_are_found_on_most_pages_and_a_wrong_one_is_seen() -> None:
+    assert len(called("lbg")) > 60
+    assert len({one.place.partition(":")[0] for one in called("lbg")}) > 10
+    for wrong in (
+        "lbg group created orders",
+        "lbg publish --gruop orders x",
+        "lbg group show",
+        "lbg consume --order no --group a",
+    ):
+        assert error_in(Command("here:1", tuple(wrong.split()))) is not None
+
+
+@pytest.mark.parametrize("command", called("make"), ids=str)
+def test_make_has_the_target(command: Command) -> None:
+    targets = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    named = {word for word in command.words[1:] if "=" not in word and not word.startswith("-")}
+    assert named <= targets
+
+
+@pytest.mark.parametrize(
+    "module",
+    sorted(
+        {
+            match
+            for page in PAGES
+            for match in re.findall(r"python -m (bench(?:\.[a-z_]+)*)\b", page.read_text())
+        }
+    ),
+)
+def test_the_benchmark_exists(module: str) -> None:
+    path = ROOT / module.replace(".", "/")
+    assert path.with_suffix(".py").exists() or (path / "__main__.py").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [*called("kubectl"), *called("helm"), *called("sh"), *called("node"), *called("python")],
+    ids=str,
+)
+def test_files_of_the_repository_that_a_command_names_exist(command: Command) -> None:
+    for word in command.words:
+        path = word.partition("=")[2] if word.startswith("--") else word
+        if re.match(r"(examples|charts|crds|docs|docker)/[\w./-]+$", path):
+            assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("command", called("helm"), ids=str)
+def test_values_that_helm_sets_are_those_of_the_chart(command: Command) -> None:
+    values = yaml.safe_load((ROOT / "charts" / "lbg" / "values.yaml").read_text())
+    words = list(command.words)
+    for flag, setting in pairwise(words):
+        if flag not in {"--set", "--set-string"}:
+            continue
+        value = values
+        for name in re.sub(r"\[\d+\]", "", setting.partition("=")[0]).split("."):
+            if value == {}:
+                break  # free-form
+            assert name in value, setting
+            value = value[name]
+
+
+@pytest.mark.parametrize(
+    "block", [one for one in BLOCKS if one.language == "python"], ids=lambda one: f"{one.page}:{one.line}"
+)
+def test_python_compiles_and_what_it_imports_of_lbg_exists(block: Block) -> None:
+    tree = compile(block.text, block.page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lbg"):
+            module = importlib.import_module(node.module or "")
+            for alias in node.names:
+                assert hasattr(module, alias.name), alias.name
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    "block",
+    [one for one in BLOCKS if one.language in {"sh", "bash"}],
+    ids=lambda one: f"{one.page}:{one.line}",
+)
+def test_bash_can_parse_the_block(block: Block) -> None:
+    done = subprocess.run(["bash", "-n"], input=block.text, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
