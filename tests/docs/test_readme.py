@@ -111,8 +111,9 @@ def test_the_quick_start_runs_as_it_stands_in_one_terminal_and_ends_with_nothing
 
 
 def handled(screen: str) -> list[Any]:
-    """Messages that the script or the server printed, in their order."""
-    return [json.loads(line) for line in re.findall(r"^\w+ (\{.*\})$", screen, re.MULTILINE)]
+    """Messages that the script or the server printed, in their order. What curl prints has no end of a line, and the
+    server's next line may follow it."""
+    return [json.loads(line) for line in re.findall(r"(?:^|\})\w+ (\{[^{}]*\})$", screen, re.MULTILINE)]
 
 
 def running(process: subprocess.Popen[str], screen: Path) -> None:
