@@ -437,10 +437,15 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
         more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
         is_one = one.poisoned == 1
+        skip = ""  # members of versions before the command report no id
+        if one.poisoned_ids:
+            which = "it" if is_one else "the oldest"
+            skip = f"; skip {which} with: lbg group skip {names.group} {one.poisoned_ids[0]}"
         message, fails, blocks = ("message", "fails", "blocks") if is_one else ("messages", "fail", "block")
         yield (
             f"{queue} has {one.poisoned} poisoned {message} at {member.name}, which {fails} repeatedly and "
             f"{blocks} later messages of {'its key' if is_one else 'their keys'}; keys: {keys}{more}"
+            f"{skip}"
         )
 
 

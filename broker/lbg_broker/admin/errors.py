@@ -4,6 +4,7 @@
     ├── GroupNotFound        no such group on this broker
     │   └── GroupUnfinished  it is being made, or its create was interrupted
     ├── SessionNotFound      the group has no session of this name
+    ├── MessageNotSkipped    a message that was to be skipped is not poisoned, or not at a member, or may not be skipped
     ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
     ├── Taken                a name the group needs belongs to something else
@@ -107,6 +108,16 @@ class SessionNotFound(ProvisioningError):
         super().__init__(f"group {group!r} has no session {session!r}; its sessions: {named}{more}")
         self.group = group
         self.session = session
+
+
+class MessageNotSkipped(ProvisioningError):
+    """`is_certain`: the message is no dead letter by this request. Else it may become one, and be in its place too."""
+
+    def __init__(self, group: str, id: str, why: str, *, is_certain: bool = True) -> None:
+        super().__init__(f"message {id} of group {group!r} was not skipped: {why}")
+        self.group = group
+        self.id = id
+        self.is_certain = is_certain
 
 
 class RecordUnavailable(ProvisioningError):

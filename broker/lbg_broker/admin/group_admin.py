@@ -12,7 +12,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import Created
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
-from lbg_broker.admin.member_requests import PeekResult
+from lbg_broker.admin.member_requests import PeekedMessage, PeekResult
 from lbg_broker.client import BrokerAddress, split_urls
 from lbg_broker.group import GroupSpec
 
@@ -113,6 +113,18 @@ class GroupAdmin:
         """
         wanted = member_requests.Wanted(queue, key, id)
         return await member_requests.peek_group(self._admin, name, wanted, limit=limit, body_bytes=body_bytes)
+
+    async def skip_message(
+        self, name: str, id: str, *, within_s: float = member_requests.SKIPPED_S
+    ) -> PeekedMessage:
+        """Make the poisoned message of this id a dead letter, at the member that holds it; its key goes on.
+
+        Returns it as it was. A message that is being called is skipped when this call has failed.
+
+        Raises MessageNotSkipped (also when the member does not confirm it within `within_s`), GroupNotFound and
+        AdminError.
+        """
+        return await member_requests.skip_message(self._admin, name, id, within_s=within_s)
 
     async def list_groups(self) -> list[Description]:
         """Every group of the virtual host, without its members. Raises AdminError, and Unsupported without a

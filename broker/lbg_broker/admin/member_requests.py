@@ -1,4 +1,4 @@
-"""Requests of administrators to the members of a group: to show the messages that they hold.
+"""Requests of administrators to the members of a group: to show messages that they hold, and to skip a poisoned one.
 
 A request goes to the members' exchange, as what members send each other. The answers have a routing key of their own,
 which only the queue of this request is bound to. Who may write to that exchange and read from it may request: the
@@ -11,12 +11,13 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.errors import GroupNotFound, RecordUnavailable
+from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import members_of
@@ -48,6 +49,13 @@ BODY_BYTES = 1000
 LIMIT = 10
 READ_MAX = 5000
 """Messages of a queue that are read at the broker to find those of a key or an id."""
+
+SKIPPED_S = 35.0
+"""Longer than a call with the default timeout: a message that is being called is skipped when the call has ended."""
+
+POISONED, REFUSED = "poisoned", "refused"
+RUNNING, DEAD_LETTER = "running", "dead-letter"
+"""Outcomes of a request to skip a message."""
 
 READY = "ready"
 """State of a message that no member holds."""
@@ -173,6 +181,66 @@ async def peek_group(
     )
 
 
+async def skip_message(
+    admin: LiveAdmin, group: str, id: str, *, within_s: float = SKIPPED_S
+) -> PeekedMessage:
+    """Makes a poisoned message a dead letter, at the member that holds it; returns it as it was. Its key goes on.
+
+    The member publishes the dead letter, waits for its confirm and acknowledges the message then, so that it is in its
+    place or a dead letter, or, if the member dies in between, both, and never neither.
+
+    Raises MessageNotSkipped, and what `peek_group` raises.
+    """
+    found = await peek_group(admin, group, Wanted(id=id), limit=2)
+    held = [one for one in found.messages if one.member_index is not None]
+    if not held:
+        silent = f"; no answer from {', '.join(found.silent)}" if found.silent else ""
+        raise MessageNotSkipped(
+            group, id, f"no member holds it{silent}; `lbg dead list {group}` has the dead letters"
+        )
+    message = held[0]
+    if len(held) > 1:
+        raise MessageNotSkipped(
+            group, id, f"{held[0].member} and {held[1].member} hold one of this id: try again"
+        )
+    if message.state == REFUSED:
+        raise MessageNotSkipped(
+            group, id, f"{message.member} has refused it, and waits for the broker to confirm that"
+        )
+    if message.state != POISONED:
+        raise MessageNotSkipped(
+            group,
+            id,
+            f"it is {message.state} at {message.member} after {message.attempts} attempts, and not poisoned: a message "
+            "is skipped only when its attempts are used up",
+        )
+    answers, _ = await ask_members(
+        admin.amqp,
+        group,
+        "skip",
+        {"id": id},
+        to=message.member_index,
+        within_s=within_s,
+        is_last=lambda answer: answer.get("outcome") != RUNNING,
+    )
+    outcome = str(answers[-1].get("outcome")) if answers else "unknown"
+    if outcome == DEAD_LETTER:
+        return message
+    why = _NOT_SKIPPED.get(
+        outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
+    )
+    is_certain = outcome in _NOT_SKIPPED and outcome != RUNNING
+    raise MessageNotSkipped(group, id, f"{why} (at {message.member})", is_certain=is_certain)
+
+
+_NOT_SKIPPED = {
+    RUNNING: "it is being called, and becomes a dead letter if this call fails",
+    "processed": "the call that ran has just processed it",
+    "not-poisoned": "it is not poisoned any more",
+    "not-held": "its member does not hold it any more",
+}
+
+
 def _spec(group: str, observed: Snapshot) -> GroupSpec:
     if observed.record is UNKNOWN or observed.record is None:
         raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
@@ -180,19 +248,30 @@ def _spec(group: str, observed: Snapshot) -> GroupSpec:
 
 
 async def ask_members(
-    amqp: AmqpAdmin, group: str, kind: str, fields: Mapping[str, Any], *, to: int | None = None
+    amqp: AmqpAdmin,
+    group: str,
+    kind: str,
+    fields: Mapping[str, Any],
+    *,
+    to: int | None = None,
+    within_s: float = ANSWERS_S,
+    is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
 ) -> tuple[list[Mapping[str, Any]], list[Heartbeat]]:
-    """Answers of the members to a request, or of member `to` alone, and the heartbeats that came meanwhile."""
+    """Answers of the members to a request, or of member `to` alone, and the heartbeats that came meanwhile: all that
+    come within `within_s`, or those up to an answer that `is_last`."""
     names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
     answer_to = f"answer.{answer}"
     answers: list[Mapping[str, Any]] = []
     beats: list[Heartbeat] = []
+    ended = asyncio.Event()
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             message = _object(bytes(delivery.body))
             if delivery.routing_key == answer_to:
                 answers.append(message)
+                if is_last(message):
+                    ended.set()
             elif message.get("type") == "beat":
                 beats.append(message)
 
@@ -213,7 +292,9 @@ async def ask_members(
                 for error in (await amqp.bind_own(queue, [names.members], key=key)).values():
                     raise error
             await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
-            await asyncio.sleep(ANSWERS_S)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await ended.wait()
             await channel.cancel(tag)
     finally:
         await amqp.delete_own(queue)

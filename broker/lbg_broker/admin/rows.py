@@ -28,6 +28,7 @@ class MemberQueue:
     progress: str = "Idle"
     poisoned: int = 0
     poisoned_keys: tuple[str, ...] = ()
+    poisoned_ids: tuple[str, ...] = ()
     put_off: int = 0
     next_drain_s: float = 0.0
 
@@ -110,6 +111,7 @@ def _member(beat: Heartbeat) -> MemberRow:
                 progress=str(one.get("progress", "Idle")),
                 poisoned=int(one.get("poisoned", 0)),
                 poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
+                poisoned_ids=tuple(map(str, one.get("poisoned_ids", ()))),
                 put_off=int(one.get("put_off", 0)),
                 next_drain_s=float(one.get("next_drain_s", 0.0)),
             )

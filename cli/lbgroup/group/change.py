@@ -1,4 +1,4 @@
-"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close` and `delete`."""
+"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close`, `skip` and `delete`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg_broker.peers import printable
 from lbgroup.group.create import (
     password_from,
     password_in,
@@ -295,3 +296,24 @@ def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: b
         with_management=with_management,
     )
     click.echo(f"group {name} deleted ({len(actions)} objects)")
+
+
+@click.command(epilog="Example: lbg group skip orders p-4711-12-0")
+@click.argument("name")
+@click.argument("id", metavar="ID")
+@broker_options(login=True, management=True)
+def skip(name: str, id: str, address: BrokerAddress) -> None:
+    """Make the poisoned message ID of group NAME a dead letter, so that its key goes on.
+
+    A message is poisoned when it has failed as often as its member's setting allows; `lbg group show` names it. The
+    member that holds it does this: it waits until the broker has the dead letter before it acknowledges the message.
+    A message that is being called now is skipped when this call has failed.
+    """
+    from lbg_broker.admin.member_requests import skip_message
+
+    skipped = with_admin(address, lambda admin: skip_message(admin, name, id))
+    key = "it had no key" if skipped.key is None else f"key {printable(skipped.key)} goes on"
+    click.echo(
+        f"message {printable(id)} is a dead letter after {skipped.attempts} attempts at {skipped.member}, and {key}; "
+        f"lbg dead replay {name} --id {printable(id)} publishes it again"
+    )

@@ -177,7 +177,8 @@ class Reason(enum.Enum):
     POISONED = (
         Type.DEGRADED,
         State.TRUE,
-        "A message fails repeatedly and its key waits: repair the application, or set whenExhausted to DeadLetter.",
+        "A message fails repeatedly and its key waits: repair the application, skip the message with lbg group skip, "
+        "or set whenExhausted to DeadLetter.",
     )
     STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and delivers none to its member.")
     HANDOFFS_PUT_OFF = (

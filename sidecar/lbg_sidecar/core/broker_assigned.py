@@ -29,7 +29,7 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition, encode_content
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.roster import Timings
-from lbg_sidecar.core.status_report import common_description, poisoned_keys, progress_of
+from lbg_sidecar.core.status_report import common_description, poisoned_ids, poisoned_keys, progress_of
 from lbg_sidecar.errors import SessionRefused
 
 
@@ -49,6 +49,7 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         progress=progress_of(binding),
         poisoned=len(attachment.poisoned) if attachment is not None else 0,
         poisoned_keys=poisoned_keys(binding),
+        poisoned_ids=poisoned_ids(binding),
     )
     return BeatContent((state,), Rebalance.READY, asdict(machine.dispatcher.counts))
 

@@ -122,11 +122,16 @@ class InFlight:
             return attachment.queue
         return identity[1] % attachment.partitions
 
-    def id_in(self, group: str) -> str:
+    @property
+    def id(self) -> str:
         """The same for every delivery of the same message, if a publisher of ours stamped it; else of this delivery."""
         if self.identity is None:
-            return f"{group}-q{self.queue}-{self.attachment.epoch}-{self.tag}"
+            return f"q{self.queue}-{self.attachment.epoch}-{self.tag}"
         return "-".join(map(str, self.identity))
+
+    def id_in(self, group: str) -> str:
+        """Its id for applications: without a stamp the group's name is a part of it."""
+        return self.id if self.identity is not None else f"{group}-{self.id}"
 
     @property
     def is_over(self) -> bool:
@@ -165,6 +170,7 @@ class Attachment:
         "running",
         "session",
         "shelved",
+        "skipped",
         "unacked_listed",
         "unconfirmed",
     )
@@ -188,6 +194,9 @@ class Attachment:
         self.poisoned: dict[
             InFlight, float
         ] = {}  # since when their attempts are used up, and they are retried
+        self.skipped: dict[
+            InFlight, None
+        ] = {}  # poisoned, at work, and to be refused unless this call succeeds
         self.unconfirmed: dict[
             InFlight, None
         ] = {}  # acked by the app and republished, waiting for that confirm

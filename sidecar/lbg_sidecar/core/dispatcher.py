@@ -239,6 +239,10 @@ class Dispatcher:
             return NextCall.NOTHING
         if kind is Kind.DROP:
             return self._refused(in_flight, verdict.reason)
+        if in_flight in in_flight.attachment.skipped:
+            in_flight.reason = in_flight.abort_reason or verdict.reason or in_flight.reason
+            in_flight.abort_reason = None
+            return self._refused(in_flight, _skip_reason(in_flight))
         reason, after_s = verdict.reason, verdict.after_s
         if kind is Kind.INTERRUPTED:
             if in_flight.abort_reason is None:  # it fell with another's abort: not this message's failure
@@ -286,6 +290,7 @@ class Dispatcher:
             if in_flight.outcome is None:
                 in_flight.outcome = Outcome.RELEASED
             attachment.poisoned.pop(in_flight, None)
+            attachment.skipped.pop(in_flight, None)
 
     def recall(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[InFlight], list[InFlight]]:
         """Recalls deliveries for the broker. Returns those that had not begun, which are forgotten here, and those at
@@ -368,6 +373,15 @@ class Dispatcher:
         self.lanes.park(in_flight)
         return NextCall.DEAD_LETTER
 
+    def skip(self, in_flight: InFlight) -> NextCall:
+        """Refuses a poisoned message: now, or at the end of the call that runs, unless that succeeds."""
+        if in_flight in self.running:
+            in_flight.attachment.skipped[in_flight] = None
+            return NextCall.NOTHING
+        in_flight.reason = _skip_reason(in_flight)
+        self.lanes.park_waiting(in_flight)
+        return NextCall.DEAD_LETTER
+
     def confirmed(self, in_flight: InFlight, action: NextCall) -> None:
         """The broker has the dead letter, or the republished message: now it may be acked here."""
         attachment = in_flight.attachment
@@ -393,6 +407,7 @@ class Dispatcher:
         attachment = in_flight.attachment
         if attachment.poisoned:
             attachment.poisoned.pop(in_flight, None)
+            attachment.skipped.pop(in_flight, None)
         ack_window = attachment.ack_window
         ack_window.done(in_flight)
         if self.session is not None and ack_window.prefix:
@@ -402,6 +417,7 @@ class Dispatcher:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
         running = self.lanes.close(attachment)
         attachment.poisoned.clear()
+        attachment.skipped.clear()
         for in_flight in attachment.unconfirmed:
             if in_flight.identity is not None:
                 del self._awaiting[in_flight.identity]
@@ -441,6 +457,10 @@ class Dispatcher:
         if len(self._durations) < 64:
             return None
         return sorted(self._durations)[len(self._durations) * 99 // 100]
+
+
+def _skip_reason(in_flight: InFlight) -> str:
+    return f"skipped by an administrator after {in_flight.attempts} attempts: {in_flight.reason or 'no reason given'}"
 
 
 def _of_tags(attachment: Attachment, tags: Collection[int]) -> list[InFlight]:

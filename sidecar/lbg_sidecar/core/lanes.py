@@ -93,6 +93,17 @@ class Lanes:
         if not in_flight.attachment.closed:
             in_flight.attachment.parked[in_flight] = None
 
+    def park_waiting(self, in_flight: InFlight) -> None:
+        """Parks a message of an open attachment that does not run: the head of its lane, before its next call."""
+        attachment = in_flight.attachment
+        self._delayed = [entry for entry in self._delayed if entry[2] is not in_flight]
+        heapq.heapify(self._delayed)
+        shelves = (attachment.ready, attachment.shelved, *self._lingering.values())
+        for shelf in shelves:
+            if in_flight in shelf:
+                shelf.remove(in_flight)
+        attachment.parked[in_flight] = None
+
     def unpark(self, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
             del in_flight.attachment.parked[in_flight]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
 from lbg_sidecar.core.acks import AckScheduler
@@ -43,7 +43,15 @@ from lbg_sidecar.core.effects import (
     TimedOut,
     Withdraw,
 )
-from lbg_sidecar.core.protocol import BeatContent, Message, Peek
+from lbg_sidecar.core.protocol import (
+    ANSWER_PREFIX,
+    BeatContent,
+    Message,
+    Request,
+    Skip,
+    SkipOutcome,
+    Skipped,
+)
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.message import Kind, Verdict
@@ -233,6 +241,9 @@ class MemberCore(ABC):
             interval_s=balancing.ack_interval_s, effects=self.effects, frames_are_lost=native is None
         )
         self._presence = Presence()
+        self._skips: list[
+            tuple[InFlight, str]
+        ] = []  # messages that are to be dead letters, and whom to answer
         self._lost = 0  # what was at work when the connection went, while there is none
         self._forced_before: int | None = None  # the count when the leave began
         if former is not None:
@@ -291,21 +302,60 @@ class MemberCore(ABC):
         self._post(self.roster.returned(message, to, now))
         self._after(now)
 
-    def requested(self, request: Peek, group: str) -> None:
+    def requested(self, request: Request, group: str) -> None:
         """A request of an administrator."""
+        if isinstance(request, Skip):
+            self._skip(request, group)
+            return
         held = [
             in_flight
-            for binding in self.bindings.all
-            if binding.attachment is not None and not binding.attachment.closed
-            for in_flight in binding.attachment.ack_window.all_unacked()
-            if in_flight.outcome is None and not in_flight.is_over and not in_flight.ends_session
+            for in_flight in self._held()
             if request.queue is None or in_flight.queue == request.queue
             if request.key is None or in_flight.key == request.key
-            if request.id is None or in_flight.id_in(group) == request.id
+            if request.id is None or request.id in (in_flight.id, in_flight.id_in(group))
         ]
         limit = min(request.limit, SHOWN_MAX)
         shown = tuple((in_flight, held_state(in_flight)) for in_flight in held[:limit])
         self.effects.append(Show(request, len(held), shown))
+
+    def _skip(self, request: Skip, group: str) -> None:
+        self._skips = [one for one in self._skips if not one[0].is_over]
+        found = (one for one in self._held() if request.id in (one.id, one.id_in(group)))
+        in_flight = next(found, None)
+        if in_flight is None:
+            self._answer(request.answer, SkipOutcome.NOT_HELD)
+            return
+        attachment = in_flight.attachment
+        if in_flight not in attachment.poisoned:
+            self._answer(request.answer, SkipOutcome.NOT_POISONED)
+            return
+        self._skips.append((in_flight, request.answer))
+        if in_flight in attachment.parked:
+            return  # another request was first
+        if self.dispatcher.skip(in_flight) is NextCall.DEAD_LETTER:
+            self.effects.append(DeadLetter(in_flight))
+            self._report_call(Failure.REFUSED, in_flight)
+        else:
+            self._answer(request.answer, SkipOutcome.RUNNING)
+
+    def _answer_skips(self, in_flight: InFlight, outcome: SkipOutcome) -> None:
+        for skipped, answer in self._skips:
+            if skipped is in_flight:
+                self._answer(answer, outcome)
+        self._skips = [one for one in self._skips if one[0] is not in_flight]
+
+    def _answer(self, answer: str, outcome: SkipOutcome) -> None:
+        if (me := self.roster.me) is not None:
+            self.effects.append(Post(Skipped(me, outcome), to=f"{ANSWER_PREFIX}{answer}"))
+
+    def _held(self) -> Iterator[InFlight]:
+        """Messages that this member holds, and has not settled, of each queue in the order of delivery."""
+        for binding in self.bindings.all:
+            attachment = binding.attachment
+            if attachment is not None and not attachment.closed:
+                for in_flight in attachment.ack_window.all_unacked():
+                    if in_flight.outcome is None and not in_flight.is_over and not in_flight.ends_session:
+                        yield in_flight
 
     # Queues
 
@@ -389,6 +439,8 @@ class MemberCore(ABC):
         attachment = in_flight.attachment
         failure = None if verdict.kind is Kind.ACK else _failure(in_flight, verdict)
         action = self.dispatcher.end(in_flight, verdict, now)
+        if self._skips and verdict.kind is Kind.ACK:
+            self._answer_skips(in_flight, SkipOutcome.PROCESSED)
         if in_flight.is_over:
             self.effects.append(Done((in_flight,), settled=False))
         elif action is NextCall.GIVE_BACK:
@@ -419,6 +471,8 @@ class MemberCore(ABC):
         if attachment.closed:
             return
         self.dispatcher.confirmed(in_flight, action)
+        if self._skips and action is NextCall.DEAD_LETTER:
+            self._answer_skips(in_flight, SkipOutcome.DEAD_LETTER)
         if in_flight.is_recalled and not in_flight.is_reassigned:
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         else:

@@ -66,6 +66,7 @@ class QueueState:
     progress: Progress = Progress.IDLE
     poisoned: int = 0  # messages whose attempts are used up, and which are retried
     poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
+    poisoned_ids: tuple[str, ...] = ()  # of the oldest of them
     put_off: int = 0  # handoffs in a row that its calls did not end in time for
     next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
 
@@ -234,6 +235,34 @@ class Peeked:
     messages: tuple[HeldMessage, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """To one member, from an administrator: the poisoned message of this id is to become a dead letter."""
+
+    sender: Identity
+    answer: str
+    id: str
+
+
+class SkipOutcome(enum.StrEnum):
+    """The broker has the dead letter; the message is called now, and becomes a dead letter unless this call succeeds;
+    that call succeeded; the message is not poisoned; this member does not hold it."""
+
+    DEAD_LETTER = "dead-letter"
+    RUNNING = "running"
+    PROCESSED = "processed"
+    NOT_POISONED = "not-poisoned"
+    NOT_HELD = "not-held"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """To an administrator: the outcome of a skip. `RUNNING` is followed by another one."""
+
+    sender: Identity
+    outcome: SkipOutcome
+
+
 Message = (
     Hello
     | Welcome
@@ -248,7 +277,12 @@ Message = (
     | Knowledge
     | Peek
     | Peeked
+    | Skip
+    | Skipped
 )
+
+Request = Peek | Skip
+"""Of administrators."""
 
 ANSWER_PREFIX = "answer."
 """Of the routing keys of answers to administrators: no member receives them."""
@@ -293,6 +327,10 @@ def encode(message: Message) -> bytes:
         case Peek():
             fields |= {"answer": message.answer, "queue": message.queue, "key": message.key}
             fields |= {"id": message.id, "limit": message.limit, "body_bytes": message.body_bytes}
+        case Skip(answer=answer, id=id_):
+            fields |= {"answer": answer, "id": id_}
+        case Skipped(outcome=outcome):
+            fields["outcome"] = outcome.value
         case Peeked(held=held, messages=messages):
             fields |= {"held": held, "messages": [asdict(one) for one in messages]}
         case _:
@@ -352,6 +390,10 @@ def _decode(fields: dict[str, Any]) -> Message | None:
                 limit=_number(fields["limit"]),
                 body_bytes=_number(fields["body_bytes"]),
             )
+        case "skip":
+            return Skip(sender, _answer(fields), str(fields["id"]))
+        case "skipped":
+            return Skipped(sender, SkipOutcome(fields["outcome"]))
         case "peeked":
             messages = tuple(map(_decode_held, fields["messages"]))
             return Peeked(sender, _number(fields["held"]), messages)
@@ -425,6 +467,7 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
                 "progress": state.progress.value,
                 "poisoned": state.poisoned,
                 "poisoned_keys": list(state.poisoned_keys),
+                **({"poisoned_ids": list(state.poisoned_ids)} if state.poisoned_ids else {}),
                 "put_off": state.put_off,
                 **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
             }
@@ -448,6 +491,7 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
             progress=Progress(state["progress"]),
             poisoned=_number(state.get("poisoned", 0)),
             poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
+            poisoned_ids=tuple(map(str, state.get("poisoned_ids", ()))),
             put_off=_number(state.get("put_off", 0)),
             next_drain_s=float(state.get("next_drain_s", 0.0)),
         )

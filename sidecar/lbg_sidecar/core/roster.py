@@ -28,6 +28,8 @@ from lbg_sidecar.core.protocol import (
     QueueState,
     Reattached,
     Repartition,
+    Skip,
+    Skipped,
     Welcome,
 )
 
@@ -168,7 +170,7 @@ class Roster:
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None or isinstance(message, Repartition | Peek | Peeked):
+        if me is None or isinstance(message, Repartition | Peek | Peeked | Skip | Skipped):
             return []
         if isinstance(message, Gone):
             return self._gone_received(me, message, now)

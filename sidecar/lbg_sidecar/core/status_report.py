@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 KEYS_REPORTED_MAX = 3
 KEY_MAX_CHARS = 64
+ID_MAX_CHARS = 200
 """A heartbeat goes to every member every second, so it has only some of the poisoned keys."""
 
 
@@ -39,6 +40,7 @@ def beat_content(machine: ExclusiveMember) -> BeatContent:
                 progress=Progress.STALLED if is_stalled else progress_of(binding),
                 poisoned=len(attachment.poisoned) if attachment is not None else 0,
                 poisoned_keys=poisoned_keys(binding),
+                poisoned_ids=poisoned_ids(binding),
                 put_off=binding.put_off,
                 next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
             )
@@ -72,6 +74,13 @@ def poisoned_keys(binding: Binding) -> tuple[str, ...]:
     poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
     keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in poisoned if one.key is not None)
     return tuple(itertools.islice(keys, KEYS_REPORTED_MAX))
+
+
+def poisoned_ids(binding: Binding) -> tuple[str, ...]:
+    """By which an administrator can skip them; one that is too long for a heartbeat is left out."""
+    poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
+    ids = (one.id for one in itertools.islice(poisoned, KEYS_REPORTED_MAX))
+    return tuple(one for one in ids if len(one) <= ID_MAX_CHARS)
 
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import Peek, decode
+from lbg_sidecar.core.protocol import Request, decode
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
@@ -216,7 +216,7 @@ class Driver:
             return
         if message is None or self.link is None:
             return
-        if isinstance(message, Peek):
+        if isinstance(message, Request):
             self.machine.requested(message, self._group)
         else:
             self.machine.message(message, self._loop.time())

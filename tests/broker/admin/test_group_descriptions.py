@@ -96,6 +96,22 @@ async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
     )
 
 
+async def test_the_problem_of_a_poisoned_message_names_the_command_that_skips_it() -> None:
+    admin = await made()
+    blocked = {**BEAT["queues"][1], "poisoned": 1, "poisoned_keys": ["k"], "poisoned_ids": ["p-3-0"]}
+    admin.queues["lbg.orders.q.1"] = replace(admin.queues["lbg.orders.q.1"], consumers=1)
+    for queue, ending in (
+        (blocked, "its key; keys: 'k'; skip it with: lbg group skip orders p-3-0"),
+        (
+            {**blocked, "poisoned": 2, "poisoned_ids": ["p-3-0", "p-3-9"]},
+            "skip the oldest with: lbg group skip orders p-3-0",
+        ),
+    ):
+        admin.beats = [{**BEAT, "queues": [queue]}]
+        (problem,) = (await show_group(admin, "orders")).problems
+        assert problem.endswith(ending)
+
+
 async def test_a_full_queue_is_a_problem_that_says_what_it_does() -> None:
     admin = await made()
     for number, size in enumerate((8_900_000, 9_900_000)):

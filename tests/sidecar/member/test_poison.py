@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from lbg_broker.client.backoff import Backoff
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, Rules, WhenExhausted
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
+from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, NextCall, Rules, WhenExhausted
 from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned, Show
-from lbg_sidecar.core.protocol import HeldState, Identity, Peek, Progress
+from lbg_sidecar.core.protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.status_report import beat_content, description
-from lbg_sidecar.message import retry
+from lbg_sidecar.message import ACK, retry
 from support.member.world import Item, SimMember, World
 
 PREFETCH = 8
@@ -191,3 +191,137 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
     assert shown(queue=1) == []
     assert shown(key="good") == []
     fine(world)
+
+
+def skip(member: SimMember, id: str) -> None:
+    member.machine.requested(Skip(Identity(0, "", ""), "a", id), "g")
+    member.run()
+
+
+def outcomes(world: World) -> list[SkipOutcome]:
+    return [answer.outcome for answer in world.broker.answers if isinstance(answer, Skipped)]
+
+
+def test_a_skipped_message_is_a_dead_letter_once_confirmed_and_its_key_goes_on() -> None:
+    world, member = alone()
+    (item, behind) = publish(world, "bad", "bad")
+    world.run(2)
+    (id_,) = beat_content(member.machine).queues[0].poisoned_ids
+    assert id_ == "-".join(map(str, item.identity))
+    skip(member, id_)
+    assert outcomes(world) == [], "the answer waits for the confirm"
+    world.run(1)
+    assert outcomes(world) == [SkipOutcome.DEAD_LETTER]
+    assert (world.dead[item.identity], world.dead[behind.identity]) == (1, 0)
+    assert beat_content(member.machine).queues[0].poisoned == 1, "the next one of the key had its attempts"
+    skip(member, "-".join(map(str, behind.identity)))
+    world.run(1)
+    assert world.dead[behind.identity] == 1
+    assert (member.machine.dispatcher.counts.dead_lettered, world.unfinished()) == (2, [])
+    fine(world)
+
+
+def test_a_message_that_is_not_poisoned_or_not_here_is_not_skipped() -> None:
+    world, member = alone()
+    (_, behind) = publish(world, "bad", "bad")
+    world.run(2)
+    skip(member, "-".join(map(str, behind.identity)))
+    skip(member, "p-9-9")
+    world.run(1)
+    assert outcomes(world) == [SkipOutcome.NOT_POISONED, SkipOutcome.NOT_HELD]
+    assert not any(world.dead.values())
+    fine(world)
+
+
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_poisoned_message_that_is_called_is_skipped_unless_the_call_succeeds(succeeds: bool) -> None:
+    dispatcher = Dispatcher(BLOCK, Processed(queue_count=1), lambda: 0.5)
+    attachment = Attachment(0, 1, prefetch=PREFETCH)
+    first, second = (InFlight(attachment, tag, key="bad", identity=("p", 0, tag)) for tag in range(1, 3))
+    dispatcher.deliver(attachment, [first, second], 0.0)
+    now = 0.0
+    for _ in range(BLOCK.max_attempts):
+        assert dispatcher.take(now) is first
+        dispatcher.end(first, retry("it is poison"), now)
+        now += 100.0
+        dispatcher.lanes.wake(now)
+    assert dispatcher.take(now) is first
+    assert dispatcher.skip(first) is NextCall.NOTHING
+    if succeeds:
+        assert dispatcher.end(first, ACK, now) is NextCall.NOTHING
+        assert first.outcome is Outcome.ACK
+    else:
+        assert dispatcher.end(first, retry("still poison"), now) is NextCall.DEAD_LETTER
+        assert first.reason == "skipped by an administrator after 4 attempts: still poison"
+        assert dispatcher.take(now) is None, "the key waits for the confirm"
+        dispatcher.confirmed(first, NextCall.DEAD_LETTER)
+        assert first.outcome is Outcome.DEAD
+    assert dispatcher.take(now) is second
+    assert not attachment.poisoned
+    assert not attachment.skipped
+
+
+@pytest.mark.parametrize("place", ["delayed", "ready", "shelved"])
+def test_a_poisoned_message_is_skipped_wherever_it_waits_and_called_no_more(place: str) -> None:
+    dispatcher = Dispatcher(BLOCK, Processed(queue_count=1), lambda: 0.5)
+    attachment = Attachment(0, 1, prefetch=PREFETCH)
+    first, second = (InFlight(attachment, tag, key="bad", identity=("p", 0, tag)) for tag in range(1, 3))
+    dispatcher.deliver(attachment, [first, second], 0.0)
+    for now in (0.0, 100.0, 200.0):
+        dispatcher.lanes.wake(now)
+        assert dispatcher.take(now) is first
+        dispatcher.end(first, retry("it is poison"), now)
+    if place != "delayed":
+        dispatcher.lanes.wake(300.0)
+    if place == "shelved":
+        dispatcher.lanes.hold(attachment)
+    assert dispatcher.skip(first) is NextCall.DEAD_LETTER
+    assert not attachment.drained
+    dispatcher.lanes.wake(1000.0)
+    assert dispatcher.take(1000.0) is None
+    dispatcher.confirmed(first, NextCall.DEAD_LETTER)
+    if place == "shelved":
+        assert attachment.drained
+        dispatcher.lanes.resume(attachment)
+    assert dispatcher.take(1000.0) is second
+
+
+@pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.1])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_member_that_is_killed_while_it_skips_a_message_loses_none(seed: int, after_s: float) -> None:
+    world = World(seed, queue_count=2, hash_count=2, rules=BLOCK, balancing={"prefetch": PREFETCH})
+    member = world.join()
+    world.run(1)
+    world.failing = {"bad"}
+    (item, behind) = publish(world, "bad", "bad")
+    world.run(2)
+    skip(member, "-".join(map(str, item.identity)))
+    world.run(after_s)
+    world.kill(member)
+    second = world.join()
+    world.run(8)
+    if not world.dead[item.identity]:
+        assert second.machine.dispatcher.counts.poisoned, "it is in its place"
+    world.calm = True
+    world.run(15)
+    assert not world.violations
+    assert world.dead[item.identity] + world.finished[item.identity] >= 1
+    assert world.finished[behind.identity] == 1
+    assert not world.unfinished()
+
+
+def test_a_message_is_skipped_during_a_handoff_by_one_of_the_two_or_by_neither() -> None:
+    for after_s in (0.0, 0.01, 0.05, 0.2, 1.0):
+        world, first = alone()
+        (item,) = publish(world, "bad")
+        world.run(2)
+        second = world.join()
+        world.run(0.2)
+        first.stop()
+        world.run(after_s)
+        for member in world.up():
+            skip(member, "-".join(map(str, item.identity)))
+        world.run(8)
+        assert first.exited
+        assert world.dead[item.identity] or second.machine.dispatcher.counts.poisoned == 1
+        fine(world)

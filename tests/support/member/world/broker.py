@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.group import queue_of
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
-from lbg_sidecar.core.protocol import decode
+from lbg_sidecar.core.protocol import Message, decode
 from support.member.world.queues import BrokerQueue, Consumer, Item
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ class Broker:
         self.mailboxes: dict[int, Link] = {}  # by the member's index
         self.stands_until = 0.0  # it reads and says nothing before
         self.applies_after_s = 0.0  # an ack, on a queue
+        self.answers: list[Message | None] = []  # to administrators
         self.loses: tuple[type, ...] = ()  # messages of members that never arrive
         self._places = 0
         self._seqs: dict[int, int] = defaultdict(int)
@@ -113,6 +114,8 @@ class Broker:
                 for mailbox in list(self.mailboxes.values()):
                     if not self._hint_is_lost():
                         mailbox.down("group", ("message", body))
+            case ("post", body, str()):
+                self.answers.append(decode(body))
             case ("post", body, to):
                 if to not in self.mailboxes:
                     link.down(pipe, ("returned", body, to))
