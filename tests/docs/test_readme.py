@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -82,23 +82,36 @@ def test_the_quick_start_runs_as_it_stands_in_one_terminal_and_ends_with_nothing
     terminal: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     ports = {known: free_port() for known in ("5672", "15672", "8750", "8751", "8080")}
-    for name, value in {
-        "LBG_BROKER": f"amqp://guest:guest@127.0.0.1:{ports['5672']}/",
-        "LBG_MANAGEMENT": f"http://127.0.0.1:{ports['15672']}",
+    amqp, api = f"amqp://guest:guest@127.0.0.1:{ports['5672']}/", f"http://127.0.0.1:{ports['15672']}"
+    local = f"LBG_LOCAL=127.0.0.1:{ports['8750']} LBG_OBSERVED=127.0.0.1:{ports['8751']}"
+    screen, program = tmp_path / "screen", tmp_path / "examples" / "quickstart.py"
+    for text, here in {
+        '"amqp://guest:guest@localhost/"': json.dumps(amqp),
+        "connect_admin(BROKER)": f"connect_admin(BROKER, {api!r})",
     }.items():
+        assert text in program.read_text()
+        program.write_text(program.read_text().replace(text, here))
+
+    def paste(block: str) -> None:
         assert terminal.stdin is not None
-        terminal.stdin.write(f"export {name}={value}\n")
-    begin, other_language, stop = (on_free_ports(block, ports) for block in use_it())
-    local = f"LBG_LOCAL=127.0.0.1:{ports['8750']} LBG_OBSERVED=127.0.0.1:{ports['8751']} "
-    terminal.stdin.write(begin + other_language.replace("LBG_GROUP=", f"{local} LBG_GROUP="))
-    terminal.stdin.flush()
-    screen = tmp_path / "screen"
-    wait_until(
-        lambda: len(handled(screen.read_text())) == 41 and "\nlbg.orders.q.7 " in screen.read_text(),
-        timeout_s=GUARD_S,
-        check=lambda: running(terminal, screen),
-    )
-    terminal.stdin.write(stop)
+        terminal.stdin.write(block)
+        terminal.stdin.flush()
+
+    def shows(done: Callable[[str], bool]) -> None:
+        wait_until(
+            lambda: done(screen.read_text()), timeout_s=GUARD_S, check=lambda: running(terminal, screen)
+        )
+
+    script, server, python, stop = (on_free_ports(block, ports) for block in use_it())
+    paste(f"export PYTHONUNBUFFERED=1 LBG_BROKER={amqp} LBG_MANAGEMENT={api}\n")
+    paste(script)
+    shows(lambda text: len(handled(text)) == 40)
+    paste(server.replace("LBG_GROUP=", f"{local} LBG_GROUP="))
+    shows(lambda text: len(handled(text)) == 41 and "\nlbg.orders.q.7 " in text)
+    paste(python)
+    shows(lambda text: len(handled_by_python(text)) == 10)
+    paste(stop)
+    assert terminal.stdin is not None
     terminal.stdin.close()
     assert terminal.wait(GUARD_S) == 0, screen.read_text()
     assert lock_holder(tmp_path / "data") is None
@@ -108,12 +121,20 @@ def test_the_quick_start_runs_as_it_stands_in_one_terminal_and_ends_with_nothing
             orders.setdefault(message["account"], []).append(message["order"])
     assert len(orders) == 5
     assert all(of_account == list(range(1, len(of_account) + 1)) for of_account in orders.values())
+    for account in range(3):
+        numbers = [int(order) for of, order in handled_by_python(screen.read_text()) if int(of) == account]
+        assert numbers == list(range(account, 10, 3))
 
 
 def handled(screen: str) -> list[Any]:
     """Messages that the script or the server printed, in their order. What curl prints has no end of a line, and the
     server's next line may follow it."""
     return [json.loads(line) for line in re.findall(r"(?:^|\})\w+ (\{[^{}]*\})$", screen, re.MULTILINE)]
+
+
+def handled_by_python(screen: str) -> list[tuple[str, str]]:
+    """Numbers of account and order that the program printed, in their order."""
+    return re.findall(r"^account-(\d) order (\d)$", screen, re.MULTILINE)
 
 
 def running(process: subprocess.Popen[str], screen: Path) -> None:
