@@ -4,22 +4,25 @@
 import sqlite3
 import sys
 
-from lbg_sidecar.inbox import SQLiteInbox
+from lbg_sidecar.inbox import BatchingInbox, SQLiteInbox
 from lbgroup import Member, MemberSettings, Message, run
 
 
 async def main(broker: str, group: str, database: str) -> None:
-    inbox, connection = SQLiteInbox(), sqlite3.connect(database)
-    inbox.create(connection)
-    connection.execute("CREATE TABLE IF NOT EXISTS orders (account TEXT, content BLOB)")
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(database)
+        connection.execute("CREATE TABLE IF NOT EXISTS orders (account TEXT, content BLOB)")
+        return connection
 
-    async def handle(message: Message) -> None:
-        with connection:  # one transaction: the record of the message, and what it does
-            if inbox.first_time(connection, message):
-                connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
+    def handle(connection: sqlite3.Connection, message: Message) -> None:
+        connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
 
-    async with Member(MemberSettings(broker=broker, group=group), handle) as member:
-        await member.run()
+    async with BatchingInbox(SQLiteInbox(), connect, handle) as handler:
+        settings = MemberSettings(
+            broker=broker, group=group, concurrency=256
+        )  # messages in a commit, at most
+        async with Member(settings, handler) as member:
+            await member.run()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from lbgroup.pipeline import COMMANDS
+from lbgroup.cli import PIPELINE_COMMANDS
 from support.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
 
 
@@ -63,8 +63,8 @@ def test_what_a_job_is_told_is_what_its_command_takes() -> None:
             f"--out=/out/$(JOB)/{step}",
             "--master=local[2]",
         ]
-        if step in COMMANDS:
-            COMMANDS[step].load().make_context(step, arguments(job)[1:])
+        if step in PIPELINE_COMMANDS:
+            PIPELINE_COMMANDS[step].load().make_context(step, arguments(job)[1:])
 
 
 def test_each_job_writes_to_a_folder_of_its_own() -> None:

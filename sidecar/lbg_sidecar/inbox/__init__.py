@@ -8,7 +8,8 @@ which saves the member calls and is never needed for correctness.
 
 from __future__ import annotations
 
+from lbg_sidecar.inbox.batches import BatchingInbox
 from lbg_sidecar.inbox.identity import Identified, InboxError, NoIdentity
 from lbg_sidecar.inbox.sqlite import SQLiteInbox
 
-__all__ = ["Identified", "InboxError", "NoIdentity", "SQLiteInbox"]
+__all__ = ["BatchingInbox", "Identified", "InboxError", "NoIdentity", "SQLiteInbox"]

@@ -7,6 +7,8 @@ above a floor that was written after the transaction began is an error of the se
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from psycopg import Connection, Cursor
@@ -92,6 +94,43 @@ class PostgresInbox:
             )
             return False
 
+    def transaction(self, connection: Connection[Any]) -> AbstractContextManager[object]:
+        """A transaction, for `BatchingInbox`."""
+        return connection.transaction()
+
+    def savepoint(self, connection: Connection[Any]) -> AbstractContextManager[object]:
+        """A savepoint: an exception undoes the writes since its begin."""
+        return connection.transaction()
+
+    def first_times(self, connection: Connection[Any], messages: Sequence[Identified]) -> list[bool]:
+        """`first_time` of each, in the transaction under way and by a few statements. No two have one identity."""
+        names = [identity_of(message) for message in messages]
+        streams = sorted({(publisher, hash_) for publisher, hash_, _ in names})
+        with _own_cursor(connection) as own:
+            own.execute(
+                self._sql(
+                    "INSERT INTO {rows} SELECT * FROM unnest(%s::text[], %s::bigint[], %s::bigint[]) "
+                    "ON CONFLICT DO NOTHING RETURNING publisher, hash, seq"
+                ),
+                [list(column) for column in zip(*names, strict=True)],
+            )
+            inserted = set(own.fetchall())
+            floors = self._locked_floors(own, streams)
+            first = {name for name in inserted if name[2] > floors[name[:2]]}
+            if below := sorted(inserted - first):
+                own.executemany(
+                    self._sql("DELETE FROM {rows} WHERE publisher = %s AND hash = %s AND seq = %s"), below
+                )
+        return [name in first for name in names]
+
+    def forget(self, connection: Connection[Any], message: Identified) -> None:
+        """Remove the record that `first_time` made in the transaction under way."""
+        with _own_cursor(connection) as own:
+            own.execute(
+                self._sql("DELETE FROM {rows} WHERE publisher = %s AND hash = %s AND seq = %s"),
+                identity_of(message),
+            )
+
     def compact(self, connection: Connection[Any]) -> int:
         """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction for each
         stream, so that an application waits for one at most: raises ValueError within another."""
@@ -142,6 +181,27 @@ class PostgresInbox:
             )
         floor: int = row[0]
         return floor
+
+    def _locked_floors(
+        self, cursor: Cursor[TupleRow], streams: Sequence[tuple[str, int]]
+    ) -> dict[tuple[str, int], int]:
+        """The floors of streams, locked FOR SHARE in their order and made where they are missing."""
+        columns = [list(column) for column in zip(*streams, strict=True)]
+        query = self._sql(
+            "SELECT publisher, hash, floor FROM {floors} WHERE (publisher, hash) IN "
+            "(SELECT * FROM unnest(%s::text[], %s::bigint[])) ORDER BY publisher, hash FOR SHARE"
+        )
+        while True:
+            found = cursor.execute(query, columns).fetchall()
+            floors = {(publisher, hash_): floor for publisher, hash_, floor in found}
+            if len(floors) == len(streams):
+                return floors
+            cursor.execute(
+                self._sql(
+                    "INSERT INTO {floors} SELECT *, %s FROM unnest(%s::text[], %s::bigint[]) ON CONFLICT DO NOTHING"
+                ),
+                [NO_FLOOR, *columns],
+            )
 
     def _sql(self, text: Any) -> Composed:
         return SQL(text).format(**self._names)

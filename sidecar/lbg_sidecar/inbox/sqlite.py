@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from lbg_sidecar.inbox.identity import (
     Identified,
@@ -60,6 +62,46 @@ class SQLiteInbox:
             return True
         cursor.execute(f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", row)
         return False
+
+    @contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """A transaction that has SQLite's write lock, for `BatchingInbox`. Raises InboxError if a handler ends it."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            if not connection.in_transaction:
+                raise InboxError(
+                    "a handler has ended the transaction, which is that of a batch: it must not commit"
+                )
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def savepoint(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """A savepoint: an exception undoes the writes since its begin."""
+        connection.execute("SAVEPOINT lbg_message")
+        try:
+            yield
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK TO lbg_message")
+                connection.execute("RELEASE lbg_message")
+            raise
+        if connection.in_transaction:
+            connection.execute("RELEASE lbg_message")
+
+    def first_times(self, connection: sqlite3.Connection, messages: Sequence[Identified]) -> list[bool]:
+        """`first_time` of each, in the transaction under way."""
+        return [self.first_time(connection, message) for message in messages]
+
+    def forget(self, connection: sqlite3.Connection, message: Identified) -> None:
+        """Remove the record that `first_time` made in the transaction under way."""
+        connection.execute(
+            f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", identity_of(message)
+        )
 
     def compact(self, connection: sqlite3.Connection) -> int:
         """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction of its own:

@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import sys
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
 from bench.exactly_once import Run, Sizes, Victim
 
+from lbg_broker.group import GroupSpec
+from lbg_broker.publisher import GroupPublisher
+from support.admin.group_on_broker import declare_group
+from support.broker.embedded import EmbeddedBroker
 from support.needs import repeated
+from support.sidecar.batching_member import MAX_MESSAGES, ROWS, TABLES, TRANSACTIONS, connect
+from support.sidecar.postgres import PostgresServer
+from support.waiting import until
 
 pytestmark = pytest.mark.process
 
 SEED = 48
+TESTS = Path(__file__).parents[2]
 
 SMALL = Sizes(
     messages=1_500,
@@ -35,3 +47,60 @@ async def test_a_table_without_unique_index_has_every_message_once_and_in_order_
     outcome = await Run(SEED, SMALL, tmp_path, database=database).play()
     assert outcome.holds, str(outcome)
     assert outcome.kills == dict.fromkeys(Victim, 1)
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+async def test_batches_insert_each_message_once_and_in_order_through_kills_around_their_commits(
+    kind: str, tmp_path: Path
+) -> None:
+    """Two members that kill themselves before and after commits; the table alone is read."""
+    messages, keys = 2000, 300
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(tmp_path / "data"))
+        place = str(tmp_path / "orders.db")
+        if kind == "postgres":
+            place = stack.enter_context(PostgresServer()).conninfo
+        spec = GroupSpec("batches", hash_count=100, queue_count=8, queue_size_mb=64)
+        await declare_group(broker.url, spec)
+        with closing(connect(kind, place)) as connection:
+            connection.execute(TABLES[kind])
+            connection.commit()
+        async with GroupPublisher(broker.url, group=spec.name) as publisher:
+            for number in range(messages):
+                await publisher.publish(key=f"account-{number % keys}", body=b"%d" % number)
+            await publisher.flush()
+
+        async def start() -> asyncio.subprocess.Process:
+            module = "support.sidecar.batching_member"
+            return await asyncio.create_subprocess_exec(
+                *("setpriv", "--pdeathsig", "KILL"),
+                *(sys.executable, "-m", module, broker.url, spec.name, kind, place),
+                stderr=asyncio.subprocess.DEVNULL,
+                cwd=TESTS,
+            )
+
+        async def keep_running() -> None:
+            nonlocal killed
+            while True:
+                process = await start()
+                if await process.wait() == -signal.SIGKILL:
+                    killed += 1
+
+        def rows() -> list[tuple[str, int]]:
+            with closing(connect(kind, place)) as connection:
+                return list(connection.execute(ROWS[kind]).fetchall())
+
+        killed = 0
+        members = [asyncio.create_task(keep_running()) for _ in range(2)]
+        await until(lambda: len(rows()) >= messages, every_s=0.1, timeout_s=90)
+        await asyncio.sleep(1)  # what is delivered again now would be one row too many
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+        found = rows()
+    assert killed >= messages / MAX_MESSAGES / TRANSACTIONS - 2  # the last of each member may live
+    assert sorted(number for _, number in found) == list(range(messages))
+    for key in range(keys):
+        of_key = [number for account, number in found if account == f"account-{key}"]
+        assert of_key == list(range(key, messages, keys))

@@ -1,0 +1,281 @@
+"""Batches of an inbox: calls of a member that run at the same time are committed together.
+
+A commit waits for the disk, so an inbox with a transaction for each message processes a few hundred messages a second.
+Here one thread with one connection takes all calls that came while it committed the ones before, and commits them as
+one transaction ("group commit"). No call waits for others to come.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, Self, TypeVar
+
+from lbg_sidecar.inbox.identity import Identified, InboxError, JsonStreams, identity_of
+from lbg_sidecar.message import Kind, Message, Verdict
+
+C = TypeVar("C")
+"""Type of a connection."""
+
+C_contra = TypeVar("C_contra", contravariant=True)
+
+
+class TransactionalInbox(Protocol[C_contra]):
+    """`SQLiteInbox` or `PostgresInbox`."""
+
+    def create(self, connection: C_contra) -> None: ...
+    def processed(self, connection: C_contra) -> JsonStreams: ...
+    def transaction(self, connection: C_contra) -> AbstractContextManager[object]: ...
+    def savepoint(self, connection: C_contra) -> AbstractContextManager[object]: ...
+    def first_times(self, connection: C_contra, messages: Sequence[Identified]) -> list[bool]: ...
+    def forget(self, connection: C_contra, message: Identified) -> None: ...
+
+
+@dataclass(eq=False, slots=True)
+class _Call:
+    message: Message
+    future: asyncio.Future[Verdict | None]
+    verdict: Verdict | None = None
+    error: Exception | None = None
+
+    def finish(self) -> None:
+        if self.future.done():  # cancelled: the member does not wait any more
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.verdict)
+
+
+class _Undone(Exception):
+    """Rolls back to a savepoint."""
+
+
+class _NotBegun(Exception):
+    """No transaction could be begun, so no handler was called."""
+
+
+class BatchingInbox(Generic[C]):
+    """A handler for a member. Each message's effects happen once, and many messages share a commit::
+
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect("orders.db")
+
+        def handle(connection: sqlite3.Connection, message: Message) -> None:
+            connection.execute("INSERT INTO orders VALUES (?, ?)", (message.key, message.data))
+
+        async with BatchingInbox(SQLiteInbox(), connect, handle) as handler:
+            async with Member(MemberSettings(broker=…, group=…, concurrency=256), handler) as member:
+                await member.run()
+
+    `handle` is called with the connection and each message that the inbox has not recorded before, and must not end
+    the transaction. It runs in a thread of its own, one call at a time. It returns as any handler: None or `ACK`, or
+    `drop` commits; `retry` or an exception undoes what it wrote, and nothing of other messages (a savepoint). The
+    member gets the verdicts after the commit. Effects outside the database are not covered.
+
+    A batch has at most `max_messages`, and at most as many as the member's `concurrency`: that setting is the bound.
+    If a commit fails, each message of the batch is processed again in a transaction of its own. `connect` is called
+    at the begin and after a failed transaction.
+
+    Raises what `connect` raises, from `__aenter__`; ValueError if `max_messages` is below 1.
+    """
+
+    def __init__(
+        self,
+        inbox: TransactionalInbox[C],
+        connect: Callable[[], C],
+        handle: Callable[[C, Message], Verdict | None],
+        *,
+        max_messages: int = 500,
+    ) -> None:
+        if max_messages < 1:
+            raise ValueError(f"max_messages is {max_messages}, but a batch has at least one message")
+        self._inbox = inbox
+        self._connect = connect
+        self._handle = handle
+        self._max_messages = max_messages
+        self._connection: C | None = None
+        self._calls: queue.SimpleQueue[_Call | Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="lbg-inbox", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        try:
+            await self._in_thread(lambda: self._inbox.create(self._connected()))
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stop()
+
+    async def __call__(self, message: Message) -> Verdict | None:
+        """Process a message. Raises NoIdentity for one that no publisher of LBG stamped, and what `handle` raised."""
+        identity_of(message)
+        assert self._loop is not None, "use it as `async with BatchingInbox(…) as handler`"
+        call = _Call(message, self._loop.create_future())
+        self._calls.put(call)
+        return await call.future
+
+    async def processed(self) -> JsonStreams:
+        """Processed positions, for the member's start."""
+        found: JsonStreams = await self._in_thread(lambda: self._inbox.processed(self._connected()))
+        return found
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        assert self._loop is not None
+        loop, future = self._loop, self._loop.create_future()
+
+        def run() -> None:
+            try:
+                result, error = work(), None
+            except Exception as raised:
+                result, error = None, raised
+            loop.call_soon_threadsafe(_settle, future, result, error)
+
+        self._calls.put(run)
+        return await future
+
+    async def _stop(self) -> None:
+        self._calls.put(None)
+        await asyncio.to_thread(self._thread.join)
+
+    def _work(self) -> None:
+        later: list[_Call] = []
+        ended = False
+        while not ended or later:
+            batch: list[_Call] = later
+            later = []
+            if not batch:
+                first = self._calls.get()
+                if first is None:
+                    break
+                if not isinstance(first, _Call):
+                    first()
+                    continue
+                batch = [first]
+            batch, later, ended = self._fill(batch, ended=ended)
+            batch = [call for call in batch if not call.future.cancelled()]
+            if batch:
+                self._process(batch)
+                assert self._loop is not None
+                with suppress(RuntimeError):  # the loop is closed: the verdicts are of no use any more
+                    self._loop.call_soon_threadsafe(_finish, batch)
+        self._disconnect()
+
+    def _fill(self, calls: list[_Call], *, ended: bool) -> tuple[list[_Call], list[_Call], bool]:
+        """A batch of calls that wait, those that must come later, and whether the end was asked for.
+
+        A message that is delivered twice comes in two batches: its second call sees the record of the first.
+        """
+        batch: list[_Call] = []
+        later: list[_Call] = []
+        names: set[tuple[str, int, int]] = set()
+        for call in _then(calls, self._calls):
+            if call is None:
+                ended = True
+                break
+            if not isinstance(call, _Call):
+                call()
+                continue
+            name = identity_of(call.message)
+            (later if name in names else batch).append(call)
+            names.add(name)
+            if len(batch) + len(later) >= self._max_messages:
+                break
+        # Sorted, so that transactions over the same messages wait for each other and never lock each other out.
+        batch.sort(key=lambda call: identity_of(call.message))
+        return batch, later, ended
+
+    def _process(self, batch: list[_Call]) -> None:
+        try:
+            self._commit(batch)
+        except _NotBegun as error:
+            self._disconnect()
+            _fail(batch, error.__cause__)
+        except Exception as error:
+            self._disconnect()
+            if len(batch) == 1:
+                _fail(batch, error)
+                return
+            for number, call in enumerate(batch):
+                call.verdict = call.error = None
+                try:
+                    self._commit([call])
+                except _NotBegun as refused:
+                    self._disconnect()
+                    _fail(batch[number:], refused.__cause__)
+                    return
+                except Exception as failed:
+                    self._disconnect()
+                    _fail([call], failed)
+
+    def _commit(self, batch: list[_Call]) -> None:
+        """One transaction. Raises `_NotBegun`, and what the database raises at its end."""
+        inbox = self._inbox
+        with ExitStack() as stack:
+            try:
+                connection = self._connected()
+                stack.enter_context(inbox.transaction(connection))
+            except Exception as error:
+                raise _NotBegun from error
+            fresh = inbox.first_times(connection, [call.message for call in batch])
+            for call, is_fresh in zip(batch, fresh, strict=True):
+                if is_fresh:
+                    self._call(connection, call)
+
+    def _call(self, connection: C, call: _Call) -> None:
+        try:
+            with self._inbox.savepoint(connection):
+                try:
+                    call.verdict = self._handle(connection, call.message)
+                except Exception as error:
+                    call.error = error
+                    raise _Undone from None
+                if isinstance(call.verdict, Verdict) and call.verdict.kind is Kind.RETRY:
+                    raise _Undone
+        except _Undone:
+            self._inbox.forget(connection, call.message)
+
+    def _connected(self) -> C:
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(Exception):  # it is broken
+                connection.close()  # type: ignore[attr-defined]  # every DB-API connection (PEP 249) has it
+
+
+def _then(
+    calls: list[_Call], waiting: queue.SimpleQueue[_Call | Callable[[], None] | None]
+) -> Iterator[_Call | Callable[[], None] | None]:
+    yield from calls
+    with suppress(queue.Empty):
+        while True:
+            yield waiting.get_nowait()
+
+
+def _fail(calls: list[_Call], error: BaseException | None) -> None:
+    for call in calls:
+        call.verdict = None
+        call.error = error if isinstance(error, Exception) else InboxError(repr(error))
+
+
+def _finish(calls: list[_Call]) -> None:
+    for call in calls:
+        call.finish()
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
+    if not future.done():
+        future.set_result(result) if error is None else future.set_exception(error)
