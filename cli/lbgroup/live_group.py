@@ -29,7 +29,7 @@ class LiveGroup:
         self.on_snapshot(
             Snapshot(
                 engine,
-                record=Record(spec.to_record()),
+                record=Record(spec.to_record(), paused=None),
                 queues=dict.fromkeys(stream_queues(spec, engine), UNKNOWN),
             )
         )

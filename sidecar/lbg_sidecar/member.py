@@ -35,7 +35,14 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.startup import DurableState, app_ready, group_of, machine_of, reread_group
+from lbg_sidecar.io.startup import (
+    DurableState,
+    app_ready,
+    group_of,
+    machine_of,
+    paused_in_record,
+    reread_group,
+)
 from lbg_sidecar.settings import MemberSettings
 
 
@@ -286,6 +293,11 @@ class Member:
             self._lost.clear()
             self._stood_down = False
             self._previous = link.index
+            # Now that requests arrive at its mailbox: one that comes while the record is read is newer.
+            requests = driver.pause_requests
+            is_paused = await paused_in_record(consume_connection, self.settings.group)
+            if is_paused is not None and requests == driver.pause_requests:
+                driver.pause(is_paused)
             driver.connect(link, outgoing)
             self._on_joined()
             await self._lost.wait()

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from lbg_broker.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
+from lbg_broker.admin.ownership import CONSUMPTION
 from lbg_broker.admin.plan import problems as drift
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.record import spec_in
@@ -71,6 +72,7 @@ class Description:
     owner: str = ""
     """As the group's record has it (`lbg_broker.admin.ownership`); empty where none is recorded or it was not read."""
     publishers: Publishers = ONE_USER
+    is_paused: bool | None = False
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
 
@@ -280,6 +282,7 @@ class Description:
             "dead_letters": plain(self.dead_letters),
             "unrouted": plain(self.unrouted),
             "repartition": self.queue_count_to_be,
+            "paused": self.is_paused,
             "problems": list(self.problems),
         }
 
@@ -395,10 +398,12 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
     queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
     problems += _full_lines(queues)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
+    is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
         is_one_queue = bool(queues) and queues[0].number is None
         problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
         problems += _postponed_lines(names, members)
+        problems += _pause_lines(group, members, is_paused=is_paused)
     return Description(
         group=group,
         spec=spec,
@@ -409,6 +414,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         problems=tuple(problems),
         owner=observed.owner,
         publishers=observed.publishers,
+        is_paused=is_paused,
         queue_count_to_be=observed.queue_count_to_be,
     )
 
@@ -454,6 +460,18 @@ def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str
         yield (
             f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
             f"because calls of the application did not end; the next waits up to {one.next_drain_s:g} s"
+        )
+
+
+def _pause_lines(group: str, members: Iterable[MemberRow], *, is_paused: bool | None) -> Iterator[str]:
+    if is_paused is None:
+        return
+    if differing := [one.name for one in members if one.paused != is_paused]:
+        names, verb = ", ".join(differing), "pause" if is_paused else "resume"
+        state = "consume though the group is paused" if is_paused else "are paused though the group is not"
+        yield (
+            f"{names} {state}: `lbg group {verb} {group}` again requests it; versions of LBG before `lbg group pause` "
+            "do not know it"
         )
 
 

@@ -126,6 +126,19 @@ class GroupAdmin:
         """
         return await member_requests.skip_message(self._admin, name, id, within_s=within_s)
 
+    async def pause_group(self, name: str) -> tuple[str, ...]:
+        """Pause the consumption of a group until `resume_group`: members keep their queues and start no new call, and
+        calls that run end. Publishers go on. Members that join later are paused too.
+
+        Returns the names of members that do not report it in time, as those of older versions. Raises NotOwned for a
+        group of Kubernetes, GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
+        """
+        return await member_requests.pause_group(self._admin, name)
+
+    async def resume_group(self, name: str) -> tuple[str, ...]:
+        """End the pause of `pause_group`, with the same result and errors."""
+        return await member_requests.pause_group(self._admin, name, is_paused=False)
+
     async def list_groups(self) -> list[Description]:
         """Every group of the virtual host, without its members. Raises AdminError, and Unsupported without a
         management API."""

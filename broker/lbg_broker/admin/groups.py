@@ -256,8 +256,8 @@ def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
 
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
-    """The group's record with another text, and the owner and the users that it has."""
-    return Record(text, observed.owner, observed.publishers)
+    """The group's record with another text, and the owner, the users and the pause that it has."""
+    return Record(text, observed.owner, observed.publishers, observed.paused)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:

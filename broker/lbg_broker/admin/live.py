@@ -114,7 +114,7 @@ class LiveAdmin:
             with suppress(AdminError):  # AMQP counts its messages
                 queues = (await self._management.queues_of([spec.name], is_sampled=False))[spec.name]
         queues = {name: queues.get(name) for name in names} if queues else await self.amqp.counts_of(names)
-        return Snapshot(engine, record=Record(spec.to_record()), queues=queues)
+        return Snapshot(engine, record=Record(spec.to_record(), paused=None), queues=queues)
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float

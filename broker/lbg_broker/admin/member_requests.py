@@ -1,4 +1,4 @@
-"""Requests of administrators to the members of a group: to show messages that they hold, and to skip a poisoned one.
+"""Requests of administrators to the members of a group: to show messages, to skip a poisoned one, to pause.
 
 A request goes to the members' exchange, as what members send each other. The answers have a routing key of their own,
 which only the queue of this request is bound to. Who may write to that exchange and read from it may request: the
@@ -13,12 +13,15 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from lbg_broker.admin.actions import Announce, WriteRecord
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.ownership import CONSUMPTION, Record
+from lbg_broker.admin.plan import require_by_hand
+from lbg_broker.admin.protocol import BrokerAdmin, Heartbeat
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
@@ -52,6 +55,9 @@ READ_MAX = 5000
 
 SKIPPED_S = 35.0
 """Longer than a call with the default timeout: a message that is being called is skipped when the call has ended."""
+
+PAUSED_S = 5.0
+"""For members to report that they paused or resumed: they do so with the next heartbeat."""
 
 POISONED, REFUSED = "poisoned", "refused"
 RUNNING, DEAD_LETTER = "running", "dead-letter"
@@ -231,6 +237,57 @@ async def skip_message(
     )
     is_certain = outcome in _NOT_SKIPPED and outcome != RUNNING
     raise MessageNotSkipped(group, id, f"{why} (at {message.member})", is_certain=is_certain)
+
+
+async def pause_group(
+    admin: LiveAdmin, group: str, *, is_paused: bool = True, within_s: float = PAUSED_S
+) -> tuple[str, ...]:
+    """Pauses the consumption of a group, or resumes it, as its record states from then on. Returns the names of members
+    that do not report it within `within_s`: those of versions before this request never do.
+
+    Members keep their queues and start no new call; calls that run end. Raises NotOwned for a group of Kubernetes,
+    GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
+    """
+    names = Names(group)
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        if observed.is_empty:
+            raise GroupNotFound(group)
+        require_by_hand(group, observed)
+        _spec(group, observed)
+        await write_paused(admin, group, observed, is_paused=is_paused)
+    deadline = asyncio.get_running_loop().time() + within_s
+    while True:
+        await admin.perform(pause_announced(names, is_paused=is_paused))
+        members = members_of(await admin.listen(group, seconds=ANSWERS_S))
+        behind = tuple(one.name for one in members if one.paused != is_paused)
+        if not behind or asyncio.get_running_loop().time() >= deadline:
+            return behind
+
+
+async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is_paused: bool) -> bool:
+    """Has the record state whether the group is paused. True if it did not."""
+    before = observed.record
+    assert isinstance(before, Record)
+    words = before.paused or frozenset()
+    paused = words | {CONSUMPTION} if is_paused else words - {CONSUMPTION}
+    if paused == before.paused:
+        return False
+    await admin.perform(WriteRecord(group, replace(before, paused=paused), before))
+    return True
+
+
+def pause_announced(names: Names, *, is_paused: bool) -> Announce:
+    """Members that are there start no new call, or go on."""
+    message = {
+        "v": 1,
+        "type": "pause",
+        "index": 0,
+        "name": "administrator",
+        "incarnation": "",
+        "consumption": is_paused,
+    }
+    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
 
 
 _NOT_SKIPPED = {

@@ -406,7 +406,7 @@ async def observe_many(
         }
         snapshots[spec.name] = Snapshot(
             engine,
-            record=Record(spec.to_record(), publishers=publishers)
+            record=Record(spec.to_record(), publishers=publishers, paused=None)
             if names.config in queues[spec.name]
             else None,
             exchanges={**needed, **exchanges[spec.name]},

@@ -12,16 +12,26 @@ from dataclasses import dataclass, field
 from lbg_broker.group import ONE_USER, Publishers
 
 BY_HAND = "by-hand"
+
+CONSUMPTION = "consumption"
+"""Of what is paused: members start no new calls."""
 KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded."""
+    """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
+    `paused`: words for what is paused, `CONSUMPTION` and those of later versions; None: not read."""
 
     text: str
     owner: str = ""
     publishers: Publishers = ONE_USER
+    paused: frozenset[str] | None = frozenset()
+
+    @property
+    def is_paused(self) -> bool:
+        """True if members are to start no new calls."""
+        return self.paused is not None and CONSUMPTION in self.paused
 
 
 def kubernetes_owner(cluster_uid: str, object_uid: str) -> str:

@@ -549,7 +549,7 @@ def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim) -> Iterator[Ac
     existing, owner = recorded(spec.name, observed), claim.owner_after(before)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        record = Record(spec.to_record(), owner, observed.publishers)
+        record = Record(spec.to_record(), owner, observed.publishers, observed.paused)
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None

@@ -11,6 +11,7 @@ from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import (
     HEADER_MEMBERS_PUBLISH,
     HEADER_OWNER,
+    HEADER_PAUSED,
     HEADER_PUBLISHER_USER,
     ONE_USER,
     GroupSpec,
@@ -105,8 +106,10 @@ def _record_in(delivery: Delivery) -> Record:
     publishers = ONE_USER
     if isinstance(username, str) and username:
         publishers = Publishers(username, delivery.headers.get(HEADER_MEMBERS_PUBLISH) is True)
+    words = delivery.headers.get(HEADER_PAUSED)
+    paused = frozenset(words.split(",")) - {""} if isinstance(words, str) else frozenset()
     text = bytes(delivery.body).decode("utf-8", "replace")
-    return Record(text, owner if isinstance(owner, str) else "", publishers)
+    return Record(text, owner if isinstance(owner, str) else "", publishers, paused)
 
 
 def headers_of(record: Record) -> dict[str, str | bool]:
@@ -115,4 +118,6 @@ def headers_of(record: Record) -> dict[str, str | bool]:
     if record.publishers.username:
         headers[HEADER_PUBLISHER_USER] = record.publishers.username
         headers[HEADER_MEMBERS_PUBLISH] = record.publishers.members_publish
+    if record.paused:
+        headers[HEADER_PAUSED] = ",".join(sorted(record.paused))
     return headers

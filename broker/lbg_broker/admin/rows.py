@@ -52,6 +52,7 @@ class MemberRow:
     rebalance: str
     queues: tuple[MemberQueue, ...]
     counts: Mapping[str, int]
+    paused: bool = False
 
     @property
     def in_flight(self) -> int:
@@ -77,6 +78,7 @@ class MemberRow:
             "rebalance": self.rebalance,
             "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in self.queues],
             "counts": dict(self.counts),
+            "paused": self.paused,
         }
 
 
@@ -118,6 +120,7 @@ def _member(beat: Heartbeat) -> MemberRow:
             for one in beat["queues"]
         ),
         counts={str(name): int(value) for name, value in beat["counts"].items()},
+        paused=beat.get("paused") is True,
     )
 
 

@@ -305,6 +305,11 @@ class Snapshot:
         """Login of the group's publishers as its record has it; that of members where no record was read."""
         return self.record.publishers if isinstance(self.record, Record) else ONE_USER
 
+    @property
+    def paused(self) -> frozenset[str] | None:
+        """Words for what is paused, as the record has them; None where it was not read."""
+        return self.record.paused if isinstance(self.record, Record) else None
+
     def topology_of(self, spec: GroupSpec) -> Topology:
         """Topology of the group, with these attributes and its present users."""
         return topology_of(spec, self.engine, self.publishers)

@@ -55,6 +55,9 @@ HEADER_OWNER = "lbg-owner"
 HEADER_PUBLISHER_USER = "lbg-publisher-user"
 HEADER_MEMBERS_PUBLISH = "lbg-members-publish"
 
+# Of a group's record: what is paused, words with commas between them.
+HEADER_PAUSED = "lbg-paused"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 

@@ -1,4 +1,4 @@
-"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close`, `skip` and `delete`."""
+"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close`, `pause`, `resume`, `skip` and `delete`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_broker.peers import printable
+from lbgroup.commands import CliError
 from lbgroup.group.create import (
     password_from,
     password_in,
@@ -317,3 +318,38 @@ def skip(name: str, id: str, address: BrokerAddress) -> None:
         f"message {printable(id)} is a dead letter after {skipped.attempts} attempts at {skipped.member}, and {key}; "
         f"lbg dead replay {name} --id {printable(id)} publishes it again"
     )
+
+
+@click.command(epilog="Example: lbg group pause orders")
+@click.argument("name")
+@broker_options(login=True, management=True)
+def pause(name: str, address: BrokerAddress) -> None:
+    """Pause the consumption of group NAME, until `lbg group resume`.
+
+    Members keep their queues and start no new call; calls that run end. Publishers go on, and messages wait in the
+    queues. The group's record has the pause, so that members that join later are paused too. Refused for a group of
+    Kubernetes.
+    """
+    _pause(name, address, is_paused=True)
+
+
+@click.command(epilog="Example: lbg group resume orders")
+@click.argument("name")
+@broker_options(login=True, management=True)
+def resume(name: str, address: BrokerAddress) -> None:
+    """End the pause of group NAME: its members start calls again."""
+    _pause(name, address, is_paused=False)
+
+
+def _pause(name: str, address: BrokerAddress, *, is_paused: bool) -> None:
+    from lbg_broker.admin.member_requests import pause_group
+
+    behind = with_admin(address, lambda admin: pause_group(admin, name, is_paused=is_paused))
+    state = "paused: its members start no new call" if is_paused else "resumed"
+    click.echo(f"group {name} is {state}")
+    if behind:
+        has = "still consume" if is_paused else "are still paused"
+        raise CliError(
+            f"{', '.join(map(printable, behind))} {has}: versions of LBG before this command do not know it; those "
+            "that know it read it from the group's record when they connect"
+        )

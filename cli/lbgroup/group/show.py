@@ -152,6 +152,8 @@ def description_lines(shown: Description) -> Iterator[str]:
         members = ", and members may publish too" if shown.publishers.members_publish else ""
         yield f"  publishers: user {username}{members}"
     yield f"  owner: {owner_text(shown.owner)}"
+    if shown.is_paused:
+        yield f"  paused: members start no new call until `lbg group resume {shown.group}`"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
     yield ""
     yield from text_table(

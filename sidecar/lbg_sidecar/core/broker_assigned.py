@@ -51,7 +51,8 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         poisoned_keys=poisoned_keys(binding),
         poisoned_ids=poisoned_ids(binding),
     )
-    return BeatContent((state,), Rebalance.READY, asdict(machine.dispatcher.counts))
+    dispatcher = machine.dispatcher
+    return BeatContent((state,), Rebalance.READY, asdict(dispatcher.counts), dispatcher.paused)
 
 
 def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:

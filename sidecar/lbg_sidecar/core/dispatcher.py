@@ -142,6 +142,8 @@ class Dispatcher:
         self.counts = Counts()
         self.fenced = False
         """No call may start: the connection is lost, or may be."""
+        self.paused = False
+        """No call may start: the group is paused."""
         self.running: dict[InFlight, None] = {}
         self.repeats_in: list[Attachment] = []
         """Attachments of which `take` dropped repeats since this was last emptied: their acks may be due."""
@@ -179,7 +181,7 @@ class Dispatcher:
     def take(self, now: float) -> InFlight | None:
         """The next call to make. What was processed before is dropped here, on its turn."""
         lanes = self.lanes
-        while not self.fenced:
+        while not (self.fenced or self.paused):
             in_flight = lanes.take()
             if in_flight is None:
                 return None

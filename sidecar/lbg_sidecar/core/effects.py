@@ -304,6 +304,13 @@ class StandingBy:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """For the log: the group was paused, or resumed."""
+
+    is_paused: bool
+
+
+@dataclass(frozen=True, slots=True)
 class LiveSet:
     """For the log: who is live changed."""
 
@@ -343,6 +350,7 @@ Effect = (
     | TimedOut
     | StandingBy
     | LiveSet
+    | Paused
     | Post
     | Show
 )

@@ -33,6 +33,7 @@ from lbg_sidecar.core.effects import (
     Effect,
     Exit,
     Failure,
+    Paused,
     Poisoned,
     Reassigned,
     Recalled,
@@ -47,7 +48,7 @@ from lbg_sidecar.core.protocol import (
     ANSWER_PREFIX,
     BeatContent,
     Message,
-    Request,
+    Peek,
     Skip,
     SkipOutcome,
     Skipped,
@@ -302,7 +303,14 @@ class MemberCore(ABC):
         self._post(self.roster.returned(message, to, now))
         self._after(now)
 
-    def requested(self, request: Request, group: str) -> None:
+    def pause(self, is_paused: bool, now: float) -> None:
+        """Starts no new call from now on, or goes on; calls that run end. The queues stay here."""
+        if self.dispatcher.paused != is_paused:
+            self.dispatcher.paused = is_paused
+            self.roster.changed(now)
+            self.effects.append(Paused(is_paused))
+
+    def requested(self, request: Peek | Skip, group: str) -> None:
         """A request of an administrator."""
         if isinstance(request, Skip):
             self._skip(request, group)

@@ -76,6 +76,7 @@ class BeatContent:
     queues: tuple[QueueState, ...] = ()
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
+    paused: bool = False  # starts no new call, as the group's record states
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +245,15 @@ class Skip:
     id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """To all, from an administrator: members start no new call if `consumption`, and go on otherwise, as the group's
+    record states."""
+
+    sender: Identity
+    consumption: bool
+
+
 class SkipOutcome(enum.StrEnum):
     """The broker has the dead letter; the message is called now, and becomes a dead letter unless this call succeeds;
     that call succeeded; the message is not poisoned; this member does not hold it."""
@@ -279,9 +289,10 @@ Message = (
     | Peeked
     | Skip
     | Skipped
+    | Pause
 )
 
-Request = Peek | Skip
+Request = Peek | Skip | Pause
 """Of administrators."""
 
 ANSWER_PREFIX = "answer."
@@ -329,6 +340,8 @@ def encode(message: Message) -> bytes:
             fields |= {"id": message.id, "limit": message.limit, "body_bytes": message.body_bytes}
         case Skip(answer=answer, id=id_):
             fields |= {"answer": answer, "id": id_}
+        case Pause(consumption=consumption):
+            fields["consumption"] = consumption
         case Skipped(outcome=outcome):
             fields["outcome"] = outcome.value
         case Peeked(held=held, messages=messages):
@@ -392,6 +405,8 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             )
         case "skip":
             return Skip(sender, _answer(fields), str(fields["id"]))
+        case "pause":
+            return Pause(sender, fields["consumption"] is True)
         case "skipped":
             return Skipped(sender, SkipOutcome(fields["outcome"]))
         case "peeked":
@@ -475,6 +490,7 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
         ],
         "rebalance": content.rebalance.value,
         "counts": content.counts,
+        **({"paused": True} if content.paused else {}),
     }
 
 
@@ -498,7 +514,7 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
         for state in fields["queues"]
     )
     counts = {str(name): _number(count) for name, count in fields["counts"].items()}
-    return BeatContent(queues, Rebalance(fields["rebalance"]), counts)
+    return BeatContent(queues, Rebalance(fields["rebalance"]), counts, fields.get("paused") is True)
 
 
 def _number(value: object) -> int:

@@ -22,6 +22,7 @@ from lbg_sidecar.core.protocol import (
     Leave,
     Message,
     Move,
+    Pause,
     Peek,
     Peeked,
     Ping,
@@ -170,7 +171,7 @@ class Roster:
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None or isinstance(message, Repartition | Peek | Peeked | Skip | Skipped):
+        if me is None or isinstance(message, Repartition | Peek | Peeked | Skip | Skipped | Pause):
             return []
         if isinstance(message, Gone):
             return self._gone_received(me, message, now)

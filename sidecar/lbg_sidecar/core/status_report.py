@@ -45,7 +45,8 @@ def beat_content(machine: ExclusiveMember) -> BeatContent:
                 next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
             )
         )
-    return BeatContent(tuple(queues), machine.balancer.status, asdict(machine.dispatcher.counts))
+    dispatcher = machine.dispatcher
+    return BeatContent(tuple(queues), machine.balancer.status, asdict(dispatcher.counts), dispatcher.paused)
 
 
 def progress_of(binding: Binding) -> Progress:
@@ -105,6 +106,7 @@ def common_description(machine: MemberCore) -> dict[str, Any]:
         "connected": me is not None,
         "live": sorted(machine.roster.live),
         "leaving": machine.leaving,
+        "paused": machine.dispatcher.paused,
         "delivered_again": machine.delivered_again,
         "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.dispatcher.service_time_s(),

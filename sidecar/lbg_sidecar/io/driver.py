@@ -15,7 +15,7 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import Request, decode
+from lbg_sidecar.core.protocol import Pause, Request, decode
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
@@ -96,6 +96,8 @@ class Driver:
         state."""
         self.lost_why = ""
         """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
+        self.pause_requests = 0
+        """Requests to pause or to resume that came so far."""
         self._app = app
         self._group = group
         self._prefix = prefix
@@ -214,12 +216,21 @@ class Driver:
         except MessageError as error:
             log.warning("%s: %s", self.machine.name, error)
             return
+        if isinstance(message, Pause):
+            self.pause_requests += 1
+            self.pause(message.consumption)
+            return
         if message is None or self.link is None:
             return
         if isinstance(message, Request):
             self.machine.requested(message, self._group)
         else:
             self.machine.message(message, self._loop.time())
+        self._run_effects()
+
+    def pause(self, is_paused: bool) -> None:
+        """Also before there is a link: what the record states, and requests that came since it was read."""
+        self.machine.pause(is_paused, self._loop.time())
         self._run_effects()
 
     def on_returned(self, body: bytes, to: int) -> None:
@@ -297,7 +308,8 @@ class Driver:
         self._position_requester.on_call_ended()
 
     def more(self) -> bool:
-        return self.machine.dispatcher.lanes.available
+        dispatcher = self.machine.dispatcher
+        return dispatcher.lanes.available and not dispatcher.paused
 
     def _became_unready(self) -> None:
         if self.link is not None:

@@ -14,7 +14,7 @@ from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
-from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_session
+from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_paused, log_session
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.message import Message, held_message
 
@@ -118,6 +118,8 @@ class EffectExecutor:
                 log_effect(self._machine.name, self._index, effect)
             case fx.Recalled() | fx.Reassigned() | fx.StandingBy():
                 log_effect(self._machine.name, self._index, effect)
+            case fx.Paused(is_paused):
+                log_paused(self._machine.name, self._group, is_paused=is_paused)
             case fx.CallFailed():
                 self._calls.failed(effect)
             case fx.Poisoned():

@@ -190,6 +190,12 @@ def _reason_text(reason: str) -> str:
     return printable(reason) if reason else "no reason given"
 
 
+def log_paused(name: str, group: str, *, is_paused: bool) -> None:
+    fields = {"event": "paused" if is_paused else "resumed", "member": name}
+    text = "is paused: no new call starts until `lbg group resume`" if is_paused else "is resumed"
+    log.info("%s: group %s %s", name, group, text, extra={"fields": fields})
+
+
 def log_session(name: str, effect: Effect) -> None:
     match effect:
         case SessionInUse(session, why):

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lbg_broker.admin import ProvisioningError, read_group
+from lbg_broker.admin.record import read_record
 from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_broker.group import (
     IDENTITY_BYTES,
@@ -146,6 +147,23 @@ async def reread_group(consume_connection: ClientConnection, spec: GroupSpec) ->
         return None
     same = (spec.queue_count, spec.max_clients)
     return None if (group.spec.queue_count, group.spec.max_clients) == same else group
+
+
+async def paused_in_record(consume_connection: ClientConnection, name: str) -> bool | None:
+    """True if the group's record states that it is paused; None if that cannot be read in time. Raises ClientError when
+    the connection is lost."""
+    try:
+        async with asyncio.timeout(RECORD_S):
+            channel = await consume_connection.open_channel()
+            try:
+                record = await read_record(channel, name)
+            except BaseException:
+                channel.close_soon()  # it may still get the record, and must not retain it
+                raise
+            await channel.close()
+    except (TimeoutError, ProvisioningError, ChannelClosed):
+        return None
+    return record.is_paused if record is not None else None
 
 
 def machine_of(

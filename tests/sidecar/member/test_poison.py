@@ -325,3 +325,27 @@ def test_a_message_is_skipped_during_a_handoff_by_one_of_the_two_or_by_neither()
         assert first.exited
         assert world.dead[item.identity] or second.machine.dispatcher.counts.poisoned == 1
         fine(world)
+
+
+def test_queues_move_while_the_group_is_paused_and_nothing_is_called_or_repeated() -> None:
+    world = World(3, queue_count=4, hash_count=8, rules=BLOCK, balancing={"prefetch": PREFETCH})
+    first = world.join()
+    world.run(1)
+    for number in range(40):
+        world.publish(f"k{number % 8}")
+    world.run(0.005)
+    first.machine.pause(True, world.now)
+    first.run()
+    world.run(1)
+    done = sum(world.finished.values())
+    second = world.join()
+    second.machine.pause(True, world.now)
+    world.run(25)
+    assert sum(world.finished.values()) == done < 40
+    assert set(world.served_by().values()) == {0, 1}, "queues are handed over"
+    for member in (first, second):
+        assert beat_content(member.machine).paused
+        member.machine.pause(False, world.now)
+        member.run()
+    fine(world)
+    assert world.repeats == 0

@@ -1,0 +1,143 @@
+"""`lbg group pause` and `resume`: a state of the group's record that members follow."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.ownership import Record, kubernetes_owner
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message
+from lbg_sidecar.io.driver import Driver
+from support.command_line import Lbg, Said, Where
+from support.waiting import until
+
+KEYS = [f"k{number}" for number in range(10)]
+
+
+async def publish(broker: Where, group: str, first: int, last: int) -> None:
+    async with GroupPublisher(broker.broker, group=group) as publisher:
+        for number in range(first, last):
+            for key in KEYS:
+                await publisher.publish(key=key, body=str(number).encode(), topic="t")
+
+
+def settings(broker: Where, group: str, name: str) -> MemberSettings:
+    return MemberSettings(broker=broker.broker, group=group, name=name, rebalance_delay_s=0.2)
+
+
+@pytest.fixture(params=["Exclusive", "Partitioned", "MessageGroups"])
+def group(request: pytest.FixtureRequest, lbg: Lbg, broker: Where, unique: str) -> str:
+    made = lbg("group", "create", unique, "--mode", request.param, "--no-user", *broker.options)
+    if request.param == "MessageGroups" and made.status:
+        assert "RabbitMQ" in made.err
+        assert lbg("group", "create", unique, "--no-user", *broker.options).status == 0
+    return unique
+
+
+def test_a_paused_group_keeps_its_queues_starts_nothing_and_goes_on_in_order(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    seen: dict[str | None, list[bytes]] = {}
+    running: list[Message] = []
+    release = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        running.append(message)
+        await release.wait()
+        seen.setdefault(message.key, []).append(message.data)
+
+    async def said(*command: str) -> Said:
+        return await asyncio.to_thread(lbg, *command, *broker.options)
+
+    async def run() -> None:
+        async with Member(settings(broker, group, "a"), handle) as first:
+            await publish(broker, group, 0, 3)
+            await until(lambda: len(running) == len(KEYS))
+            paused = await said("group", "pause", group)
+            assert (paused.status, paused.out) == (
+                0,
+                f"group {group} is paused: its members start no new call\n",
+            )
+            assert (await said("group", "pause", group)).status == 0
+            release.set()
+            await until(lambda: sum(map(len, seen.values())) == len(KEYS))
+            first.drop_connection()
+            await until(lambda: not first.state()["connected"])
+            await until(lambda: bool(first.state()["connected"]))
+            async with Member(settings(broker, group, "b"), handle) as second:
+                await publish(broker, group, 3, 5)
+                await until(lambda: second.state()["live"] == [0, 1] == first.state()["live"])
+                shown = await said("group", "show", group)
+                assert f"  paused: members start no new call until `lbg group resume {group}`" in shown.out
+                described = json.loads((await said("group", "show", group, "--json")).out)
+                assert (described["paused"], [one["paused"] for one in described["members"]]) == (
+                    True,
+                    [True, True],
+                )
+                assert not any("paused" in problem for problem in described["problems"])
+                assert (first.state()["paused"], second.state()["paused"]) == (True, True)
+                assert len(running) == len(KEYS), "no new call has started"
+
+                resumed = await said("group", "resume", group)
+                assert (resumed.status, resumed.out) == (0, f"group {group} is resumed\n")
+                await until(lambda: sum(len(set(bodies)) for bodies in seen.values()) == 5 * len(KEYS))
+        described = json.loads((await said("group", "show", group, "--json")).out)
+        assert (described["paused"], described["ready"]) == (False, 0)
+
+    asyncio.run(run())
+    # The connection that was cut may have lost acknowledgements: what it had processed comes again.
+    first_times = {key: list(dict.fromkeys(bodies)) for key, bodies in seen.items()}
+    assert first_times == {key: [b"0", b"1", b"2", b"3", b"4"] for key in KEYS}
+
+
+def test_a_member_that_does_not_know_the_request_is_named(
+    lbg: Lbg, broker: Where, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Driver, "pause", lambda self, is_paused: None)
+
+    async def handle(message: Message) -> None:
+        """Nothing is published."""
+
+    async def run() -> tuple[Said, dict[str, Any]]:
+        async with Member(settings(broker, group, "old"), handle):
+            paused = await asyncio.to_thread(lbg, "group", "pause", group, *broker.options)
+            shown = await asyncio.to_thread(lbg, "group", "show", group, "--json", *broker.options)
+        return paused, json.loads(shown.out)
+
+    paused, shown = asyncio.run(run())
+    assert paused.status == 1
+    assert paused.last_line.startswith("lbg: error: old still consume: versions of LBG before this command")
+    assert shown["problems"] == [
+        f"old consume though the group is paused: `lbg group pause {group}` again requests it; versions of LBG before "
+        "`lbg group pause` do not know it"
+    ]
+
+
+def test_the_pause_survives_changes_of_the_group_and_is_refused_for_one_of_kubernetes(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    assert lbg("group", "pause", group, *broker.options).status == 0
+    assert lbg("group", "create", group, "--no-user", *broker.options).status in (0, 1)
+    if (changed := lbg("group", "repartition", group, "--queues", "6", *broker.options)).status:
+        assert "no partitions to count" in changed.err, changed.err
+    assert json.loads(lbg("group", "show", group, "--json", *broker.options).out)["paused"] is True
+
+    async def own() -> None:
+        admin = LiveAdmin(ConnectionSettings.parse(broker.broker))
+        record = (await admin.observe(group)).record
+        assert isinstance(record, Record)
+        owned = Record(record.text, kubernetes_owner("cluster", "object"), record.publishers, record.paused)
+        await admin.amqp.write_record(group, owned)
+        await admin.close()
+
+    asyncio.run(own())
+    refused = lbg("group", "resume", group, *broker.options)
+    assert (refused.status, "has another owner" in refused.err) == (1, True)
+    missing = lbg("group", "pause", f"{group}x", *broker.options)
+    assert f"there is no group '{group}x'" in missing.last_line
