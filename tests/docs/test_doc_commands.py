@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
+import json
 import re
 import shlex
 import subprocess
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 import click
 import pytest
@@ -23,7 +28,12 @@ import yaml
 from lbgroup.cli import cli
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+]
 OPERATORS = {
     "|",
     "||",
@@ -114,6 +124,9 @@ def commands(block: Block) -> Iterator[Command]:
                     del simple[0]
                 if simple:
                     yield Command(place, tuple(simple), is_whole)
+                for inner in (one[1] for each in simple if (one := re.search(r"\$\((.*)\)", each))):
+                    for one in commands(Block(block.page, 0, "", inner)):
+                        yield Command(place, one.words, is_whole)
                 simple = []
             else:
                 simple.append(word)
@@ -249,13 +262,207 @@ def test_values_that_helm_sets_are_those_of_the_chart(command: Command) -> None:
             value = value[name]
 
 
+CUSTOM = {
+    name: manifest
+    for manifest in (yaml.safe_load(file.read_text()) for file in sorted((ROOT / "crds").glob("*.yaml")))
+    for names in [manifest["spec"]["names"]]
+    for name in (names["plural"], names["singular"], *names["shortNames"])
+}
+"""Custom resource definitions by each name that kubectl accepts for their kind."""
+KINDS = {
+    *(
+        "apiservice",
+        "configmap",
+        "cronjob",
+        "crd",
+        "deploy",
+        "deployment",
+        "job",
+        "namespace",
+        "networkpolicy",
+    ),
+    *("node", "pod", "pv", "pvc", "role", "secret", "service", "statefulset"),
+}
+"""Kinds of Kubernetes itself that documents use."""
+OF_A_KIND = {"get", "describe", "delete", "scale", "wait", "patch", "explain"}
+OF_A_POD = {"logs", "exec", "attach"}
+WITH_VALUE = {
+    *(
+        "-n",
+        "--namespace",
+        "-l",
+        "-o",
+        "--output",
+        "-c",
+        "-p",
+        "-f",
+        "--type",
+        "--patch-file",
+        "--for",
+        "--raw",
+    ),
+}
+"""Options of kubectl whose value is the next word."""
+
+
+def parsed(words: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Arguments and options of kubectl; those behind -- are of another program."""
+    arguments, options, rest = [], {}, iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        name, has_value, value = word.partition("=")
+        if word.startswith("-") and word != "-":
+            options[name] = value if has_value else next(rest, "") if word in WITH_VALUE else ""
+        else:
+            arguments.append(word)
+    return arguments, options
+
+
+def without_field(manifest: dict[str, Any], path: Sequence[str]) -> str | None:
+    """The first part of the path that the schema of the kind does not have."""
+    (version,) = manifest["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    for name in path:
+        schema = schema.get("items", schema)
+        if "properties" not in schema:
+            return None  # free-form
+        if name not in schema["properties"]:
+            return name
+        schema = schema["properties"][name]
+    return None
+
+
+def fields(patch: object, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Paths of the fields that a merge patch sets."""
+    if isinstance(patch, dict):
+        for name, value in patch.items():
+            yield from fields(value, (*path, name))
+    else:
+        yield path
+
+
+def described(file: str) -> bool:
+    """A page shows the file, or says which command writes it."""
+    return any(f"`{Path(file).name}`" in page.read_text() for page in PAGES)
+
+
+def kubectl_error(command: Command) -> str | None:
+    """What is wrong with the verb, kind, file or field of a command, None if nothing is."""
+    arguments, options = parsed(command.words[1:])
+    if "--raw" in options:
+        return None
+    verb, *targets = arguments
+    if verb == "explain" and targets:
+        kind, *path = targets[0].split(".")
+        if wrong := without_field(CUSTOM[kind], path):
+            return f"{kind} has no field {wrong}"
+        return None
+    kinds = []
+    if verb in OF_A_KIND and targets:
+        kinds = [one.partition("/")[0] for one in targets[0].split(",")]
+    elif verb in OF_A_POD:
+        kinds = [one.partition("/")[0] for one in targets if "/" in one]
+    elif verb == "events":
+        kinds = [options["--for"].partition("/")[0]]
+    elif verb == "create":
+        kinds = [targets[0], options["--from"].partition("/")[0]]
+    elif verb != "apply" and not (verb in OF_A_KIND and not command.is_whole):
+        return f"{verb} is not a verb that documents use"
+    if unknown := [kind for kind in kinds if kind not in KINDS | CUSTOM.keys()]:
+        return f"no kind {unknown}"
+    named = [options[one] for one in ("-f", "--patch-file") if one in options]
+    if missing := [one for one in named if not (one == "-" or (ROOT / one).exists() or described(one))]:
+        return f"no file {missing}"
+    paths = [one.split(".") for one in re.findall(r"\.((?:status|spec)(?:\.\w+)*)", options.get("-o", ""))]
+    paths += [[*one] for one in fields(json.loads(options.get("-p", "{}"))) if one[:1] != ("metadata",)]
+    for kind in CUSTOM.keys() & set(kinds):
+        if wrong := [".".join(path) for path in paths if without_field(CUSTOM[kind], path)]:
+            return f"{kind} has no field {wrong}"
+    return None
+
+
+@pytest.mark.parametrize("command", called("kubectl"), ids=str)
+def test_kinds_files_and_fields_that_kubectl_names_exist(command: Command) -> None:
+    assert kubectl_error(command) is None
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "kubectl get lgb flights",
+        "kubectl gte lbg",
+        "kubectl apply -f examples/flight-group.yaml",
+        "kubectl logs deploi/x",
+        "kubectl get lbg x -o jsonpath={.status.group}",
+        """kubectl patch lbg x --type merge -p '{"spec": {"scale": {"minReplicas": 2}}}'""",
+        "kubectl explain lbg.spec.consumers",
+    ],
+)
+def test_a_wrong_command_of_kubectl_is_seen(wrong: str) -> None:
+    assert kubectl_error(Command("README.md:1", tuple(shlex.split(wrong)))) is not None
+
+
+PATHS = [
+    (method, re.sub(r"\{\w+\}", "[^/]+", path))
+    for listener in tomllib.loads((ROOT / "tests/docs/frozen_words.toml").read_text())["HTTP paths"].values()
+    for method, path in (entry.split(" ")[:2] for entry in listener)
+]
+"""Methods and paths of sidecar, broker and operator, which test_frozen_words.py compares with the code."""
+
+
+def curl_error(command: Command) -> str | None:
+    """What is wrong with the method or path of a request, None if nothing is."""
+    words = list(command.words)
+    method = "POST" if "-d" in words else "GET"
+    method = words[words.index("-X") + 1] if "-X" in words else method
+    urls = [
+        one.replace("$SIDECAR", "http://sidecar") for one in words if re.match(r"https?://|\$SIDECAR", one)
+    ]
+    if not urls:
+        return "no URL"
+    for path in (urlsplit(one).path for one in urls):
+        if not any(one == method and re.fullmatch(pattern, path) for one, pattern in PATHS):
+            return f"nothing serves {method} {path}"
+    return None
+
+
+@pytest.mark.parametrize("command", called("curl"), ids=str)
+def test_paths_that_curl_requests_are_served(command: Command) -> None:
+    assert curl_error(command) is None
+
+
+def test_a_path_that_nothing_serves_is_seen() -> None:
+    for wrong in (
+        "curl $SIDECAR/v1/publish/orders",
+        "curl -d x http://127.0.0.1:8750/v1/publishes/orders",
+        "curl",
+    ):
+        assert curl_error(Command("here:1", tuple(wrong.split()))) is not None
+
+
+def test_extras_that_pip_installs_are_declared() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"].keys()
+    named = {
+        extra
+        for page in PAGES
+        for extras in re.findall(r"(?:lbgroup|\.whl)\[([\w,]+)\]", page.read_text())
+        for extra in extras.split(",")
+    }
+    assert "pipeline" in named
+    assert named <= declared
+
+
 @pytest.mark.parametrize(
     "block", [one for one in BLOCKS if one.language == "python"], ids=lambda one: f"{one.page}:{one.line}"
 )
-def test_python_compiles_and_what_it_imports_of_lbg_exists(block: Block) -> None:
+def test_python_compiles_and_what_it_imports_exists(block: Block) -> None:
     tree = compile(block.text, block.page, "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("lbg"):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                assert importlib.util.find_spec(alias.name) is not None, alias.name
+        if isinstance(node, ast.ImportFrom):
             module = importlib.import_module(node.module or "")
             for alias in node.names:
                 assert hasattr(module, alias.name), alias.name
