@@ -348,7 +348,7 @@ def described(file: str) -> bool:
 
 
 def kubectl_error(command: Command) -> str | None:
-    """What is wrong with the verb, kind, file or field of a command, None if nothing is."""
+    """Error in the verb, kind, file or field of a command, None if it is right."""
     arguments, options = parsed(command.words[1:])
     if "--raw" in options:
         return None
@@ -412,7 +412,7 @@ PATHS = [
 
 
 def curl_error(command: Command) -> str | None:
-    """What is wrong with the method or path of a request, None if nothing is."""
+    """Error in the method or path of a request, None if it is right."""
     words = list(command.words)
     method = "POST" if "-d" in words else "GET"
     method = words[words.index("-X") + 1] if "-X" in words else method
