@@ -9,7 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from lbg_broker.server.store.errors import StoreError
 from lbg_broker.server.store.schema import lock_holder
 from support.broker.embedded import free_port
 from support.command_line import clean_environment
+from support.documents import on_free_ports
 from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
@@ -65,16 +66,6 @@ def terminal(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
             with suppress(StoreError, ProcessLookupError):
                 if (broker := lock_holder(tmp_path / "data")) is not None:
                     os.kill(broker, signal.SIGKILL)
-
-
-def on_free_ports(block: str, ports: Mapping[str, int]) -> str:
-    """The block on other ports than the well-known ones, which may be in use where tests run."""
-    for known, port in ports.items():
-        block = re.sub(rf"\b{known}\b", str(port), block)
-    return block.replace(
-        "lbg broker serve ",
-        f"lbg broker serve --listen 127.0.0.1:{ports['5672']} --management 127.0.0.1:{ports['15672']} ",
-    )
 
 
 @pytest.mark.process
