@@ -7,18 +7,23 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from lbgroup.commands import CliError
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
-    from lbg_sidecar import MemberSettings, Message, Verdict
+    from lbg_sidecar import Member, MemberSettings, Message, Verdict
+    from lbg_sidecar.process.metrics import Measures
+    from lbg_sidecar.process.settings import Listener
 
+log = logging.getLogger("lbg.consume")
 
 SECONDS = click.FloatRange(min=0)
 
@@ -127,6 +132,13 @@ SECONDS = click.FloatRange(min=0)
     help="Without CMD: processing time of each message.",
 )
 @click.option(
+    "--metrics",
+    metavar="HOST:PORT",
+    envvar="LBG_METRICS",
+    show_envvar=True,
+    help="Serve /metrics for Prometheus on this address, the series of docs/sidecar.md; port 0 is a free one.",
+)
+@click.option(
     "--connect-timeout",
     type=SECONDS,
     default=10.0,
@@ -156,6 +168,7 @@ def consume(
     commits: Path | None,
     quiet: bool,
     work: float,
+    metrics: str | None,
     connect_timeout: float,
     address: BrokerAddress,
 ) -> None:
@@ -171,6 +184,7 @@ def consume(
 
     if command and (quiet or work):
         raise click.UsageError("--quiet and --work go without a command")
+    listener = None if metrics is None else _listener(metrics)
     settings = MemberSettings(
         broker=address.spread_places(),
         group=group,
@@ -192,10 +206,9 @@ def consume(
         commits=commits,
     )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    printing = _Printing(quiet=quiet, work_s=work)
     asyncio.run(
-        _run(
-            settings, command, printing=_Printing(quiet=quiet, work_s=work), connect_timeout_s=connect_timeout
-        )
+        _run(settings, command, printing=printing, connect_timeout_s=connect_timeout, metrics=listener)
     )
 
 
@@ -227,22 +240,75 @@ class _Printing:
 
 
 async def _run(
-    settings: MemberSettings, command: tuple[str, ...], *, printing: _Printing, connect_timeout_s: float
+    settings: MemberSettings,
+    command: tuple[str, ...],
+    *,
+    printing: _Printing,
+    connect_timeout_s: float,
+    metrics: Listener | None,
 ) -> None:
     from lbg_sidecar import CommandChannel, Member
     from lbg_sidecar.app import CONCURRENCY
 
     await _first_connection(settings, connect_timeout_s)
     app = CommandChannel(command, concurrency=settings.concurrency or CONCURRENCY) if command else printing
-    member = Member(settings, app)
+    measures = None if metrics is None else _measures()
+    member = Member(settings, app, observer=None if measures is None else measures.observe)
     printing.closed = lambda: member.stop("nobody reads the output any more")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, member.stop, number.name)
-    async with member:
+    async with AsyncExitStack() as stack:
+        if metrics is not None and measures is not None:
+            await stack.enter_async_context(_serving_metrics(metrics, member, measures))
+        await stack.enter_async_context(member)
         await member.run()
     if printing.is_closed:
         raise BrokenPipeError
+
+
+def _measures() -> Measures:
+    from lbg_sidecar.process.metrics import Measures
+
+    return Measures(asyncio.get_running_loop().time)
+
+
+def _listener(address: str) -> Listener:
+    from lbg_sidecar.process.settings import Listener
+
+    try:
+        return Listener.parse(address)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--metrics") from error
+
+
+@asynccontextmanager
+async def _serving_metrics(listener: Listener, member: Member, measures: Measures) -> AsyncIterator[None]:
+    """Raises CliError if the address cannot be used."""
+    from lbg_broker.peers import PeerLog
+    from lbg_sidecar.process.http import address_of, listen, metrics_route, observed_bounds
+    from lbg_sidecar.process.lag import LagWatch
+    from lbg_sidecar.process.settings import ConfigurationError
+
+    lag = LagWatch(member.state, member.count, asyncio.get_running_loop().time)
+    try:
+        runner = await listen(
+            listener,
+            [metrics_route(member, measures, lag)],
+            body_max_bytes=0,
+            setting="--metrics",
+            bounds=observed_bounds(),
+            peer_log=PeerLog(log),
+        )
+    except ConfigurationError as error:
+        raise CliError(str(error)) from error
+    log.info("metrics: %s", address_of(listener, runner))
+    counting = asyncio.create_task(lag.run())
+    try:
+        yield
+    finally:
+        counting.cancel()
+        await runner.cleanup()
 
 
 async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:

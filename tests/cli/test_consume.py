@@ -5,12 +5,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from support.broker.embedded import free_port
 from support.command_line import Lbg, Where, start_lbg
+from support.rabbitmq.node import wait_until
+from support.waiting import GUARD_S
 
 ROWS = 300
 ECHO = """
@@ -163,3 +169,43 @@ def test_a_member_whose_group_is_deleted_says_so_and_nothing_of_exchanges(
     assert lbg("group", "create", group, "--no-user", "--broker", broker.broker).status == 0
     assert any("m1: connected again after " in line for line in lines)
     assert member.leave()[0] == 0
+
+
+def test_metrics_are_served_with_the_group_and_promtool_accepts_them(
+    broker: Where, group: str, published: Path
+) -> None:
+    port = free_port()
+    member = Member(broker, group, "--metrics", f"127.0.0.1:{port}")
+    for _ in range(ROWS):
+        member.line()
+
+    def scrape() -> str:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=GUARD_S) as answer:
+                return answer.read().decode()
+        except OSError:
+            return ""
+
+    acked = f'lbg_messages_acked_total{{group="{group}"}} {ROWS}.0'
+    wait_until(lambda: acked in scrape(), timeout_s=GUARD_S)
+    judged = subprocess.run(
+        ["promtool", "check", "metrics"], input=scrape(), capture_output=True, text=True, check=False
+    )
+    assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", "")
+    status, err = member.leave()
+    assert status == 0, err
+
+
+def test_metrics_on_an_address_that_is_none_or_taken_are_one_line(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    wrong = lbg("consume", "--group", group, "--broker", broker.broker, "--metrics", "here")
+    assert wrong.status == 2
+    assert wrong.last_line == "lbg: error: Invalid value for --metrics: must be HOST:PORT or unix:/PATH"
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        refused = lbg("consume", "--group", group, "--broker", broker.broker, "--metrics", address)
+    assert refused.status == 1
+    assert refused.last_line.endswith(
+        f"--metrics is {address}, but the address cannot be used: Address already in use"
+    )

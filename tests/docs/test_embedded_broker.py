@@ -12,6 +12,7 @@ import kubernetes_validate
 import yaml
 
 from lbg_broker.client import Credentials
+from lbg_broker.server.management.server import METRICS
 from lbg_operator.crds import BrokerManifest
 from lbg_operator.resources.embedded_broker import embedded_of
 from lbg_operator.settings import OperatorSettings
@@ -61,3 +62,12 @@ def test_what_it_runs_is_a_command() -> None:
         restore, help_option_names=["-h", "--help"]
     ) as context:  # a command remembers its help option
         assert restore.make_parser(context).parse_args(list(command[3:]))[0]["replace"] is True
+
+
+def test_the_page_has_every_series_of_the_brokers_metrics() -> None:
+    rows = re.findall(r"^\| `(lbg_broker_\w+)` \| (\w+) \| (.*) \|$", PAGE, re.MULTILINE)
+    expected = {
+        name: ("counter" if name.endswith("_total") else "gauge", about)
+        for name, (about, _) in METRICS.items()
+    }
+    assert {name: (kind, about) for name, kind, about in rows} == expected

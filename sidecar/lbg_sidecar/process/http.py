@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -149,17 +150,30 @@ def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatc
     return [web.get("/v1/state", state), web.post("/v1/drain", drain)]
 
 
-def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) -> list[web.RouteDef]:
+class Observed(Protocol):
+    """A member, or the lifecycle of one."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    @property
+    def last_received_at(self) -> float | None: ...
+
+
+def metrics_route(member: Observed, measures: Measures, lag: LagWatch) -> web.RouteDef:
     running = version("lbgroup")
 
     async def metrics(_: web.Request) -> web.Response:
         from lbg_sidecar.process.metrics import exposition
 
         body = exposition(
-            life.state(), measures, version=running, lag=lag.lag(), last_received_at=life.last_received_at
+            member.state(), measures, version=running, lag=lag.lag(), last_received_at=member.last_received_at
         )
         return web.Response(body=body, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
+    return web.get("/metrics", metrics)
+
+
+def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) -> list[web.RouteDef]:
     async def healthz(_: web.Request) -> web.Response:
         return _json({"healthy": True})
 
@@ -188,7 +202,7 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
         return _json({"left": left}, status=200 if left else 503)
 
     return [
-        web.get("/metrics", metrics),
+        metrics_route(life, measures, lag),
         web.get("/healthz", healthz),
         web.get("/readyz", readyz),
         web.get("/drained", drained),

@@ -188,11 +188,23 @@ def exposition(
     lag: Lag | None = None,
     last_received_at: float | None = None,
 ) -> bytes:
-    """The text of a scrape. `state` is `Member.state()`; what it does not have is absent, not 0."""
+    """The text of a scrape. `state` is `Member.state()`; what it does not have is absent, not 0.
+
+    Every series but lbg_build_info has the label `group`.
+    """
+    group = {"group": str(state.get("group", ""))}
 
     def families() -> Iterator[Metric]:
-        yield from _families(state, measures, version)
-        yield from _broker_families(measures, lag, last_received_at)
+        yield _gauge("lbg_build_info", {(version,): 1})
+        for family in (
+            *_families(state, measures),
+            *_broker_families(measures, lag, last_received_at),
+        ):
+            family.samples = [
+                sample._replace(labels={**group, **sample.labels})  # namedtuple's documented method
+                for sample in family.samples
+            ]
+            yield family
 
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Once(families))
@@ -210,8 +222,7 @@ class _Once(Collector):
         return self._families()
 
 
-def _families(state: Mapping[str, Any], measures: Measures, version: str) -> Iterator[Metric]:
-    yield _gauge("lbg_build_info", {(version,): 1})
+def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
     yield _gauge("lbg_member_joined", {(): state.get("connected", False)})
     if "app" in state:
         yield _gauge("lbg_app_ready", {(): state["app"]["ready"]})

@@ -8,6 +8,7 @@ from lbg_sidecar.process.lag import Lag
 from lbg_sidecar.process.metrics import SERIES, Measures, exposition
 
 STATE = {
+    "group": "orders",
     "connected": True,
     "app": {"ready": True},
     "queues": [
@@ -45,12 +46,23 @@ MEASURES = Measures(lambda: 100.0, lambda: 1_700_000_000.0)
 
 
 def samples(state: dict[str, object], **more: object) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """Values by name and labels, without the label of the group."""
     text = exposition(state, MEASURES, version="1", **more).decode()
     return {
-        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        (
+            sample.name,
+            tuple(sorted(label for label in sample.labels.items() if label[0] != "group")),
+        ): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_every_series_but_the_version_has_the_group_as_a_label() -> None:
+    text = exposition(STATE, MEASURES, version="1", lag=Lag(7, 90.0), last_received_at=99.0).decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            assert (sample.labels.get("group") == "orders") == (sample.name != "lbg_build_info"), sample
 
 
 def test_every_series_of_the_contract_is_scraped_and_no_other() -> None:

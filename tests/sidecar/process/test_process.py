@@ -81,7 +81,7 @@ def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(
     sidecar = Sidecar(broker, tmp_path, "stuck", STUCK, LBG_SHUTDOWN_GRACE_S="0.5", LBG_CONCURRENCY="3")
     sidecar.until(sidecar.ready)
     publish(broker, tmp_path, "stuck", 40)
-    sidecar.until(lambda: re.search(r"^lbg_calls_running 3.0$", sidecar.get("/metrics")[1], re.M))
+    sidecar.until(lambda: re.search(r"^lbg_calls_running{.*} 3.0$", sidecar.get("/metrics")[1], re.M))
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(timeout=20) == 1
     assert "3 messages with running calls are delivered again" in sidecar.text

@@ -23,7 +23,9 @@ def test_a_scrape_under_load_is_clean_and_tells_the_lag(own_broker: EmbeddedBrok
     sidecar.until(sidecar.ready)
     sidecar.publish("scraped", 2000)
     # Queues are counted one after the other: the first may have been before there was anything.
-    sidecar.until(lambda: re.search(r"^lbg_messages_lag [1-9]", sidecar.get("/metrics")[1], re.M))
+    sidecar.until(
+        lambda: re.search(r"^lbg_messages_lag{group=\"scraped\"} [1-9]", sidecar.get("/metrics")[1], re.M)
+    )
     text = sidecar.get("/metrics")[1]
 
     judged = subprocess.run(
@@ -49,5 +51,5 @@ def test_a_scrape_under_load_is_clean_and_tells_the_lag(own_broker: EmbeddedBrok
     assert value("lbg_messages_poisoned") == 0
 
     own_broker.kill()
-    sidecar.until(lambda: "\nlbg_messages_lag " not in sidecar.get("/metrics")[1])
-    assert "\nlbg_broker_heard_timestamp_seconds " not in sidecar.get("/metrics")[1]
+    sidecar.until(lambda: "\nlbg_messages_lag{" not in sidecar.get("/metrics")[1])
+    assert "\nlbg_broker_heard_timestamp_seconds{" not in sidecar.get("/metrics")[1]

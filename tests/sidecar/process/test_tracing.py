@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -80,7 +81,9 @@ async def test_over_http_and_into_the_dead_letter(broker: EmbeddedBroker, tmp_pa
         assert headers["ce-traceparent"] == TRACE["traceparent"]
         connection = await connect(broker.url)
         channel = await connection.open_channel()
-        await until(lambda: "lbg_messages_dead_lettered_total 1.0" in sidecar.get("/metrics")[1])
+        await until(
+            lambda: re.search(r"^lbg_messages_dead_lettered_total{.*} 1.0$", sidecar.get("/metrics")[1], re.M)
+        )
         letter = await channel.basic_get(Names("pushed").dead, no_ack=True)
         assert letter is not None
         assert TRACE.items() <= letter.headers.items()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lbg_broker.server.management import server as broker_metrics
 from lbg_broker.server.management import server as management
 from lbg_operator.metrics_api import server as metrics_api
 from lbg_operator.runtime import probes as operator_probes
@@ -26,7 +27,7 @@ def metrics(place: Path) -> Words:
     return {
         part: {f"{name} {kind} {{{', '.join(labels)}}}" for name, (kind, _, labels) in series.items()}
         for part, series in (("sidecar", sidecar_metrics.SERIES), ("operator", operator))
-    }
+    } | {"embedded broker": set(broker_metrics.METRICS)}
 
 
 def http_paths(place: Path) -> Words:

@@ -100,7 +100,7 @@ class SidecarProcess:
         return bool(self.observed) and self.get("/readyz")[0] == 200
 
     def acked(self) -> int:
-        found = re.search(r"^lbg_messages_acked_total (\S+)$", self.get("/metrics")[1], re.M)
+        found = re.search(r"^lbg_messages_acked_total{.*} (\S+)$", self.get("/metrics")[1], re.M)
         return int(float(found[1])) if found else 0
 
     def publish(self, group: str, count: int) -> None:

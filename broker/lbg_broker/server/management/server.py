@@ -8,14 +8,17 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
+from importlib.metadata import version
+from typing import Final
 
 from aiohttp import web
 
 from lbg_broker.http_listener import BoundedRunner, guard
 from lbg_broker.peers import PeerLog, descriptors, is_of_here
 from lbg_broker.server.core.errors import Refusal
+from lbg_broker.server.core.queue import Queue
 from lbg_broker.server.management import connections, queues, users
 from lbg_broker.server.management.request import (
     BROKER,
@@ -45,6 +48,89 @@ async def is_ready(request: web.Request) -> web.Response:
     if reason is not None:
         raise Failed(reason)
     return web.json_response({"status": "ok"})
+
+
+METRICS: Final[Mapping[str, tuple[str, Callable[[ManagedBroker], float]]]] = {
+    "lbg_broker_ready": (
+        "1 while a publish is confirmed soon, as /readyz.",
+        lambda broker: broker.unready_because is None,
+    ),
+    "lbg_broker_disk_alarm": (
+        "1 while the store cannot write, so that publishers wait.",
+        lambda broker: broker.state.blocked_reason is not None,
+    ),
+    "lbg_broker_memory_alarm": (
+        "1 while clients with incomplete messages take turns.",
+        lambda broker: broker.is_short_of_memory,
+    ),
+    "lbg_broker_connections": ("AMQP connections.", lambda broker: len(broker.state.connections)),
+    "lbg_broker_channels": (
+        "Channels of all connections.",
+        lambda broker: sum(len(one.channels) for one in broker.state.connections.values()),
+    ),
+    "lbg_broker_queues": (
+        "Queues of all virtual hosts.",
+        lambda broker: sum(len(vhost.queues) for vhost in broker.state.vhosts.values()),
+    ),
+    "lbg_broker_consumers": (
+        "Consumers of all queues.",
+        lambda broker: sum(len(queue.policy.consumers) for queue in _queues(broker)),
+    ),
+    "lbg_broker_messages_ready": (
+        "Messages that no consumer has.",
+        lambda broker: sum(queue.messages_ready for queue in _queues(broker)),
+    ),
+    "lbg_broker_messages_unacknowledged": (
+        "Messages that were delivered and not acknowledged.",
+        lambda broker: sum(queue.messages_unacknowledged for queue in _queues(broker)),
+    ),
+    "lbg_broker_messages_published_total": (
+        "Messages from publishers since the start.",
+        lambda broker: broker.state.counters.published,
+    ),
+    "lbg_broker_messages_delivered_total": (
+        "Deliveries to consumers since the start.",
+        lambda broker: broker.state.counters.delivered,
+    ),
+    "lbg_broker_messages_settled_total": (
+        "Deliveries that were acknowledged or rejected since the start.",
+        lambda broker: broker.state.counters.settled,
+    ),
+    "lbg_broker_messages_unroutable_total": (
+        "Messages without a queue since the start.",
+        lambda broker: broker.state.counters.unroutable,
+    ),
+}
+"""Names, help and values of `/metrics`; those in _total are counters. No queue, user or client is named."""
+
+
+@ROUTES.get("/metrics")
+async def scrape(request: web.Request) -> web.Response:
+    """Numbers of the whole broker in Prometheus' text format. No login, as for RabbitMQ's plugin."""
+    from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+    from prometheus_client.registry import Collector
+
+    broker = request.app[BROKER]
+
+    class Totals(Collector):
+        def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily]:
+            build = GaugeMetricFamily("lbg_build_info", "The running version; always 1.", labels=["version"])
+            build.add_metric([version("lbgroup")], 1.0)
+            yield build
+            for name, (about, value) in METRICS.items():
+                family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+                yield family(name, about, value=float(value(broker)))
+
+    registry = CollectorRegistry()
+    registry.register(Totals())
+    ProcessCollector(registry=registry)
+    content_type = "text/plain; version=0.0.4; charset=utf-8"
+    return web.Response(body=generate_latest(registry), headers={"Content-Type": content_type})
+
+
+def _queues(broker: ManagedBroker) -> Iterator[Queue]:
+    return (queue for vhost in broker.state.vhosts.values() for queue in vhost.queues.values())
 
 
 log = logging.getLogger("lbg.broker.management")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import ssl
 from pathlib import Path
@@ -9,8 +10,10 @@ from pathlib import Path
 import pytest
 import trustme
 from aiohttp import ClientSession
+from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_broker.server import Address, ServerSettings, StartError, TlsSettings, running
+from lbg_broker.client import ConfirmingPublisher, connect
+from lbg_broker.server import Address, Server, ServerSettings, StartError, TlsSettings, running
 
 ANY = Address("127.0.0.1", 0)
 GUEST = {"Authorization": "Basic " + base64.b64encode(b"guest:guest").decode()}
@@ -54,3 +57,57 @@ async def test_a_port_that_is_taken_is_one_clear_error_and_leaves_the_directory_
                 pass
         async with running(ServerSettings(tmp_path / "second", listen=ANY)):
             pass
+
+
+async def scrape(server: Server) -> str:
+    async with ClientSession() as nobody, nobody.get(f"http://{server.management_address}/metrics") as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+        return await answer.text()
+
+
+def values(text: str) -> dict[str, float]:
+    families = text_string_to_metric_families(text)
+    return {sample.name: sample.value for family in families for sample in family.samples}
+
+
+async def test_metrics_count_the_whole_broker_and_name_nobody(tmp_path: Path) -> None:
+    async with running(ServerSettings(tmp_path, listen=ANY, management=ANY)) as server:
+        before = values(await scrape(server))
+        connection = await connect(f"amqp://guest:guest@127.0.0.1:{server.port}/")
+        channel = await connection.open_channel()
+        await channel.queue_declare("secret-queue", durable=True)
+        publisher = await ConfirmingPublisher.open(connection)
+        for _ in range(3):
+            await publisher.publish("", "secret-queue", b"x")
+        await publisher.publish("", "nowhere", b"x")
+        text = await scrape(server)
+        after = values(text)
+        await connection.close()
+    assert "secret-queue" not in text
+    assert "guest" not in text
+    changed = {name: value - before[name] for name, value in after.items() if name.startswith("lbg_broker_")}
+    assert {name: value for name, value in changed.items() if value} == {
+        "lbg_broker_connections": 1,
+        "lbg_broker_channels": 2,
+        "lbg_broker_queues": 1,
+        "lbg_broker_messages_ready": 3,
+        "lbg_broker_messages_published_total": 4,
+        "lbg_broker_messages_unroutable_total": 1,
+    }
+    assert after["lbg_broker_ready"] == 1
+    assert after["process_open_fds"] > 0
+
+
+@pytest.mark.process
+async def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:
+    async with running(ServerSettings(tmp_path, listen=ANY, management=ANY)) as server:
+        text = await scrape(server)
+    judge = await asyncio.create_subprocess_exec(
+        *("promtool", "check", "metrics"),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said, _ = await judge.communicate(text.encode())
+    assert (judge.returncode, said) == (0, b"")
