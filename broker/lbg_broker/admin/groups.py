@@ -309,13 +309,14 @@ async def create_group(
     with_user: bool = True,
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
+    paused: bool | None = None,
 ) -> Created:
     """Creates group `spec` on the broker, completely or not at all; an existing group is repaired.
 
     What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
     it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: complete
     parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password
-    is `password`, or generated where the user is new.
+    is `password`, or generated where the user is new. `paused`: what the record is to state; None: as it is.
 
     Raises ProvisioningError.
     """
@@ -332,7 +333,7 @@ async def create_group(
             left = await admin.observe(spec.name)
             await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
             observed, was_begun = await admin.observe(spec.name, desired=spec), False
-        actions = plan_create(spec, observed, user=wish, claim=claim, finish=finish)
+        actions = plan_create(spec, observed, user=wish, claim=claim, finish=finish, paused=paused)
         try:
             await apply(admin, actions)
         except ApplyFailed as error:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.admin.actions import Announce, WriteRecord
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable
-from lbg_broker.admin.ownership import CONSUMPTION, Record
+from lbg_broker.admin.ownership import Record, paused_words
 from lbg_broker.admin.plan import require_by_hand
 from lbg_broker.admin.protocol import BrokerAdmin, Heartbeat
 from lbg_broker.admin.record import spec_in
@@ -269,8 +269,7 @@ async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is
     """Has the record state whether the group is paused. True if it did not."""
     before = observed.record
     assert isinstance(before, Record)
-    words = before.paused or frozenset()
-    paused = words | {CONSUMPTION} if is_paused else words - {CONSUMPTION}
+    paused = paused_words(before.paused, is_paused=is_paused)
     if paused == before.paused:
         return False
     await admin.perform(WriteRecord(group, replace(before, paused=paused), before))

@@ -34,6 +34,11 @@ class Record:
         return self.paused is not None and CONSUMPTION in self.paused
 
 
+def paused_words(words: frozenset[str] | None, *, is_paused: bool) -> frozenset[str]:
+    """The words of a record that states whether consumption is paused; what else is paused stays so."""
+    return (words or frozenset()) - {CONSUMPTION} | ({CONSUMPTION} if is_paused else frozenset())
+
+
 def kubernetes_owner(cluster_uid: str, object_uid: str) -> str:
     """Owner of a group that a Kubernetes object asks for. `cluster_uid` is empty where it could not be read."""
     return f"{KUBERNETES}/{cluster_uid}/{object_uid}"

@@ -34,7 +34,14 @@ from lbg_broker.admin.errors import (
     Unsupported,
     would_break,
 )
-from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, Record, is_of_kubernetes, is_same_owner
+from lbg_broker.admin.ownership import (
+    CLAIM_BY_HAND,
+    Claim,
+    Record,
+    is_of_kubernetes,
+    is_same_owner,
+    paused_words,
+)
 from lbg_broker.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
 from lbg_broker.amqp import ReplyCode
@@ -292,12 +299,13 @@ def plan_create(
     user: DesiredUser | None,
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
+    paused: bool | None = None,
 ) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
 
     What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
     parts without a record that are as wanted, empty and not in use, are completed too; otherwise they
-    are conflicts.
+    are conflicts. `paused`: what the record is to state; None: as it is.
 
     Raises Unsupported, NotOwned (the group of this name is not that of `claim`), GroupDiffers (it has other attributes)
     and Taken (something else has a name or the prefix that the group needs).
@@ -337,7 +345,7 @@ def plan_create(
     if conflicts:
         raise Taken(spec.name, conflicts)
     is_new = existing is None and begun is None and not is_whole
-    return tuple(_creating(spec, topology, observed, user, claim, is_new=is_new))
+    return tuple(_creating(spec, topology, observed, user, claim, is_new=is_new, paused=paused))
 
 
 def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
@@ -503,6 +511,7 @@ def _creating(
     claim: Claim,
     *,
     is_new: bool,
+    paused: bool | None,
 ) -> Iterator[Action]:
     """A new group's record comes first, as that of a group that is being made: it identifies what a killed create
     leaves, with its attributes. It comes last once more, as the group's final record."""
@@ -532,7 +541,7 @@ def _creating(
     begun = unfinished(spec.name, observed)
     if user is not None:
         yield from _granting(spec, topology, observed, user, begun=begun is not None)
-    yield from _recording(spec, observed, claim)
+    yield from _recording(spec, observed, claim, paused)
     if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
@@ -542,21 +551,22 @@ def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
     return status is None or status is UNKNOWN or status.arguments is UNKNOWN
 
 
-def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim) -> Iterator[Action]:
-    """A record where there is none, a limit of clients where the group was made without and the number agrees, and the
-    owner."""
+def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool | None) -> Iterator[Action]:
+    """A record where there is none, a limit of clients where the group was made without and the number agrees, the
+    owner, and whether the group is paused."""
     before = observed.record if isinstance(observed.record, Record) else None
     existing, owner = recorded(spec.name, observed), claim.owner_after(before)
+    words = observed.paused if paused is None else paused_words(observed.paused, is_paused=paused)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        record = Record(spec.to_record(), owner, observed.publishers, observed.paused)
+        record = Record(spec.to_record(), owner, observed.publishers, words)
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None
     text = before.text
     if spec.limits_clients and not existing.limits_clients:
         text = closed_record(spec) if is_closed_in(text) else spec.to_record()
-    if (record := replace(before, text=text, owner=owner)) != before:
+    if (record := replace(before, text=text, owner=owner, paused=words)) != before:
         yield WriteRecord(spec.name, record, before)
 
 

@@ -327,8 +327,8 @@ def pause(name: str, address: BrokerAddress) -> None:
     """Pause the consumption of group NAME, until `lbg group resume`.
 
     Members keep their queues and start no new call; calls that run end. Publishers go on, and messages wait in the
-    queues. The group's record has the pause, so that members that join later are paused too. Refused for a group of
-    Kubernetes.
+    queues. The group's record has the pause, so that members that join later are paused too. Refused for a
+    group of Kubernetes, whose object has spec.paused.
     """
     _pause(name, address, is_paused=True)
 

@@ -91,6 +91,8 @@ class GroupManifest:
     publisher_user: str = SHARED
     adopts: bool = False
     """It asks for a group of another owner; the Broker has to allow that."""
+    paused: bool = False
+    """Members are to start no new calls, and nothing adds consumers meanwhile."""
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
@@ -121,6 +123,7 @@ class GroupManifest:
             drain_timeout_s=spec["drainTimeoutSeconds"],
             publisher_user=spec.get("publisherUser", SHARED),
             adopts=spec.get("adopt", False),
+            paused=spec.get("paused", False),
         )
 
     @property
@@ -149,9 +152,10 @@ class GroupManifest:
         return min(max(self.replicas, scaling.min_replicas), self.replicas_max)
 
     def at(self, now: datetime) -> tuple[GroupManifest, Floor | None]:
-        """With the fewest consumers as the schedule has them at `now`, and what that is; None without a schedule."""
+        """With the fewest consumers as the schedule has them at `now`, and what that is; None without a schedule, and
+        for a group that is paused."""
         scaling = self.scaling
-        if scaling is None or scaling.schedule is None:
+        if scaling is None or scaling.schedule is None or self.paused:
             return self, None
         floor = floor_at(scaling, now, most=self.replicas_max)
         return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor

@@ -15,7 +15,9 @@ from lbg_broker.admin.groups import (
     create_group,
     separate_publishers,
 )
+from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
+from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec, Names
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
@@ -49,6 +51,7 @@ TURN_S = 240.0
 class _Done:
     spec: GroupSpec
     publisher_user: str
+    paused: bool
     reach: Reach
     at: float
 
@@ -148,8 +151,15 @@ class Provisioner:
             async with asyncio.timeout(LIMIT_S):
                 claim = self._claim(group, login.password)
                 created = await create_group(
-                    reach.admin, group.spec, password=login.password, claim=claim, finish=True
+                    reach.admin,
+                    group.spec,
+                    password=login.password,
+                    claim=claim,
+                    finish=True,
+                    paused=group.paused,
                 )
+                if group.paused or self._was_paused(key):
+                    await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
@@ -161,7 +171,7 @@ class Provisioner:
         finally:
             slots.release()
         self._foreign.discard(key)
-        self._done[key] = _Done(group.spec, group.publisher_user, reach, self._context.now())
+        self._done[key] = _Done(group.spec, group.publisher_user, group.paused, reach, self._context.now())
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
         changes = [str(one) for one in done if not isinstance(one, PutUser) or one.is_new]
@@ -203,11 +213,14 @@ class Provisioner:
 
     def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
         done = self._done.get(key)
-        if done is None or (done.spec, done.publisher_user, done.reach) != (
+        if done is None or (done.spec, done.publisher_user, done.paused, done.reach) != (
             group.spec,
             group.publisher_user,
+            group.paused,
             reach,
         ):
+            return False
+        if not group.paused and self._was_paused(key):
             return False
         if self._context.now() > done.at + max(CHECK_AFTER_S, CHECK_EVERY_S * len(self._done)):
             return False
@@ -220,6 +233,13 @@ class Provisioner:
         if survey is None or survey.at <= done.at:
             return True
         return not survey.is_missing and (survey.description is None or survey.description.is_whole)
+
+    def _was_paused(self, key: Key) -> bool:
+        """True if members may be paused: this operator paused them, or they report it."""
+        done, survey = self._done.get(key), self._context.surveys.latest(key)
+        members = UNKNOWN if survey is None or survey.description is None else survey.description.members
+        is_reported = members is not UNKNOWN and any(one.paused for one in members)
+        return is_reported or (done is not None and done.paused)
 
     async def _login(self, group: GroupManifest, reach: Reach, username: str, name: str) -> Login:
         """The password that Secret `name` has, or a new one: it is written down before the broker knows it."""

@@ -11,7 +11,7 @@ import base64
 import hashlib
 from typing import Any
 
-from lbg_operator.crds import GroupManifest
+from lbg_operator.crds import GroupManifest, Scaling
 from lbg_operator.resources.names import API_VERSION, KIND, owned
 
 LAG_METRIC = "lbg_group_lag"
@@ -42,9 +42,19 @@ def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
             "minReplicas": scaling.min_replicas,
             "maxReplicas": group.replicas_max,
             "metrics": metrics,
-            "behavior": {"scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}},
+            "behavior": _behavior(group, scaling),
         },
     }
+
+
+def _behavior(group: GroupManifest, scaling: Scaling) -> dict[str, Any]:
+    """The lag of a paused group grows, and more consumers would not process it."""
+    behavior: dict[str, Any] = {
+        "scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}
+    }
+    if group.paused:
+        behavior["scaleUp"] = {"selectPolicy": "Disabled"}
+    return behavior
 
 
 KEDA_API_VERSION = "keda.sh/v1alpha1"
@@ -79,8 +89,7 @@ def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None
         triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": metadata})
     if scaling.target_lag is not None:
         triggers.append(_lag_trigger(group, url, scaling.target_lag))
-    behavior = {"scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}}
-    autoscaler = {"name": autoscaler_name(group.metadata.name), "behavior": behavior}
+    autoscaler = {"name": autoscaler_name(group.metadata.name), "behavior": _behavior(group, scaling)}
     return {
         "apiVersion": KEDA_API_VERSION,
         "kind": "ScaledObject",

@@ -232,6 +232,8 @@ def ready(group: GroupManifest, observation: Observation) -> Condition:
 def scaling_active(group: GroupManifest, observation: Observation) -> Condition:
     if group.scaling is None or group.consumer is None:
         return Condition(Reason.NOT_ASKED)
+    if group.paused:
+        return Condition(Reason.SCALING_PAUSED)
     if not group.scaling.has_target:
         return Condition(Reason.SCHEDULED)
     by_type = {one["type"]: one for one in (observation.autoscaler or {}).get("conditions", ())}

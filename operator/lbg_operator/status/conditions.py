@@ -126,6 +126,11 @@ class Reason(enum.Enum):
         State.FALSE,
         "The autoscaler gets no metrics; the message has what the cluster lacks.",
     )
+    SCALING_PAUSED = (
+        Type.SCALING_ACTIVE,
+        State.FALSE,
+        "The group is paused (paused): replicas are not increased until it is not.",
+    )
     AT_ZERO = (
         Type.SCALING_ACTIVE,
         State.FALSE,

@@ -134,6 +134,9 @@ def status_of(
     status["secretName"] = credentials_name(group.metadata.name)
     if group.has_publisher_user:
         status["publisherSecretName"] = publisher_name(group.metadata.name)
+    members = UNKNOWN if observation.description is None else observation.description.members
+    if group.paused and members is not UNKNOWN:
+        status["paused"] = all(one.paused for one in members)
     status["configMapName"] = attributes_name(group.metadata.name)
     workload = observation.workload or {}
     if group.consumer is not None:

@@ -50,6 +50,7 @@ class FakeAdmin:
         self.records: dict[str, str] = {}
         self.owners: dict[str, str] = {}
         self.publishers: dict[str, Publishers] = {}
+        self.paused: dict[str, frozenset[str] | None] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[Heartbeat] = []
         self.locked: set[str] = set()
@@ -104,7 +105,8 @@ class FakeAdmin:
     def _record(self, group: str) -> Record | None:
         text = self.records.get(group)
         publishers = self.publishers.get(group, ONE_USER)
-        return None if text is None else Record(text, self.owners.get(group, ""), publishers)
+        paused = self.paused.get(group, frozenset())
+        return None if text is None else Record(text, self.owners.get(group, ""), publishers, paused)
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -129,6 +131,7 @@ class FakeAdmin:
             case WriteRecord(group, record):
                 self.records[group], self.owners[group] = record.text, record.owner
                 self.publishers[group] = record.publishers
+                self.paused[group] = record.paused
             case DeleteExchange(name):
                 self.exchanges.pop(name, None)
                 self.bindings = {one for one in self.bindings if one.exchange != name}

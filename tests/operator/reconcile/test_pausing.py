@@ -1,0 +1,128 @@
+"""`spec.paused`: members start no new calls, and neither autoscaler nor schedule adds consumers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from lbg_broker.admin.actions import Announce, WriteRecord
+from lbg_broker.admin.ownership import CONSUMPTION
+from lbg_broker.admin.protocol import Heartbeat
+from lbg_operator.crds import GroupManifest
+from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
+from lbg_operator.resources.autoscaler import scaled_object_of
+from support.kubernetes.manifests import consumer, group_manifest
+from support.kubernetes.schedules import weekly
+from support.operator.operated import Place
+from support.virtual_time import in_virtual_time
+
+GROUP_NAME = "shop-orders"
+DISABLED = {"selectPolicy": "Disabled"}
+
+
+def announced(place: Place) -> list[bool]:
+    bodies = [json.loads(one.body) for one in place.broker.performed if isinstance(one, Announce)]
+    return [one["consumption"] for one in bodies if one["type"] == "pause"]
+
+
+def follow_requests(place: Place) -> None:
+    """Members report what the last request states, as those of this version do."""
+    joined = place.broker.members_of
+
+    def members(group: str) -> Sequence[Heartbeat]:
+        is_paused = announced(place)[-1:] == [True]
+        return [{**beat, "paused": True} if is_paused else beat for beat in joined(group)]
+
+    place.broker.members_of = members
+
+
+@in_virtual_time
+async def test_a_group_is_paused_and_resumed_by_its_manifest() -> None:
+    async with Place() as place:
+        follow_requests(place)
+        await place.ready(scaling={"maxReplicas": 6, "targetLag": 100})
+        assert announced(place) == []
+        assert "scaleUp" not in place.seen(AUTOSCALER)["spec"]["behavior"]
+        workload = place.seen(DEPLOYMENT)["spec"]
+
+        place.edit_group({"paused": True})
+        await asyncio.sleep(10)
+        assert place.broker.paused[GROUP_NAME] == {CONSUMPTION}
+        assert announced(place) == [True]
+        assert place.seen(AUTOSCALER)["spec"]["behavior"]["scaleUp"] == DISABLED
+        assert place.status()["paused"] is True
+        assert place.conditions()["ScalingActive"] == ("False", "ScalingPaused")
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+        assert place.seen(DEPLOYMENT)["spec"] == workload, "no pod is restarted"
+
+        place.edit_group({"paused": False})
+        await asyncio.sleep(10)
+        assert place.broker.paused[GROUP_NAME] == frozenset()
+        assert announced(place)[:2] == [True, False]
+        assert True not in announced(place)[1:]
+        assert "scaleUp" not in place.seen(AUTOSCALER)["spec"]["behavior"]
+        assert "paused" not in place.status()
+
+
+@in_virtual_time
+async def test_a_group_may_be_made_paused_and_the_next_operator_leaves_it_so() -> None:
+    async with Place() as place:
+        follow_requests(place)
+        await place.ready(paused=True)
+        assert place.broker.paused[GROUP_NAME] == {CONSUMPTION}
+        written = sum(isinstance(one, WriteRecord) for one in place.broker.performed)
+        await place.restart()
+        await asyncio.sleep(10)
+        assert place.broker.paused[GROUP_NAME] == {CONSUMPTION}
+        assert sum(isinstance(one, WriteRecord) for one in place.broker.performed) == written
+        assert place.status()["paused"] is True
+
+
+@in_virtual_time
+async def test_a_resume_that_was_not_received_is_requested_again() -> None:
+    async with Place() as place:
+        joined = place.broker.members_of
+        are_paused = True
+        place.broker.members_of = lambda group: [
+            {**beat, "paused": True} if are_paused else beat for beat in joined(group)
+        ]
+        await place.ready()
+        await asyncio.sleep(60)
+        assert False in announced(place), "a former operator was killed before it sent the request"
+        are_paused = False
+        await asyncio.sleep(60)
+        count = len(announced(place))
+        await asyncio.sleep(60)
+        assert len(announced(place)) == count
+
+
+@in_virtual_time
+async def test_members_of_older_versions_are_not_reported_as_paused() -> None:
+    async with Place() as place:
+        await place.ready(paused=True)
+        assert place.status()["paused"] is False
+
+
+@in_virtual_time
+async def test_a_schedule_adds_no_consumers_during_a_pause() -> None:
+    scaling = {"maxReplicas": 6, "schedule": [weekly(5, "00:00", "00:00", zone=None)]}
+    async with Place() as place:
+        follow_requests(place)
+        await place.ready(scaling=scaling, paused=True)
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 2
+        place.edit_group({"paused": False})
+        await asyncio.sleep(10)
+        assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 5
+
+
+@pytest.mark.parametrize("paused", [True, False])
+def test_keda_adds_no_consumers_either(paused: bool) -> None:
+    spec = {"scaling": {"maxReplicas": 4, "targetLag": 10}, "paused": paused}
+    manifest = group_manifest({**spec, "consumer": consumer()})
+    scaled = scaled_object_of(GroupManifest.parse(manifest), url="https://operator")
+    assert scaled is not None
+    behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
+    assert behavior.get("scaleUp") == (DISABLED if paused else None)
