@@ -31,6 +31,15 @@ def ended() -> Iterator[None]:
     end_started()
 
 
+@pytest.fixture(params=["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
+def group_of_each_mode(request: pytest.FixtureRequest, lbg: Lbg, broker: Where, unique: str) -> str:
+    made = lbg("group", "create", unique, "--mode", request.param, "--no-user", *broker.options)
+    if made.status:
+        assert "RabbitMQ" in made.err
+        assert lbg("group", "create", unique, "--no-user", *broker.options).status == 0
+    return unique
+
+
 async def publish(broker: Where, group: str, *bodies: bytes) -> None:
     async with GroupPublisher(broker.broker, group=group) as publisher:
         for body in bodies:
@@ -42,8 +51,9 @@ def settings(broker: Where, group: str, **more: object) -> MemberSettings:
 
 
 def test_the_problem_line_names_the_command_which_makes_a_dead_letter_of_the_message(
-    lbg: Lbg, broker: Where, group: str
+    lbg: Lbg, broker: Where, group_of_each_mode: str
 ) -> None:
+    group = group_of_each_mode
     done: list[bytes] = []
 
     async def handle(message: Message) -> Verdict | None:

@@ -73,6 +73,7 @@ class Description:
     """As the group's record has it (`lbg_broker.admin.ownership`); empty where none is recorded or it was not read."""
     publishers: Publishers = ONE_USER
     is_paused: bool | None = False
+    """True if the record states that consumption is paused; None where it was not read."""
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
 
@@ -282,7 +283,7 @@ class Description:
             "dead_letters": plain(self.dead_letters),
             "unrouted": plain(self.unrouted),
             "repartition": self.queue_count_to_be,
-            "paused": self.is_paused,
+            "paused": "unknown" if self.is_paused is None else self.is_paused,
             "problems": list(self.problems),
         }
 
