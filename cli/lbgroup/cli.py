@@ -13,7 +13,8 @@ COMMANDS = {
         "lbgroup.demo.command:demo", "Play a group's life: joins, crashes, scaling, and the proof."
     ),
     "broker": LazyCommand("lbgroup.broker:broker", "Run the embedded broker."),
-    "group": LazyCommand("lbgroup.group.command:group", "Create, show, list and delete groups."),
+    "group": LazyCommand("lbgroup.group:group", "Create, show, list and delete groups."),
+    "top": LazyCommand("lbgroup.top:top", "Watch groups: rates, lag, members, problems."),
     "publish": LazyCommand(
         "lbgroup.publish:publish", "Publish a file to a group, in order and without loss."
     ),

@@ -1,1 +1,34 @@
-"""`lbg group` subcommands."""
+"""The commands of `lbg group`."""
+
+from __future__ import annotations
+
+import click
+
+from lbgroup.group.change import adopt, close, delete, pause, publisher, repartition, resume, rotate, skip
+from lbgroup.group.create import create
+from lbgroup.group.show import list_, peek, show
+
+
+@click.group(no_args_is_help=True)
+def group() -> None:
+    """Create, show, list and delete groups on a broker, peek at their messages and skip poisoned ones, pause and resume
+    groups, rotate their passwords, change how many queues they have, adopt them from another owner, and close their
+    sessions."""
+
+
+for command in (
+    create,
+    show,
+    list_,
+    peek,
+    skip,
+    pause,
+    resume,
+    rotate,
+    publisher,
+    repartition,
+    adopt,
+    close,
+    delete,
+):
+    group.add_command(command)
