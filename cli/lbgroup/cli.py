@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+from pathlib import Path
 
 import click
 
@@ -28,6 +30,7 @@ COMMANDS = {
     "validate": LazyCommand(
         "lbgroup.validate.command:validate", "Check order, loss and moves of what a group delivers."
     ),
+    "completion": LazyCommand("lbgroup.cli:completion", "Complete commands in bash, zsh or fish."),
     "pipeline": LazyCommand("lbgroup.cli:pipeline", "Validate, profile, plan and forecast, from journals."),
 }
 
@@ -80,3 +83,50 @@ def pipeline() -> None:
 
     Each is also a spark-submit application: docs/pipeline.md.
     """
+
+
+SHELLS = ("bash", "zsh", "fish")
+
+
+def _data_home() -> Path:
+    """XDG Base Directory Specification."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share")
+
+
+def _completion_file(shell: str) -> Path:
+    """File in which the shell looks for the completion of `lbg`; zsh only if the directory is in its `fpath`."""
+    if shell == "bash":
+        return _data_home() / "bash-completion/completions/lbg"
+    if shell == "zsh":
+        return _data_home() / "zsh/site-functions/_lbg"
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "fish/completions/lbg.fish"
+
+
+@click.command(epilog="Example: lbg completion bash --install")
+@click.argument("shell", type=click.Choice(SHELLS))
+@click.option(
+    "--install", is_flag=True, help="Write it where the shell looks for it, instead of printing it."
+)
+def completion(shell: str, install: bool) -> None:
+    """Print the completion of `lbg` for a SHELL, or install it for this user.
+
+    bash loads it by the package bash-completion, fish by itself. In zsh a line of ~/.zshrc has to name the directory:
+    --install prints it.
+    """
+    from click.shell_completion import get_completion_class
+
+    made = get_completion_class(shell)
+    assert made is not None
+    source = made(cli, {}, "lbg", "_LBG_COMPLETE").source()
+    if not install:
+        click.echo(source)
+        return
+    file = _completion_file(shell)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(source + "\n")
+    except OSError as error:
+        raise CliError(f"cannot write {file}: {error.strerror}") from error
+    click.echo(f"{file} written; it applies in new shells", err=True)
+    if shell == "zsh":
+        click.echo(f"in ~/.zshrc, before compinit: fpath=({file.parent} $fpath)", err=True)

@@ -139,6 +139,15 @@ SECONDS = click.FloatRange(min=0)
     help="Serve /metrics for Prometheus on this address, the series of docs/sidecar.md; port 0 is a free one.",
 )
 @click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    envvar="LBG_LOG_FORMAT",
+    show_envvar=True,
+    help="Format of the log on standard error: json is one object a line, with the fields of the sidecar's log.",
+)
+@click.option(
     "--connect-timeout",
     type=SECONDS,
     default=10.0,
@@ -169,6 +178,7 @@ def consume(
     quiet: bool,
     work: float,
     metrics: str | None,
+    log_format: str,
     connect_timeout: float,
     address: BrokerAddress,
 ) -> None:
@@ -205,7 +215,13 @@ def consume(
         journal=journal,
         commits=commits,
     )
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    if log_format == "json":
+        from lbg_sidecar.process.logs import configure_logging
+        from lbg_sidecar.process.settings import LogFormat
+
+        configure_logging(LogFormat.JSON)
+    else:
+        logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     printing = _Printing(quiet=quiet, work_s=work)
     asyncio.run(
         _run(settings, command, printing=printing, connect_timeout_s=connect_timeout, metrics=listener)

@@ -209,3 +209,14 @@ def test_metrics_on_an_address_that_is_none_or_taken_are_one_line(
     assert refused.last_line.endswith(
         f"--metrics is {address}, but the address cannot be used: Address already in use"
     )
+
+
+def test_a_log_of_json_has_one_object_a_line(broker: Where, group: str, published: Path) -> None:
+    member = Member(broker, group, "--log-format", "json")
+    for _ in range(ROWS):
+        member.line()
+    status, err = member.leave()
+    assert status == 0
+    lines = [json.loads(line) for line in err.splitlines() if not line.startswith("connected to ")]
+    assert any("live members: 1" in line["message"] for line in lines)
+    assert all({"time", "level", "message"} <= line.keys() for line in lines)
