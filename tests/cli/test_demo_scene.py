@@ -271,6 +271,15 @@ def test_the_screen_fits_whatever_terminal_there_is(width: int, height: int) -> 
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize("act", [act for mode in MODES for act in script_of(mode)], ids=lambda act: act.title)
+def test_eighty_columns_are_enough_for_the_words_of_every_act(act: Act) -> None:
+    made = scene()
+    made.begins(act)
+    words = " ".join(drawn(made, 80, 24).split())
+    assert act.title in words
+    assert act.text in words
+
+
 def test_every_member_has_a_colour() -> None:
     assert set(COLOURS) == set(MEMBERS)
 

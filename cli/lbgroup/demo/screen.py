@@ -60,14 +60,20 @@ def _header(scene: DemoModel) -> RenderableType:
     head = Table.grid(expand=True)
     head.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     head.add_column(justify="right", no_wrap=True)
-    head.add_row(Text(f"LBG · {scene.title}", style="dim"), Text(clock(scene.now_s), style="bold"))
     title, text = Text("setting the stage …", style="dim"), Text()
     if (act := scene.act) is not None:
         number = f" {scene.act_number}/{len(SCRIPT)} "
         title = Text.assemble((number, "bold black on white"), "  ", (act.title, "bold"))
-        text = Text(act.text, style="italic", no_wrap=True, overflow="ellipsis")
-    counts = Text(counts_line(scene), style="bold white on red" if scene.inversions else "green")
-    return Group(head, title, text, counts, ProgressBar(total=1.0, completed=scene.share))
+        text = Text(act.text, style="italic")
+    head.add_row(title, Text(clock(scene.now_s), style="bold"))
+    place = Text(scene.title, style="dim", no_wrap=True, overflow="ellipsis")
+    counts = Text(
+        counts_line(scene),
+        style="bold white on red" if scene.inversions else "green",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    return Group(place, head, text, counts, ProgressBar(total=1.0, completed=scene.share))
 
 
 def _timeline(scene: DemoModel, width: int) -> RenderableType:
