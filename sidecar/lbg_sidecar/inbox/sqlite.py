@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lbg_sidecar.inbox.identity import (
@@ -65,14 +65,10 @@ class SQLiteInbox:
 
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """A transaction that has SQLite's write lock, for `BatchingInbox`. Raises InboxError if a handler ends it."""
+        """A transaction that has SQLite's write lock, for `BatchingInbox`."""
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-            if not connection.in_transaction:
-                raise InboxError(
-                    "a handler has ended the transaction, which is that of a batch: it must not commit"
-                )
             connection.execute("COMMIT")
         except BaseException:
             if connection.in_transaction:
@@ -81,7 +77,7 @@ class SQLiteInbox:
 
     @contextmanager
     def savepoint(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """A savepoint: an exception undoes the writes since its begin."""
+        """A savepoint: an exception undoes the writes since its begin. Raises InboxError if they were committed."""
         connection.execute("SAVEPOINT lbg_message")
         try:
             yield
@@ -90,12 +86,19 @@ class SQLiteInbox:
                 connection.execute("ROLLBACK TO lbg_message")
                 connection.execute("RELEASE lbg_message")
             raise
-        if connection.in_transaction:
-            connection.execute("RELEASE lbg_message")
+        if not connection.in_transaction:
+            raise InboxError(
+                "the handler has ended the transaction, which is that of a batch: it must neither commit nor use "
+                "`with connection`"
+            )
+        connection.execute("RELEASE lbg_message")
 
-    def first_times(self, connection: sqlite3.Connection, messages: Sequence[Identified]) -> list[bool]:
-        """`first_time` of each, in the transaction under way."""
-        return [self.first_time(connection, message) for message in messages]
+    def first_times(self, connection: sqlite3.Connection, messages: Iterable[Identified]) -> Iterator[bool]:
+        """`first_time` of each, when it is asked for.
+
+        One at a time: a handler that commits, which it must not, records no message that is not handled yet.
+        """
+        return (self.first_time(connection, message) for message in messages)
 
     def forget(self, connection: sqlite3.Connection, message: Identified) -> None:
         """Remove the record that `first_time` made in the transaction under way."""

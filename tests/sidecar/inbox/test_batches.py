@@ -211,6 +211,24 @@ async def test_a_handler_must_not_end_the_transaction(database: Database) -> Non
     assert len(database.recorded()) == len(database.effects())
 
 
+async def test_a_handler_that_commits_records_no_message_that_is_not_handled(database: Database) -> None:
+    """A process that is killed in a handler leaves what is committed then."""
+    left: list[tuple[list[int], list[list[object]]]] = []
+
+    def handle(connection: Any, message: Any) -> None:
+        left.append((database.effects(), database.recorded()))
+        database.handle(connection, message)
+        connection.commit()
+
+    async with database.batching(handle) as handler:
+        for _ in range(3):
+            await outcomes(handler, *(Sent(seq) for seq in range(6)))
+    for effects, recorded in left:
+        assert recorded == ([["p", 3, [[effects[0], effects[-1]]]]] if effects else [])
+    expected = list(range(6)) if isinstance(database.inbox, SQLiteInbox) else []
+    assert database.effects() == expected  # each once; PostgreSQL's driver refuses the commit
+
+
 async def test_a_lost_connection_fails_its_batch_and_the_next_one_connects_again(database: Database) -> None:
     broken: list[Any] = []
 
