@@ -41,6 +41,8 @@ MANY_EVERY_S = 5.0
 RATE_OVER_S = 6.0
 """A rate is the mean of so long: members report their counts once a second."""
 
+FORGET_AFTER_S = 60.0
+
 LIST_EVERY = 6
 """Looks between two readings of the records, which show new and deleted groups."""
 
@@ -113,6 +115,10 @@ class Observations:
         self.queue_rates = {}
         for one in descriptions:
             self._look_at_queues(one, now_s)
+        for name in [
+            name for name, samples in self._counts.items() if samples[-1][0] < now_s - FORGET_AFTER_S
+        ]:
+            del self._counts[name]  # a member that has left
 
     def _rate(self, one: Description, now_s: float) -> float:
         members = () if one.members is UNKNOWN else one.members

@@ -87,6 +87,14 @@ async def test_a_member_that_began_anew_has_no_negative_rate() -> None:
         assert seen.rows[0].rate >= 0
 
 
+async def test_members_that_left_are_forgotten() -> None:
+    seen = Observations()
+    seen.look([await described("orders", beat(0, active={0, 1}, acked=1))], 0)
+    seen.look([await described("orders")], 100)
+    seen.look([await described("orders", beat(0, active={0, 1}, acked=1001))], 101)
+    assert seen.rows[0].rate == 0, "its former count is not compared with this one"
+
+
 async def test_a_queue_that_another_member_serves_is_a_change() -> None:
     seen = Observations()
     seen.look([await described("orders", beat(0, active={0, 1}), beat(1, active=set()))], 0)
