@@ -44,3 +44,22 @@ def spark(process: None) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A failure says how the JVM of this process ended, if it did: its last words go nowhere."""
+    report = yield
+    if report.failed and "spark" in getattr(item, "fixturenames", ()):
+        report.sections += [("Spark's JVM", words) for words in _ended_jvms()]
+    return report
+
+
+def _ended_jvms() -> Iterator[str]:
+    """Wait statuses of the ended children of this process that are Java and were not waited for (proc(5))."""
+    for listed in Path("/proc/self/task").glob("*/children"):
+        for child in listed.read_text().split():
+            name, _, rest = Path("/proc", child, "stat").read_text().rpartition(") ")
+            fields = rest.split()
+            if "(java" in name and fields[0] == "Z":
+                yield f"process {child} ended with wait status {fields[-1]} (below 128: that signal)"
