@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shlex
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,12 +28,87 @@ log = logging.getLogger("lbg.consume")
 
 SECONDS = click.FloatRange(min=0)
 
+OPTIONS = {
+    "release_interval_s": "release_period",
+    "rebalance_delay_s": "rebalance_delay",
+    "max_handoff_s": "max_handoff_time",
+    "call_timeout_s": "call_timeout",
+    "connect_timeout_s": "connect_timeout",
+    "work_s": "work",
+}
+"""Settings of the file whose options have other names."""
+
+_IN_FILE = "lbgroup.consume.settings"
+"""In the context: settings of a member that have no option."""
+
+
+def read_config(context: click.Context, _: click.Parameter, file: Path | None) -> None:
+    """The file's settings become the defaults of the options: the command line and the environment take precedence."""
+    from lbg_sidecar.process.settings import ConfigurationError, settings_in
+
+    if file is None:
+        return
+    try:
+        context.default_map, context.meta[_IN_FILE] = _defaults(context, settings_in(file), file)
+    except ConfigurationError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def _defaults(
+    context: click.Context, found: Mapping[str, Any], file: Path
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Values for options, and settings that have none. Raises ConfigurationError."""
+    from dataclasses import fields
+
+    from lbg_sidecar import MemberSettings
+    from lbg_sidecar.process.settings import ConfigurationError, Setting, table, value_of
+
+    own = {"quiet": bool, "work_s": float, "metrics": str, "connect_timeout_s": float}
+    rows = table() | {name: Setting(name, kind, None, False) for name, kind in own.items()}
+    options = {one.name for one in context.command.params}
+    members = {one.name for one in fields(MemberSettings)}
+    defaults: dict[str, Any] = {}
+    others: dict[str, Any] = {}
+    for name, value in found.items():
+        option, where = OPTIONS.get(name, name), f"{name} in {file}"
+        if name not in rows or (option not in options and name not in members) or option == "config":
+            raise ConfigurationError(
+                f"{where} is not a setting of lbg consume: remove it or correct its name"
+            )
+        read = value_of(rows[name], value, where)
+        if name == "command":
+            defaults[option] = _split(str(read), where)
+        elif option in options:
+            text = str(read) if isinstance(read, str) else read  # an option takes no member of an enum
+            defaults[option] = (text,) if name == "broker" else text
+        else:
+            others[name] = read
+    return defaults, others
+
+
+def _split(command: str, where: str) -> list[str]:
+    from lbg_sidecar.process.settings import ConfigurationError
+
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(f"{where} is {command!r}, but it cannot be split: {error}") from None
+
 
 @click.command(
     epilog="Example: lbg consume --group orders --concurrency 8 -- ./handle-orders",
     context_settings={"ignore_unknown_options": False},
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- CMD [ARGS]...]")
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    is_eager=True,
+    expose_value=False,
+    callback=read_config,
+    help="TOML file with settings, named as in docs/member.md; options and environment variables override it.",
+)
 @click.option("--group", required=True, metavar="NAME", help="The group to join.")
 @click.option(
     "--name",
@@ -156,7 +232,9 @@ SECONDS = click.FloatRange(min=0)
     help="Longest wait for the first connection; later ones have no limit.",
 )
 @broker_options(login=True)
+@click.pass_context
 def consume(
+    context: click.Context,
     command: tuple[str, ...],
     group: str,
     name: str,
@@ -214,6 +292,7 @@ def consume(
         republish=republish,
         journal=journal,
         commits=commits,
+        **context.meta.get(_IN_FILE, {}),
     )
     if log_format == "json":
         from lbg_sidecar.process.logs import configure_logging

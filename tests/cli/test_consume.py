@@ -9,10 +9,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
+from lbg_sidecar import MemberSettings
+from lbgroup.consume import consume
 from support.broker.embedded import free_port
 from support.command_line import Lbg, Where, start_lbg
 from support.rabbitmq.node import wait_until
@@ -220,3 +223,77 @@ def test_a_log_of_json_has_one_object_a_line(broker: Where, group: str, publishe
     lines = [json.loads(line) for line in err.splitlines() if not line.startswith("connected to ")]
     assert any("live members: 1" in line["message"] for line in lines)
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
+
+
+CONFIGURED = """
+broker = "{broker}"
+group = "{group}"
+name = "of-the-file"
+concurrency = 3
+max_handoff_s = 2.5
+shutdown_grace_s = 4
+log_format = "json"
+metrics = "127.0.0.1:0"
+command = "{python} -c '{program}'"
+"""
+
+
+def test_settings_come_from_a_file_and_options_take_precedence(
+    broker: Where, group: str, published: Path, tmp_path: Path
+) -> None:
+    program, noted = tmp_path / "echo.py", tmp_path / "noted"
+    program.write_text(
+        ECHO.replace("import json, sys\n", f"import json, sys\nopen({str(noted)!r}, 'w').close()\n")
+    )
+    config = tmp_path / "consume.toml"
+    run = f'import runpy; runpy.run_path(\\"{program}\\")'
+    config.write_text(
+        CONFIGURED.format(broker=broker.broker, group=group, python=sys.executable, program=run)
+    )
+    process = start_lbg("consume", "--config", str(config), "--name", "of-the-command-line")
+    assert process.stderr is not None
+    lines = (json.loads(line) for line in process.stderr)
+    served = next(line for line in lines if line.get("event") == "taken_over")
+    assert served["member"] == "of-the-command-line"
+    wait_until(noted.exists, timeout_s=GUARD_S)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=GUARD_S)
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('concurrency = "x"', "concurrency in {} is 'x', but it must be a whole number"),
+        ('assignment = "odd"', "assignment in {} is 'odd', but it must be one of balanced, static"),
+        (
+            "target = 'http://h/'",
+            "target in {} is not a setting of lbg consume: remove it or correct its name",
+        ),
+        ("config = 'x'", "config in {} is not a setting of lbg consume: remove it or correct its name"),
+        ('command = "\'"', 'command in {} is "\'", but it cannot be split: No closing quotation'),
+        ("x = [", "--config {} is not TOML: Invalid value (at end of document)"),
+    ],
+)
+def test_a_wrong_file_is_one_line_that_names_it(lbg: Lbg, tmp_path: Path, line: str, words: str) -> None:
+    config = tmp_path / "consume.toml"
+    config.write_text(f'group = "g"\n{line}\n')
+    said = lbg("consume", "--config", str(config))
+    assert said.status == 2
+    assert said.last_line == f"lbg: error: {words.format(config)}"
+
+
+def test_every_setting_of_a_member_may_be_in_the_file(tmp_path: Path) -> None:
+    """As in that of a sidecar."""
+    names = [one.name for one in fields(MemberSettings) if one.name != "broker"]
+    config = tmp_path / "consume.toml"
+    of_enums = {"assignment": "static", "order": "queue", "when_exhausted": "dead-letter"}
+    texts = {"group": "g", "name": "m", "journal": "j", "commits": "c"} | of_enums
+    config.write_text(
+        "".join(
+            f"{name} = {json.dumps(True if name == 'republish' else texts.get(name, 7))}\n" for name in names
+        )
+    )
+    context = consume.make_context("consume", ["--config", str(config)])
+    assert {name: context.params[name] for name in of_enums} == of_enums
+    assert (context.params["group"], context.params["concurrency"]) == ("g", 7)

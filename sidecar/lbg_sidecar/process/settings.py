@@ -296,7 +296,7 @@ def configure(environment: Mapping[str, str], file: Path | None = None) -> Sidec
     """Raises ConfigurationError."""
     rows = table()
     values_read: dict[str, tuple[str, object]] = {}
-    for name, value in (_in_file(file) if file is not None else {}).items():
+    for name, value in (settings_in(file) if file is not None else {}).items():
         if name not in rows:
             raise ConfigurationError(
                 f"{name} in {file} is not a setting of a sidecar: remove it or correct its name"
@@ -317,14 +317,20 @@ def configure(environment: Mapping[str, str], file: Path | None = None) -> Sidec
             )
     values: dict[str, Any] = {}
     for name, (where, value) in values_read.items():
-        try:
-            values[name] = read_value(str if name in SECRET else rows[name].kind, value)
-        except ValueError as error:
-            raise ConfigurationError(_line(where, name, value, str(error))) from None
+        values[name] = value_of(rows[name], value, where)
     return _settings(values, {name: where for name, (where, _) in values_read.items()})
 
 
-def _in_file(file: Path) -> dict[str, Any]:
+def value_of(row: Setting, value: object, where: str) -> object:
+    """`value` as the type of its setting. Raises ConfigurationError."""
+    try:
+        return read_value(str if row.name in SECRET else row.kind, value)
+    except ValueError as error:
+        raise ConfigurationError(_line(where, row.name, value, str(error))) from None
+
+
+def settings_in(file: Path) -> dict[str, Any]:
+    """Contents of the file of --config. Raises ConfigurationError."""
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
