@@ -1,6 +1,6 @@
 """`lbg top`: the groups of a broker, or one of them, as they are now.
 
-`Observations` is pure: descriptions in, rates and changes out. The screens are those of `live_map`, drawn with rich.
+`live_group` has what it shows: rates, changes, ages. The screens are those of `live_map`, drawn with rich.
 """
 
 from __future__ import annotations
@@ -10,21 +10,28 @@ import json
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_broker.admin.describe import Description
 from lbg_broker.admin.errors import RecordUnavailable, Unreachable
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.peers import printable
 from lbg_broker.text_table import text_table
 from lbgroup.group.create import with_admin
+from lbgroup.live_group import (
+    EVERY_S,
+    HEADER,
+    SORTS,
+    GroupReader,
+    GroupRow,
+    Observations,
+    Watching,
+)
 from lbgroup.options import broker_options, count_text
 
 if TYPE_CHECKING:
@@ -33,141 +40,9 @@ if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.client import BrokerAddress
 
-EVERY_S = 2.0
 MANY_GROUPS = 50
 MANY_EVERY_S = 5.0
 """For more than `MANY_GROUPS`: a look at 100 groups costs the broker some 35 ms of CPU."""
-
-RATE_OVER_S = 6.0
-"""A rate is the mean of so long: members report their counts once a second."""
-
-FORGET_AFTER_S = 60.0
-
-LIST_EVERY = 6
-"""Looks between two readings of the records, which show new and deleted groups."""
-
-CHANGES_MAX = 200
-SORTS: dict[str, Callable[[GroupRow], Any]] = {
-    "lag": lambda row: -row.waiting,
-    "rate": lambda row: -row.rate,
-    "problems": lambda row: -len(row.description.problems),
-    "name": lambda row: row.description.group,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """A queue or partition that another member serves since a look."""
-
-    at_s: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class GroupRow:
-    """A group, and the messages per second that its members have finished lately."""
-
-    description: Description
-    rate: float
-
-    @property
-    def waiting(self) -> int:
-        """The lag, or the ready messages alone where the others could not be counted."""
-        ready = self.description.ready
-        return self.description.lag or (ready if isinstance(ready, int) else 0)
-
-    @property
-    def cells(self) -> tuple[str, ...]:
-        one = self.description
-        spec, services = one.spec, one.reported_services
-        served = f"{len(services) - len(one.unserved)}/{len(services)}" if services else "-"
-        return (
-            one.group,
-            spec.mode if spec is not None else "no readable record",
-            served,
-            "unknown" if one.members is UNKNOWN else str(len(one.members)),
-            f"{self.rate:,.0f}",
-            count_text(one.ready),
-            count_text(one.unacked),
-            count_text(one.dead_letters),
-            "paused" if one.is_paused else "",
-            str(len(one.problems) or ""),
-        )
-
-
-HEADER = ("GROUP", "MODE", "SERVED", "MEMBERS", "RATE/S", "READY", "UNACKED", "DEAD", "STATE", "PROBLEMS")
-
-
-@dataclass
-class Observations:
-    """Rates and changes of groups, from one look to the next. No I/O; `now_s` rises."""
-
-    changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
-    rows: list[GroupRow] = field(default_factory=list)
-    queue_rates: dict[int, float] = field(default_factory=dict)
-    """Messages per second delivered from each queue, of the only group."""
-
-    _counts: dict[tuple[str, ...], deque[tuple[float, int]]] = field(default_factory=dict)
-    _servers: dict[tuple[str, int], str] = field(default_factory=dict)
-
-    def look(self, descriptions: Sequence[Description], now_s: float) -> None:
-        self.rows = [GroupRow(one, self._rate(one, now_s)) for one in descriptions]
-        self.queue_rates = {}
-        for one in descriptions:
-            self._look_at_queues(one, now_s)
-        for name in [
-            name for name, samples in self._counts.items() if samples[-1][0] < now_s - FORGET_AFTER_S
-        ]:
-            del self._counts[name]  # a member that has left
-
-    def _rate(self, one: Description, now_s: float) -> float:
-        members = () if one.members is UNKNOWN else one.members
-        return sum(
-            self._growth((one.group, member.name, member.incarnation), member.counts.get("acked", 0), now_s)
-            for member in members
-        )
-
-    def _growth(self, name: tuple[str, ...], count: int, now_s: float) -> float:
-        """Growth of a count per second; 0 for the first look and after a count that fell."""
-        samples = self._counts.setdefault(name, deque())
-        if samples and samples[-1][1] > count:
-            samples.clear()
-        samples.append((now_s, count))
-        while len(samples) > 2 and samples[1][0] <= now_s - RATE_OVER_S:
-            samples.popleft()
-        (first_s, first), (last_s, last) = samples[0], samples[-1]
-        return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
-
-    def _look_at_queues(self, one: Description, now_s: float) -> None:
-        for row in one.reported_services:
-            place = (one.group, row.number)
-            server = row.server or ""
-            before = self._servers.get(place)
-            if server and before is not None and before != server:
-                word = "partition" if one.has_partitions else "queue"
-                self.changes.append(
-                    Change(now_s, f"{one.group}: {word} {row.number} from {before} to {server}")
-                )
-            if server:
-                self._servers[place] = server
-            if row.member is None:
-                continue
-            count = next((queue.delivered for queue in row.member.queues if queue.queue == row.number), 0)
-            name = (one.group, str(row.number), row.member.name, row.member.incarnation)
-            self.queue_rates[row.number] = self._growth(name, count, now_s)
-
-    def ordered(self, sort: str, chosen: str) -> list[GroupRow]:
-        """Rows whose group has `chosen` in its name."""
-        rows = [row for row in self.rows if chosen.lower() in row.description.group.lower()]
-        return sorted(rows, key=lambda row: (SORTS[sort](row), row.description.group))
-
-    def to_json(self, at: datetime) -> dict[str, Any]:
-        """One object a look: docs/cli.md."""
-        return {
-            "at": at.isoformat(timespec="milliseconds"),
-            "groups": [{**row.description.to_json(), "rate": round(row.rate, 1)} for row in self.rows],
-            "changes": [one.text for one in self.changes],
-        }
 
 
 def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
@@ -250,7 +125,7 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
     columns = [
         place
         for place, name in enumerate(HEADER)
-        if width >= 100 or (name not in ("MODE", "UNACKED") and (width >= 72 or name in NARROW))
+        if width >= 110 or (name not in ("MODE", "UNACKED") and (width >= 80 or name in NARROW))
     ]
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for place in columns:
@@ -292,15 +167,18 @@ def _one_group(seen: Observations, row: GroupRow, *, height: int, is_one: bool) 
     is_compact = map_lines(one, members, is_compact=False) > height - 8
     state = "   PAUSED" if one.is_paused else ""
     head = (
-        f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacknowledged   "
-        f"{count_text(one.dead_letters)} dead letters{state}"
+        f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
+        f"oldest {row.oldest_text}   {count_text(one.dead_letters)} dead{state}"
     )
     lines = [Text(f"! {problem}", style="yellow") for problem in one.problems]
     now_s = time.monotonic()
-    changes = [change for change in seen.changes if change.text.startswith(f"{one.group}: ")]
+    if hot := seen.hot_keys(now_s):
+        shown = "   ".join(f"{printable(key)} {rate:,.1f}/s" for key, rate in hot)
+        lines.append(Text(f"hottest keys: {shown}"))
+    changes = [change for change in seen.changes if change.group == one.group]
     room = max(2, height - map_lines(one, members, is_compact=is_compact) - len(lines) - 3)
-    for change in list(changes)[-room:]:
-        text = change.text.removeprefix(f"{one.group}: ")
+    for change in changes[-room:]:
+        text = printable(change.text)
         lines.append(Text(f"{now_s - change.at_s:>5.0f} s ago  {text}", style="cyan"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
@@ -311,34 +189,6 @@ def _one_group(seen: Observations, row: GroupRow, *, height: int, is_one: bool) 
         *lines,
         Text(keys, style="dim"),
     )
-
-
-class Looker:
-    """Descriptions of one group, or of all: the latter by the survey that the operator uses."""
-
-    def __init__(self, admin: LiveAdmin, group: str | None) -> None:
-        self._admin = admin
-        self._group = group
-        self._specs: dict[str, Any] = {}
-        self._without_record: dict[str, Description] = {}
-        self._looks = 0
-        self._cache: dict[str, Any] = {}
-
-    async def look(self) -> list[Description]:
-        """Raises ProvisioningError."""
-        from lbg_broker.admin.groups import list_groups, show_group
-        from lbg_broker.admin.survey import survey
-
-        if self._group is not None:
-            return [await show_group(self._admin, self._group)]
-        if self._looks % LIST_EVERY == 0:
-            listed = await list_groups(self._admin)
-            self._specs = {one.group: one.spec for one in listed if one.spec is not None}
-            self._without_record = {one.group: one for one in listed if one.spec is None}
-        self._looks += 1
-        found = await survey(self._admin, self._specs, cache=self._cache)
-        described = [one for one in found.values() if isinstance(one, Description)]
-        return [*described, *self._without_record.values()]
 
 
 @contextmanager
@@ -403,29 +253,47 @@ def top(
     view = View(sort=sort, chosen=chosen, opened=name)
 
     async def work(admin: LiveAdmin) -> None:
-        looker, seen = Looker(admin, name), Observations()
-        if as_json or once or not (console.is_terminal and sys.stdin.isatty()) or console.is_dumb_terminal:
-            await _print(looker, seen, view, as_json=as_json, is_once=once or not as_json, every_s=every_s)
-        else:
-            await _draw(looker, seen, view, console, is_one=name is not None, every_s=every_s)
+        reader, seen = GroupReader(admin, name), Observations()
+        async with Watching(admin, seen) as watching:
+            await watching.watch(name)
+            if (
+                as_json
+                or once
+                or not (console.is_terminal and sys.stdin.isatty())
+                or console.is_dumb_terminal
+            ):
+                await _print(
+                    reader, seen, view, as_json=as_json, is_once=once or not as_json, every_s=every_s
+                )
+            else:
+                await _draw(reader, watching, seen, view, console, is_one=name is not None, every_s=every_s)
 
     with_admin(address, work)
 
 
 async def _print(
-    looker: Looker, seen: Observations, view: View, *, as_json: bool, is_once: bool, every_s: float | None
+    reader: GroupReader,
+    seen: Observations,
+    view: View,
+    *,
+    as_json: bool,
+    is_once: bool,
+    every_s: float | None,
 ) -> None:
-    seen.look(await looker.look(), time.monotonic())
+    await _look(reader, seen)
     await asyncio.sleep(every_s or EVERY_S)  # a rate takes two looks
     while True:
-        seen.look(await looker.look(), time.monotonic())
+        await _look(reader, seen)
         if as_json:
-            click.echo(json.dumps(seen.to_json(datetime.now(UTC))))
+            looked = seen.to_json(datetime.now(UTC), watched=view.opened, now_s=time.monotonic())
+            click.echo(json.dumps(looked))
         elif view.opened is not None:
             from lbgroup.group.show import description_lines
 
             (row,) = seen.rows
-            click.echo(f"{row.rate:,.0f} messages/s")
+            click.echo(f"{row.rate:,.0f} messages/s, oldest message {row.oldest_text}")
+            for key, rate in seen.hot_keys(time.monotonic()):
+                click.echo(f"key {printable(key)}: {rate:,.1f} messages/s")
             click.echo("\n".join(description_lines(row.description)))
         else:
             click.echo("\n".join(text_lines(seen, view.sort, view.chosen)))
@@ -435,8 +303,20 @@ async def _print(
         await asyncio.sleep(every_s or _interval(seen))
 
 
+async def _look(reader: GroupReader, seen: Observations) -> None:
+    found = await reader.look()
+    seen.look(found, time.monotonic(), now_us=time.time_ns() // 1000, waiting_us=reader.waiting_us)
+
+
 async def _draw(
-    looker: Looker, seen: Observations, view: View, console: Console, *, is_one: bool, every_s: float | None
+    reader: GroupReader,
+    watching: Watching,
+    seen: Observations,
+    view: View,
+    console: Console,
+    *,
+    is_one: bool,
+    every_s: float | None,
 ) -> None:
     from lbgroup.live_map import FullScreen
 
@@ -451,18 +331,19 @@ async def _draw(
         pressed.set()
         draw()
 
-    seen.look(await looker.look(), time.monotonic())  # an error of the first look ends the command
+    await _look(reader, seen)  # an error of the first look ends the command
     with FullScreen(console) as full, keys_of(sys.stdin.fileno(), on_key):
         draw()
         while True:
             began = time.monotonic()
-            looking = asyncio.ensure_future(looker.look())
+            await watching.watch(view.opened)
+            looking = asyncio.ensure_future(_look(reader, seen))
             await _until_ended(looking, pressed, view)
             if view.has_ended:
                 looking.cancel()
                 break
             try:
-                seen.look(looking.result(), time.monotonic())
+                looking.result()
                 error = ""
             except (Unreachable, RecordUnavailable) as failed:
                 error = f"{failed}; trying again"

@@ -19,11 +19,8 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record, kubernetes_owner
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
-from support.command_line import Lbg, Where, end_started, start_lbg
+from support.command_line import INTERRUPTIBLE, Lbg, Where, end_started, start_lbg
 from support.waiting import GUARD_S
-
-INTERRUPTIBLE = ("env", "--default-signal=INT")
-"""A shell has the processes that it runs in the background ignore SIGINT, and all that these start."""
 
 
 @pytest.fixture(autouse=True)

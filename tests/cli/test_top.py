@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
 import termios
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -19,10 +22,21 @@ from rich.console import Console
 
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
+from lbg_broker.admin.member_requests import MemberActivity, Takeover
 from lbg_broker.group import GroupSpec
-from lbgroup.top import HEADER, Observations, View, screen, text_lines
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message
+from lbgroup.live_group import HEADER, Observations
+from lbgroup.top import View, screen, text_lines
 from support.admin.fake_admin import FakeAdmin
-from support.command_line import Lbg, Where, clean_environment, start_lbg
+from support.command_line import (
+    INTERRUPTIBLE,
+    Lbg,
+    Where,
+    clean_environment,
+    end_started,
+    start_lbg,
+)
 from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
@@ -100,7 +114,70 @@ async def test_a_queue_that_another_member_serves_is_a_change() -> None:
     seen.look([await described("orders", beat(0, active={0, 1}), beat(1, active=set()))], 0)
     seen.look([await described("orders", beat(0, active={0}), beat(1, active={1}))], 2)
     seen.look([await described("orders", beat(0, active={0}), beat(1, active={1}))], 4)
-    assert [(one.at_s, one.text) for one in seen.changes] == [(2, "orders: queue 1 from m1 to m2")]
+    assert [(one.at_s, one.text) for one in seen.changes] == [(2, "queue 1 from m1 to m2")]
+
+
+@pytest.mark.parametrize("is_seen_first", [True, False])
+@pytest.mark.parametrize(
+    ("takeover", "text"),
+    [
+        (Takeover(1, 0, True, 0.0042), "queue 1 from m1 to m2 in 4.2 ms"),
+        (Takeover(1, 0, True, None), "queue 1 from m1 to m2"),
+        (Takeover(1, 0, False, None), "queue 1 from m1 to m2, not planned"),
+        (Takeover(1, None, False, None), "queue 1 to m2, not planned"),
+        (Takeover(1, 7, False, None), "queue 1 from member 7 to m2, not planned"),
+    ],
+)
+async def test_a_reported_takeover_is_one_change_whoever_sees_it_first(
+    is_seen_first: bool, takeover: Takeover, text: str
+) -> None:
+    seen = Observations()
+    before = await described("orders", beat(0, active={0, 1}), beat(1, active=set()))
+    after = await described("orders", beat(0, active={0}), beat(1, active={1}))
+    seen.look([before], 0)
+    if is_seen_first:
+        seen.look([after], 2)
+    seen.report("orders", MemberActivity("m2", (), takeover), 2.5)
+    seen.look([before], 3)  # a broker that has the former consumer still
+    seen.look([after], 5)
+    seen.look([after], 50)
+    assert [one.text for one in seen.changes] == [text]
+    seen.look([before], 60)
+    assert [one.text for one in seen.changes] == [text, "queue 1 from m2 to m1"]
+
+
+def test_the_hottest_keys_are_those_of_all_members_over_six_seconds() -> None:
+    seen = Observations()
+    assert seen.hot_keys(0) == []
+    for second in range(10):
+        seen.report("orders", MemberActivity("m1", (("a", 10), ("b", 1)), None), second)
+        seen.report("orders", MemberActivity("m2", (("c", 4), ("a", 2)), None), second)
+    assert seen.hot_keys(9) == [("a", 12), ("c", 4), ("b", 1)]
+    assert [(key, round(rate, 3)) for key, rate in seen.hot_keys(13)] == [
+        ("a", 4),
+        ("c", 1.333),
+        ("b", 0.333),
+    ]
+    seen.forget_keys()
+    assert seen.hot_keys(13) == []
+
+
+async def test_the_oldest_message_is_a_members_or_one_that_waits_for_none() -> None:
+    now_us = 1_000_000_000
+
+    async def shown(*beats: dict[str, Any], ready: int = 0, waiting_us: int | None = None) -> str:
+        seen = Observations()
+        found = await described("orders", *beats, ready=ready)
+        seen.look([found], 0, now_us=now_us, waiting_us={} if waiting_us is None else {"orders": waiting_us})
+        return seen.rows[0].oldest_text
+
+    held = {**beat(0, active={0, 1}), "oldest_us": now_us - 5_000_000}
+    assert await shown() == "-"
+    assert await shown(beat(0, active={0, 1}), ready=1) == "-"
+    assert await shown(held, ready=1) == "5 s"
+    assert await shown({**held, "queues": beat(0, active={0})["queues"]}, ready=1) == ">5 s"
+    assert await shown(ready=1) == "unknown"
+    assert await shown(held, ready=1, waiting_us=now_us - 600_000_000) == "10 min"
 
 
 async def test_groups_are_sorted_and_filtered() -> None:
@@ -148,7 +225,7 @@ async def test_an_opened_group_shows_its_map_its_problems_and_its_changes(width:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    assert text.startswith("orders   0/s   14 ready   0 unacknowledged")
+    assert text.startswith("orders   0/s   14 ready   0 unacked   oldest -   7 dead")
     assert "● m1" in text
     assert "● m2" in text
     assert "queue 1 from m1 to m2" in text
@@ -176,6 +253,12 @@ async def test_keys_sort_filter_open_and_end() -> None:
     assert view.has_ended
 
 
+@pytest.fixture(autouse=True)
+def ended() -> Iterator[None]:
+    yield
+    end_started()
+
+
 @pytest.fixture
 def group(lbg: Lbg, broker: Where, unique: str) -> str:
     assert lbg("group", "create", unique, "--no-user", *broker.options).status == 0
@@ -191,7 +274,7 @@ def test_without_a_terminal_it_prints_once(lbg: Lbg, broker: Where, group: str) 
     assert any(row.split()[:2] == [group, "Exclusive"] for row in rows)
     one = lbg("top", group, "--once", *broker.options)
     assert one.status == 0, one.err
-    assert one.out.startswith(f"0 messages/s\ngroup {group}\n")
+    assert one.out.startswith(f"0 messages/s, oldest message -\ngroup {group}\n")
 
 
 @pytest.mark.process
@@ -199,10 +282,107 @@ def test_json_has_what_show_has_and_the_rate(lbg: Lbg, broker: Where, group: str
     found = lbg("top", group, "--json", "--once", *broker.options)
     assert found.status == 0, found.err
     look = json.loads(found.out)
-    assert set(look) == {"at", "groups", "changes"}
+    assert set(look) == {"at", "groups", "changes", "hot_keys"}
     (one,) = look["groups"]
     shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
-    assert one == {**shown, "rate": 0.0}
+    assert one == {**shown, "rate": 0.0, "oldest_s": None}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("mode", ["Exclusive", "Partitioned"])
+def test_a_watched_group_shows_its_hottest_keys_its_oldest_message_and_its_moves(
+    lbg: Lbg, broker: Where, unique: str, mode: str
+) -> None:
+    made = lbg("group", "create", unique, "--queue-count", "4", "--mode", mode, "--no-user", *broker.options)
+    assert made.status == 0, made.err
+    looking = start_lbg("top", unique, "--json", "--every", "0.3", *broker.options, under=INTERRUPTIBLE)
+
+    def look() -> dict[str, Any]:
+        assert looking.stdout is not None
+        found: dict[str, Any] = json.loads(looking.stdout.readline())
+        return found
+
+    shown = json.loads(lbg("group", "show", unique, "--json", *broker.options).out)
+    # The embedded broker moves partitions itself: members report none.
+    words = r"partition \d from a to b" if "handoffs" in shown else r"queue \d from a to b in [\d.]+ ms"
+
+    async def handle(message: Message) -> None:
+        if message.key == "stuck":
+            await asyncio.Event().wait()
+        await asyncio.sleep(0.005 if message.key == "hot" else 0.02)
+
+    def settings(name: str) -> MemberSettings:
+        return MemberSettings(
+            broker=broker.broker, group=unique, name=name, rebalance_delay_s=0.2, shutdown_grace_s=0.1
+        )
+
+    async def run() -> None:
+        async with GroupPublisher(broker.broker, group=unique) as publisher:
+            await publisher.publish(key="stuck", body=b"", topic="t")
+            for _ in range(300):
+                for key in (*["hot"] * 10, *(f"warm{number}" for number in range(12))):
+                    await publisher.publish(key=key, body=b"", topic="t")
+        async with Member(settings("a"), handle):
+            await look_until(lambda one: one["hot_keys"][:1] != [] and one["hot_keys"][0]["key"] == "hot")
+            found = await look_until(lambda one: one["groups"][0]["oldest_s"] is not None)
+            oldest_s = found["groups"][0]["oldest_s"]
+            await look_until(lambda one: one["groups"][0]["oldest_s"] > oldest_s + 1)
+            async with Member(settings("b"), handle):
+                await look_until(lambda one: any(moved(text) for text in one["changes"]))
+
+    def moved(text: str) -> bool:
+        return re.fullmatch(rf"{unique}: {words}", text) is not None
+
+    async def look_until(is_wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        while not is_wanted(found := await asyncio.to_thread(look)):
+            pass
+        return found
+
+    asyncio.run(asyncio.wait_for(run(), GUARD_S))
+    looking.send_signal(signal.SIGINT)
+    assert looking.wait(GUARD_S) == 128 + signal.SIGINT
+
+
+@pytest.mark.process
+def test_the_login_of_the_group_sees_its_members_without_a_management_api(
+    lbg: Lbg, broker: Where, unique: str
+) -> None:
+    made = lbg("group", "create", unique, "--queue-count", "2", *broker.options)
+    shown = re.search(r"password (\S+) ", made.out + made.err)
+    assert shown is not None, made
+    login = broker.broker.replace("guest:guest@", f"{unique}:{shown[1]}@")
+    nowhere = ("--broker", login, "--management", "http://127.0.0.1:1")
+
+    async def acknowledge(message: Message) -> None:
+        pass
+
+    async def run() -> None:
+        async with Member(MemberSettings(broker=login, group=unique, name="a"), acknowledge):
+            looked = await asyncio.to_thread(lbg, "top", unique, "--json", "--once", *nowhere)
+            (one,) = json.loads(looked.out)["groups"]
+            assert [member["name"] for member in one["members"]] == ["a"]
+            assert one["queues"][0]["consumers"] == 1
+
+    asyncio.run(run())
+
+
+@pytest.mark.process
+def test_the_oldest_message_of_a_group_without_members_is_read_at_the_broker(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    async def publish() -> None:
+        async with GroupPublisher(broker.broker, group=group) as publisher:
+            await publisher.publish(key="a", body=b"", topic="t")
+
+    asyncio.run(publish())
+    wait_until(lambda: "1" in lbg("group", "show", group, *broker.options).out.split(), timeout_s=GUARD_S)
+    (one,) = json.loads(lbg("top", group, "--json", "--once", *broker.options).out)["groups"]
+    shown = lbg("top", group, *broker.options).out.splitlines()[0]
+    if one["oldest_s"] is None:
+        assert shown == "0 messages/s, oldest message unknown", "RabbitMQ does not show it"
+    else:
+        assert one["oldest_s"] > 0
+        assert re.fullmatch(r"0 messages/s, oldest message \d+ s", shown)
 
 
 @pytest.mark.process

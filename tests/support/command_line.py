@@ -41,6 +41,10 @@ class Where:
 _started: list[subprocess.Popen[str]] = []
 
 
+INTERRUPTIBLE = ("env", "--default-signal=INT")
+"""A shell has the processes that it runs in the background ignore SIGINT, and all that these start."""
+
+
 def start_lbg(
     *arguments: str,
     under: Sequence[str] = (),

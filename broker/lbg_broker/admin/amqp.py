@@ -52,6 +52,10 @@ IDLE_CHANNELS_MAX = 64
 CLOSE_S = 5.0
 
 
+OBSERVER_FIRST = 10**9
+"""From this index on, mailboxes are of those who observe members: a group has fewer members by far."""
+
+
 class AmqpLink:
     """Callers borrow a channel each, so that a slow answer, or a refusal, which closes the channel, is theirs alone.
 
@@ -413,12 +417,25 @@ class AmqpAdmin:
                     "", queue, record.text.encode(), properties=properties, mandatory=True
                 )
 
-    async def own_queue(self) -> str:
-        """A new queue for this connection alone, which goes with it; no group's name begins as its name does."""
+    async def own_queue(self, *, of_members_of: str | None = None) -> str:
+        """A new queue for this connection alone, which goes with it; no group's name begins as its name does.
+
+        `of_members_of`: where the login may not declare it, as that of a group, it is called as a mailbox of that group
+        with an index that no member has. Raises AdminError.
+        """
         name = f"lbg._{secrets.token_hex(IDENTITY_BYTES)}"
+        try:
+            await self._declare_own(name)
+        except Refused:
+            if of_members_of is None:
+                raise
+            name = Names(of_members_of).mailbox(OBSERVER_FIRST + secrets.randbelow(OBSERVER_FIRST))
+            await self._declare_own(name)
+        return name
+
+    async def _declare_own(self, name: str) -> None:
         async with self.link.channel() as channel:
             await channel.queue_declare(name, exclusive=True)
-        return name
 
     async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> dict[str, Refused]:
         """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: the ones

@@ -97,6 +97,12 @@ class Description:
         ready, unacked = self.ready, self.unacked
         return None if ready is UNKNOWN or unacked is UNKNOWN else ready + unacked
 
+    @property
+    def oldest_us(self) -> int | None:
+        """Publishing time of the oldest message that a member has not settled, in microseconds since the epoch; None
+        where no member reports one. A queue that no member serves may have an older one."""
+        return min((one.oldest_us for one in self._member_rows if one.oldest_us), default=None)
+
     # What it is
 
     @property
@@ -282,6 +288,7 @@ class Description:
             "unacked": plain(self.unacked),
             "dead_letters": plain(self.dead_letters),
             "unrouted": plain(self.unrouted),
+            "oldest_published_at_us": self.oldest_us,
             "repartition": self.queue_count_to_be,
             "paused": "unknown" if self.is_paused is None else self.is_paused,
             "problems": list(self.problems),

@@ -67,7 +67,7 @@ async def collect_heartbeats(
 ) -> dict[str, CollectedHeartbeats | Refused]:
     """The heartbeats of each group within `seconds`, or why they could not be received."""
     collected = {group: CollectedHeartbeats() for group in groups}
-    queue = await amqp.own_queue()
+    queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
     try:
         async with amqp.link.channel(within_s=None) as channel:
             on_heartbeat = _deliveries_to(lambda group, body: collected[group].append(body))

@@ -11,14 +11,14 @@ import asyncio
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbg_broker.admin.actions import Announce, WriteRecord
 from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable
+from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Unreachable
 from lbg_broker.admin.ownership import Record, paused_words
 from lbg_broker.admin.plan import require_by_hand
 from lbg_broker.admin.protocol import BrokerAdmin, Heartbeat
@@ -355,6 +355,83 @@ async def ask_members(
     finally:
         await amqp.delete_own(queue)
     return answers, beats
+
+
+WATCH_S = 15.0
+WATCH_EVERY_S = 5.0
+"""Seconds for which members report their activity, and between two requests for it: members that join report soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A queue that a member began to serve. `former`: index of the member that served it, None where that is unknown.
+    `pause_s`: the time without a call between the two; None where it is unknown, as after a crash."""
+
+    queue: int
+    former: int | None
+    planned: bool
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberActivity:
+    """Activity of a member: the keys of which it processed most messages in the last second, with their counts, or a
+    queue that it took over."""
+
+    name: str
+    keys: tuple[tuple[str, int], ...]
+    takeover: Takeover | None
+
+
+async def watch_activity(
+    amqp: AmqpAdmin, group: str, on_activity: Callable[[MemberActivity], None]
+) -> NoReturn:
+    """Has the members of a group report their activity until this is cancelled; they count keys meanwhile. Members of
+    versions before this request report nothing. Raises AdminError, also when the connection is lost."""
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with suppress(KeyError, TypeError, ValueError):
+                on_activity(_activity(_object(bytes(delivery.body))))
+
+    names = Names(group)
+    request = {"v": 1, "type": "watch", "index": 0, "name": "administrator", "incarnation": ""}
+    body = json.dumps({**request, "seconds": WATCH_S})
+    queue = await amqp.own_queue(of_members_of=group)
+    async with amqp.link.channel(within_s=None) as channel:
+        await channel.consume(queue, on_deliveries, no_ack=True)
+        for error in (await amqp.bind_own(queue, [names.members], key="activity")).values():
+            raise error
+        while channel.is_open:
+            await amqp.announce(names.members, TO_ALL, body)
+            await asyncio.sleep(WATCH_EVERY_S)
+    raise Unreachable("the channel was closed")
+
+
+def _activity(fields: Mapping[str, Any]) -> MemberActivity:
+    takeover = fields.get("takeover")
+    return MemberActivity(
+        str(fields["name"]),
+        tuple((str(key), int(count)) for key, count in fields["keys"]),
+        None
+        if takeover is None
+        else Takeover(
+            int(takeover["queue"]),
+            None if takeover["former"] is None else int(takeover["former"]),
+            takeover["planned"] is True,
+            None if takeover["pause_s"] is None else float(takeover["pause_s"]),
+        ),
+    )
+
+
+async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | None:
+    """Publishing time of the oldest first message of these queues that waits at the broker; None where none waits, and
+    where the broker does not show them: RabbitMQ does not. Raises AdminError."""
+    if (await admin.amqp.engine()).is_rabbitmq:
+        return None
+    heads = [message for name in queues for message in await admin.head_of(name, 1, 1)]
+    published = (message["properties"].get("headers", {}).get(HEADER_TS) for message in heads)
+    return min((one for one in published if isinstance(one, int)), default=None)
 
 
 def _object(body: bytes) -> Mapping[str, Any]:

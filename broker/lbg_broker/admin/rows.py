@@ -53,6 +53,8 @@ class MemberRow:
     queues: tuple[MemberQueue, ...]
     counts: Mapping[str, int]
     paused: bool = False
+    oldest_us: int = 0
+    """Publishing time of the oldest message that it has not settled; 0: none, or unknown."""
 
     @property
     def in_flight(self) -> int:
@@ -79,6 +81,7 @@ class MemberRow:
             "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in self.queues],
             "counts": dict(self.counts),
             "paused": self.paused,
+            "oldest_published_at_us": self.oldest_us or None,
         }
 
 
@@ -121,6 +124,7 @@ def _member(beat: Heartbeat) -> MemberRow:
         ),
         counts={str(name): int(value) for name, value in beat["counts"].items()},
         paused=beat.get("paused") is True,
+        oldest_us=int(beat.get("oldest_us", 0)),
     )
 
 

@@ -29,7 +29,13 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition, encode_content
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.roster import Timings
-from lbg_sidecar.core.status_report import common_description, poisoned_ids, poisoned_keys, progress_of
+from lbg_sidecar.core.status_report import (
+    common_description,
+    oldest_us,
+    poisoned_ids,
+    poisoned_keys,
+    progress_of,
+)
 from lbg_sidecar.errors import SessionRefused
 
 
@@ -52,7 +58,9 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         poisoned_ids=poisoned_ids(binding),
     )
     dispatcher = machine.dispatcher
-    return BeatContent((state,), Rebalance.READY, asdict(dispatcher.counts), dispatcher.paused)
+    return BeatContent(
+        (state,), Rebalance.READY, asdict(dispatcher.counts), dispatcher.paused, oldest_us((binding,))
+    )
 
 
 def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection
@@ -120,6 +121,28 @@ class Counts:
     overlaps: int = 0
 
 
+COUNTED_KEYS_MAX = 512
+COUNTED_KEYS_KEPT = 256
+
+
+class KeyCounts:
+    """Counts of messages by key, for a report of the most frequent ones: when there are too many, the rarest half is
+    forgotten."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def add(self, key: str) -> None:
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
+        if len(counts) > COUNTED_KEYS_MAX:
+            self._counts = dict(self.most(COUNTED_KEYS_KEPT))
+
+    def most(self, count: int) -> list[tuple[str, int]]:
+        """The keys with most messages, at most so many, with the number of each; the most frequent first."""
+        return heapq.nsmallest(count, self._counts.items(), key=lambda one: (-one[1], one[0]))
+
+
 class NextCall(enum.Enum):
     """Action that the end of a call requires."""
 
@@ -148,6 +171,8 @@ class Dispatcher:
         self.repeats_in: list[Attachment] = []
         """Attachments of which `take` dropped repeats since this was last emptied: their acks may be due."""
         self.session: SessionPosition | None = None
+        self.key_counts: KeyCounts | None = None
+        """Of the messages that are processed; None while nobody watches."""
         self.limit: CallLimit | None = None
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
@@ -402,6 +427,8 @@ class Dispatcher:
         in_flight.outcome = outcome
         if outcome is Outcome.ACK:
             self.counts.acked += 1
+            if self.key_counts is not None and in_flight.key is not None:
+                self.key_counts.add(in_flight.key)
         elif outcome is Outcome.DEAD:
             self.counts.dead_lettered += 1
         if in_flight.identity is not None and outcome is not Outcome.REPEAT:

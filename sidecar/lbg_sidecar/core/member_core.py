@@ -41,6 +41,7 @@ from lbg_sidecar.core.effects import (
     Requeue,
     Show,
     StoodDown,
+    TakenOver,
     TimedOut,
     Withdraw,
 )
@@ -52,9 +53,11 @@ from lbg_sidecar.core.protocol import (
     Skip,
     SkipOutcome,
     Skipped,
+    Watch,
 )
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
 from lbg_sidecar.message import Kind, Verdict
 
 SHOWN_MAX = 1000
@@ -242,6 +245,7 @@ class MemberCore(ABC):
             interval_s=balancing.ack_interval_s, effects=self.effects, frames_are_lost=native is None
         )
         self._presence = Presence()
+        self.activity: ActivityMonitor = ActivityMonitor() if former is None else former.activity
         self._skips: list[
             tuple[InFlight, str]
         ] = []  # messages that are to be dead letters, and whom to answer
@@ -310,8 +314,12 @@ class MemberCore(ABC):
             self.roster.changed(now)
             self.effects.append(Paused(is_paused))
 
-    def requested(self, request: Peek | Skip, group: str) -> None:
+    def requested(self, request: Peek | Skip | Watch, group: str, now: float) -> None:
         """A request of an administrator."""
+        if isinstance(request, Watch):
+            self.activity.watch(request.seconds, now)
+            self.dispatcher.key_counts = self.activity.key_counts
+            return
         if isinstance(request, Skip):
             self._skip(request, group)
             return
@@ -325,6 +333,11 @@ class MemberCore(ABC):
         limit = min(request.limit, SHOWN_MAX)
         shown = tuple((in_flight, held_state(in_flight)) for in_flight in held[:limit])
         self.effects.append(Show(request, len(held), shown))
+
+    def taken_over(self, effect: TakenOver) -> None:
+        """A queue came to this member: report it to who watches, if somebody does."""
+        if (me := self.roster.me) is not None:
+            self._post([takeover_report(me, effect)])
 
     def _skip(self, request: Skip, group: str) -> None:
         self._skips = [one for one in self._skips if not one[0].is_over]
@@ -502,6 +515,9 @@ class MemberCore(ABC):
         if self._presence.stage is Stage.GONE:
             return
         self._post(self.roster.tick(now))
+        if self.dispatcher.key_counts is not None and self.roster.me is not None:
+            self._post(self.activity.report(self.roster.me, now))
+            self.dispatcher.key_counts = self.activity.key_counts
         self.dispatcher.lanes.wake(now)
         for in_flight in self.dispatcher.slow(now):
             self._report_call(Failure.SLOW, in_flight)

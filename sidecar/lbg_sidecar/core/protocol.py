@@ -77,6 +77,7 @@ class BeatContent:
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
     paused: bool = False  # starts no new call, as the group's record states
+    oldest_us: int = 0  # when the oldest message that it has not settled was published; 0: none, or unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +255,35 @@ class Pause:
     consumption: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """To all, from an administrator: members report their activity for so many seconds."""
+
+    sender: Identity
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A queue that the sender serves from now on. The fields are those of the effect `TakenOver`."""
+
+    queue: int
+    former: int | None
+    why: str
+    planned: bool
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """To administrators who watch: the keys of which the sender has processed most messages since its last report, with
+    their counts, each second as long as it was requested; and a queue that it took over, without a request."""
+
+    sender: Identity
+    keys: tuple[tuple[str, int], ...] = ()
+    takeover: Takeover | None = None
+
+
 class SkipOutcome(enum.StrEnum):
     """The broker has the dead letter; the message is called now, and becomes a dead letter unless this call succeeds;
     that call succeeded; the message is not poisoned; this member does not hold it."""
@@ -290,15 +320,22 @@ Message = (
     | Skip
     | Skipped
     | Pause
+    | Watch
+    | Activity
 )
 
-Request = Peek | Skip | Pause
+Request = Peek | Skip | Pause | Watch
 """Of administrators."""
 
 ANSWER_PREFIX = "answer."
 """Of the routing keys of answers to administrators: no member receives them."""
 
 ANSWER_MAX_CHARS = 64
+
+ACTIVITY = "activity"
+"""The routing key of `Activity`: only administrators who watch receive it."""
+
+WATCH_MAX_S = 60.0
 
 
 VERSION = 1
@@ -344,6 +381,12 @@ def encode(message: Message) -> bytes:
             fields["consumption"] = consumption
         case Skipped(outcome=outcome):
             fields["outcome"] = outcome.value
+        case Watch(seconds=seconds):
+            fields["seconds"] = seconds
+        case Activity(keys=keys, takeover=takeover):
+            fields["keys"] = keys
+            if takeover is not None:
+                fields["takeover"] = asdict(takeover)
         case Peeked(held=held, messages=messages):
             fields |= {"held": held, "messages": [asdict(one) for one in messages]}
         case _:
@@ -407,6 +450,12 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Skip(sender, _answer(fields), str(fields["id"]))
         case "pause":
             return Pause(sender, fields["consumption"] is True)
+        case "watch":
+            return Watch(sender, _seconds(fields["seconds"], WATCH_MAX_S))
+        case "activity":
+            keys = tuple((str(key), _number(count)) for key, count in fields["keys"])
+            takeover = fields.get("takeover")
+            return Activity(sender, keys, None if takeover is None else Takeover(**takeover))
         case "skipped":
             return Skipped(sender, SkipOutcome(fields["outcome"]))
         case "peeked":
@@ -491,6 +540,7 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
         "rebalance": content.rebalance.value,
         "counts": content.counts,
         **({"paused": True} if content.paused else {}),
+        **({"oldest_us": content.oldest_us} if content.oldest_us else {}),
     }
 
 
@@ -514,7 +564,19 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
         for state in fields["queues"]
     )
     counts = {str(name): _number(count) for name, count in fields["counts"].items()}
-    return BeatContent(queues, Rebalance(fields["rebalance"]), counts, fields.get("paused") is True)
+    return BeatContent(
+        queues,
+        Rebalance(fields["rebalance"]),
+        counts,
+        fields.get("paused") is True,
+        _number(fields.get("oldest_us", 0)),
+    )
+
+
+def _seconds(value: object, most_s: float) -> float:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= most_s:
+        raise ValueError(f"{value!r} is not a number of seconds up to {most_s:g}")
+    return float(value)
 
 
 def _number(value: object) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lbg_sidecar.core.protocol import (
+    Activity,
     Beat,
     BeatContent,
     Gone,
@@ -31,6 +32,7 @@ from lbg_sidecar.core.protocol import (
     Repartition,
     Skip,
     Skipped,
+    Watch,
     Welcome,
 )
 
@@ -171,7 +173,9 @@ class Roster:
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None or isinstance(message, Repartition | Peek | Peeked | Skip | Skipped | Pause):
+        if me is None or isinstance(
+            message, Repartition | Peek | Peeked | Skip | Skipped | Pause | Watch | Activity
+        ):
             return []
         if isinstance(message, Gone):
             return self._gone_received(me, message, now)

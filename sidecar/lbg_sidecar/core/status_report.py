@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lbg_sidecar.core.dispatcher import poisoned_messages
-from lbg_sidecar.core.protocol import BeatContent, Progress, QueueState, encode_content
+from lbg_sidecar.core.dispatcher import KeyCounts, poisoned_messages
+from lbg_sidecar.core.effects import TakenOver
+from lbg_sidecar.core.protocol import (
+    ACTIVITY,
+    Activity,
+    BeatContent,
+    Identity,
+    Progress,
+    QueueState,
+    Takeover,
+    encode_content,
+)
 from lbg_sidecar.core.queue_bindings import Binding
+from lbg_sidecar.core.roster import Post
 
 if TYPE_CHECKING:
     from lbg_sidecar.core.exclusive import ExclusiveMember
@@ -46,7 +58,58 @@ def beat_content(machine: ExclusiveMember) -> BeatContent:
             )
         )
     dispatcher = machine.dispatcher
-    return BeatContent(tuple(queues), machine.balancer.status, asdict(dispatcher.counts), dispatcher.paused)
+    return BeatContent(
+        tuple(queues),
+        machine.balancer.status,
+        asdict(dispatcher.counts),
+        dispatcher.paused,
+        oldest_us(machine.bindings.all),
+    )
+
+
+def oldest_us(bindings: Iterable[Binding]) -> int:
+    """Publishing time of the oldest message of these queues that is not settled here, in microseconds since the epoch;
+    0 without one, and where publishers do not report it. The oldest of a queue is the first that was delivered."""
+    attached = (binding.attachment for binding in bindings if binding.attachment is not None)
+    oldest = (attachment.ack_window.oldest for attachment in attached)
+    return min(
+        (one.published_at_us for one in oldest if one is not None and one.published_at_us),
+        default=0,
+    )
+
+
+ACTIVITY_EVERY_S = 1.0
+HOT_KEYS_MAX = 10
+
+
+class ActivityMonitor:
+    """Reports of a member's activity, while an administrator watches its group. Without one, no key is counted."""
+
+    def __init__(self) -> None:
+        self.key_counts: KeyCounts | None = None
+        self._until = self._due = 0.0
+
+    def watch(self, seconds: float, now: float) -> None:
+        """Report for so long from now on."""
+        if self.key_counts is None:
+            self.key_counts = KeyCounts()
+            self._due = now + ACTIVITY_EVERY_S
+        self._until = max(self._until, now + seconds)
+
+    def report(self, me: Identity, now: float) -> list[Post]:
+        """The report that is due, if one is."""
+        counts = self.key_counts
+        if counts is None or now < self._due:
+            return []
+        self._due = now + ACTIVITY_EVERY_S
+        self.key_counts = KeyCounts() if now < self._until else None
+        keys = tuple((key[:KEY_MAX_CHARS], count) for key, count in counts.most(HOT_KEYS_MAX))
+        return [Post(Activity(me, keys), to=ACTIVITY)] if keys else []
+
+
+def takeover_report(me: Identity, effect: TakenOver) -> Post:
+    """Sent without a request: a member that has just joined takes queues over before the next request comes."""
+    return Post(Activity(me, takeover=Takeover(**asdict(effect))), to=ACTIVITY)
 
 
 def progress_of(binding: Binding) -> Progress:

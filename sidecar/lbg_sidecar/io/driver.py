@@ -223,7 +223,7 @@ class Driver:
         if message is None or self.link is None:
             return
         if isinstance(message, Request):
-            self.machine.requested(message, self._group)
+            self.machine.requested(message, self._group, self._loop.time())
         else:
             self.machine.message(message, self._loop.time())
         self._run_effects()

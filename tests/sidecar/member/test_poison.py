@@ -179,7 +179,7 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
 
     def shown(**wanted: Any) -> list[tuple[str | None, HeldState]]:
         fields: dict[str, Any] = {"queue": None, "key": None, "id": None, "limit": 9, "body_bytes": 1}
-        machine.requested(Peek(Identity(0, "", ""), "a", **fields | wanted), "g")
+        machine.requested(Peek(Identity(0, "", ""), "a", **fields | wanted), "g", 0.0)
         (effect,) = [one for one in machine.effects if isinstance(one, Show)]
         machine.effects.remove(effect)
         assert effect.held >= len(effect.shown)
@@ -194,7 +194,7 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
 
 
 def skip(member: SimMember, id: str) -> None:
-    member.machine.requested(Skip(Identity(0, "", ""), "a", id), "g")
+    member.machine.requested(Skip(Identity(0, "", ""), "a", id), "g", 0.0)
     member.run()
 
 

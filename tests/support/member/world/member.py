@@ -182,10 +182,12 @@ class SimMember:
                 self.machine.disconnected(self.world.now)
             case Reconnect():
                 self.lose("reconnect")
+            case TakenOver():
+                self.world.events.append((self.world.now, self.name, effect))
+                self.machine.taken_over(effect)
             case (
                 Moved()
                 | HandoffAbandoned()
-                | TakenOver()
                 | Poisoned()
                 | CallFailed()
                 | Stalled()
