@@ -13,7 +13,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -186,7 +186,7 @@ class GroupRow:
             count_text(one.unacked),
             self.oldest_text,
             count_text(one.dead_letters),
-            "paused" if one.is_paused else "",
+            one.pause_text,
             str(len(one.problems) or ""),
         )
 
@@ -381,6 +381,7 @@ class GroupReader:
         self._specs: dict[str, Any] = {}
         self._without_record: dict[str, Description] = {}
         self._read_at: dict[str, int] = {}
+        self._pauses: dict[str, tuple[bool | None, bool | None]] = {}
         self._looks = 0
         self._cache: dict[str, Any] = {}
         self.waiting_us: dict[str, int] = {}
@@ -396,7 +397,7 @@ class GroupReader:
         else:
             await self._read_records()
             surveyed = await survey(self._admin, self._specs, cache=self._cache)
-            found = [one for one in surveyed.values() if isinstance(one, Description)]
+            found = [self._with_pause(one) for one in surveyed.values() if isinstance(one, Description)]
             found += self._without_record.values()
         await self._read_heads(found)
         return found
@@ -408,7 +409,7 @@ class GroupReader:
 
         if self._looks % LIST_EVERY == 0:
             names = set(await self._admin.groups())
-            for known in (self._specs, self._without_record, self._read_at):
+            for known in (self._specs, self._without_record, self._read_at, self._pauses):
                 for gone in known.keys() - names:
                     del known[gone]
             due = sorted(names - self._read_at.keys())
@@ -418,12 +419,24 @@ class GroupReader:
         for name in due:
             one = describe(name, await self._admin.observe(name), beats=())
             self._read_at[name] = self._looks
+            self._pauses[name] = one.is_paused, one.is_ingress_paused
             self._specs.pop(name, None)
             self._without_record.pop(name, None)
             if one.spec is not None:
                 self._specs[name] = one.spec
             elif one.queues or one.problems:
                 self._without_record[name] = one
+
+    def _with_pause(self, one: Description) -> Description:
+        """With the pauses that its record had when it was last read, where nothing newer is known."""
+        is_paused, is_ingress_paused = self._pauses.get(one.group, (None, None))
+        if one.members is not UNKNOWN and one.members:
+            is_paused = all(member.paused for member in one.members)
+        return replace(
+            one,
+            is_paused=is_paused if one.is_paused is None else one.is_paused,
+            is_ingress_paused=is_ingress_paused if one.is_ingress_paused is None else one.is_ingress_paused,
+        )
 
     async def _read_heads(self, found: Sequence[Description]) -> None:
         from lbg_broker.admin.member_requests import oldest_waiting_us

@@ -165,7 +165,7 @@ def _one_group(seen: Observations, row: GroupRow, *, height: int, is_one: bool) 
         for member in known
     ]
     is_compact = map_lines(one, members, is_compact=False) > height - 8
-    state = "   PAUSED" if one.is_paused else ""
+    state = f"   {one.pause_text.upper()}" if one.pause_text else ""
     head = (
         f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
         f"oldest {row.oldest_text}   {count_text(one.dead_letters)} dead{state}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record, kubernetes_owner
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.publisher import GroupPublisher
+from lbg_broker.publisher.events import IngressPaused, PublisherEvent
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.io.driver import Driver
 from support.command_line import Lbg, Said, Where
@@ -141,3 +143,81 @@ def test_the_pause_survives_changes_of_the_group_and_is_refused_for_one_of_kuber
     assert (refused.status, "has another owner" in refused.err) == (1, True)
     missing = lbg("group", "pause", f"{group}x", *broker.options)
     assert f"there is no group '{group}x'" in missing.last_line
+
+
+def test_publishers_wait_while_ingress_is_paused_and_go_on_in_order(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    events: list[PublisherEvent] = []
+    seen: dict[str | None, list[bytes]] = {}
+
+    async def handle(message: Message) -> None:
+        seen.setdefault(message.key, []).append(message.data)
+
+    async def said(*command: str) -> Said:
+        return await asyncio.to_thread(lbg, *command, *broker.options)
+
+    async def run() -> None:
+        async with (
+            Member(settings(broker, group, "a"), handle),
+            GroupPublisher(broker.broker, group=group, on_event=events.append) as publisher,
+        ):
+            numbers = iter(range(10**9))
+            publishing = asyncio.ensure_future(_publish_until_ended(publisher, numbers))
+            await until(lambda: publisher.confirmed_count > 50)
+            paused = await said("group", "pause", group, "--ingress")
+            assert (paused.status, paused.out) == (
+                0,
+                f"ingress of group {group} is paused: its publishers wait\n",
+            )
+            await until(lambda: IngressPaused(group) in events)
+            confirmed = publisher.confirmed_count
+            late = await said("publish", "--group", group, "--key", "key", "--stop-after", "1", __file__)
+            assert late.status != 0
+            shown = await said("group", "show", group)
+            assert (
+                f"  ingress paused: publishers wait until `lbg group resume {group} --ingress`" in shown.out
+            )
+            described = json.loads((await said("group", "show", group, "--json")).out)
+            assert (described["ingress_paused"], described["paused"], described["problems"]) == (
+                True,
+                False,
+                [],
+            )
+            assert publisher.confirmed_count == confirmed
+            resumed = await said("group", "resume", group, "--ingress")
+            assert (resumed.status, resumed.out) == (0, f"ingress of group {group} is resumed\n")
+            await until(lambda: publisher.confirmed_count > confirmed + 50)
+            publishing.cancel()
+            await publisher.flush()
+            await until(lambda: sum(len(set(one)) for one in seen.values()) == publisher.confirmed_count)
+
+    asyncio.run(run())
+    assert events.count(IngressPaused(group)) == 1
+    for bodies in seen.values():
+        first_times = list(dict.fromkeys(bodies))
+        assert first_times == sorted(first_times, key=int)
+
+
+async def _publish_until_ended(publisher: GroupPublisher, numbers: Iterator[int]) -> None:
+    for number in numbers:
+        await publisher.publish(key=f"k{number % 10}", body=str(number).encode(), topic="t")
+        await asyncio.sleep(0.001)
+
+
+def test_all_is_both_and_each_is_resumed_alone(lbg: Lbg, broker: Where, group: str) -> None:
+    def states() -> tuple[bool, bool]:
+        described = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+        return described["paused"], described["ingress_paused"]
+
+    assert lbg("group", "pause", group, "--all", *broker.options).status == 0
+    assert states() == (True, True)
+    top = lbg("top", "--once", "--filter", group, *broker.options).out
+    assert "paused, ingress paused" in top
+    assert lbg("group", "resume", group, *broker.options).status == 0
+    assert states() == (False, True)
+    assert lbg("group", "pause", group, *broker.options).status == 0
+    assert lbg("group", "resume", group, "--ingress", *broker.options).status == 0
+    assert states() == (True, False)
+    assert lbg("group", "resume", group, "--all", *broker.options).status == 0
+    assert states() == (False, False)

@@ -74,6 +74,8 @@ class Description:
     publishers: Publishers = ONE_USER
     is_paused: bool | None = False
     """True if the record states that consumption is paused; None where it was not read."""
+    is_ingress_paused: bool | None = False
+    """True if nobody may publish to the group; None where that is not known."""
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
 
@@ -104,6 +106,12 @@ class Description:
         return min((one.oldest_us for one in self._member_rows if one.oldest_us), default=None)
 
     # What it is
+
+    @property
+    def pause_text(self) -> str:
+        """State for people, empty where nothing is paused."""
+        states = {"paused": self.is_paused, "ingress paused": self.is_ingress_paused}
+        return ", ".join(text for text, holds in states.items() if holds)
 
     @property
     def is_whole(self) -> bool:
@@ -291,6 +299,7 @@ class Description:
             "oldest_published_at_us": self.oldest_us,
             "repartition": self.queue_count_to_be,
             "paused": "unknown" if self.is_paused is None else self.is_paused,
+            "ingress_paused": "unknown" if self.is_ingress_paused is None else self.is_ingress_paused,
             "problems": list(self.problems),
         }
 
@@ -423,6 +432,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unk
         owner=observed.owner,
         publishers=observed.publishers,
         is_paused=is_paused,
+        is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
     )
 

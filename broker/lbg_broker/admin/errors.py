@@ -33,6 +33,9 @@ from typing import Final
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
 
+INGRESS_PAUSED: Final = "ingress of group {} is paused"
+"""Reason with which they are closed for the time of a pause."""
+
 _REFUSED = re.compile(
     r"(?:channel closed: )?403 ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) "
     r"'(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost '[^']*' refused for user '(?P<user>[^']*)'"
@@ -42,7 +45,7 @@ _DELETED = re.compile(
 )
 _CLOSED_FOR = re.compile(
     r"(?:connection closed by the broker: )?320 CONNECTION_FORCED - "
-    rf"(?P<reason>{REPARTITIONED.format('[a-z0-9-]+')})"
+    rf"(?P<reason>{'|'.join(one.format('[a-z0-9-]+') for one in (REPARTITIONED, INGRESS_PAUSED))})"
 )
 _SHUT_DOWN = "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 _ADMINISTRATOR = (
@@ -51,8 +54,8 @@ _ADMINISTRATOR = (
 
 
 def plain_reason(text: str) -> str:
-    """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, a user may not
-    do it, the broker was shut down. Other errors stay as they are."""
+    """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, its ingress
+    is paused, a user may not do it, the broker was shut down. Other errors stay as they are."""
     if refused := _REFUSED.match(text):
         name, group, user = refused["name"], refused["group"], refused["user"]
         if name.endswith(".provisioning"):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from lbg_broker.admin import groups, member_requests
+from lbg_broker.admin import groups, ingress, member_requests
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import Created
@@ -125,6 +125,20 @@ class GroupAdmin:
         AdminError.
         """
         return await member_requests.skip_message(self._admin, name, id, within_s=within_s)
+
+    async def pause_ingress(self, name: str) -> bool:
+        """Pause the ingress of a group until `resume_ingress`: publishers of LBG wait in order, and every other one is
+        refused. Members go on.
+
+        True if no connection of a publisher from before is left; on RabbitMQ, one that is may publish until it is idle
+        for a second. Raises NotOwned for a group of Kubernetes, GroupNotFound, RecordUnavailable, Unsupported without a
+        management API, Busy and AdminError.
+        """
+        return await ingress.pause_ingress(self._admin, name)
+
+    async def resume_ingress(self, name: str) -> None:
+        """End the pause of `pause_ingress`, with the same errors."""
+        await ingress.pause_ingress(self._admin, name, is_paused=False)
 
     async def pause_group(self, name: str) -> tuple[str, ...]:
         """Pause the consumption of a group until `resume_group`: members keep their queues and start no new call, and

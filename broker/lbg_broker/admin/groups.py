@@ -62,7 +62,6 @@ from lbg_broker.group import (
     closed_record,
     differences,
     is_closed_in,
-    topology_of,
 )
 from lbg_broker.group.spec import username as valid_username
 
@@ -206,7 +205,7 @@ def plan_publisher(
             else "exists and is not the group's"
         )
         raise Taken(group, [f"user {name!r} {by}"])
-    topology = topology_of(spec, observed.engine, publishers)
+    topology = observed.topology_of(spec, publishers)
     stream = Names(group).record
     actions: list[Action] = [
         DeclareQueue(queue)
@@ -299,6 +298,7 @@ class Created:
     undone: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     password: str | None = field(default=None, repr=False)
+    is_ingress_paused: bool = False
 
 
 async def create_group(
@@ -351,6 +351,7 @@ async def create_group(
         undone=tuple(map(str, undone)),
         unchecked=unchecked,
         password=generated if is_generated else None,
+        is_ingress_paused=observed.is_ingress_paused(spec.name) is True,
     )
 
 

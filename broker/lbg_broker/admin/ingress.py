@@ -1,65 +1,29 @@
 """Ingress of a group: closed for every publisher, and opened again.
 
-The changed pattern has all that is needed to restore it, so that nothing is stored elsewhere, and a process that was
-killed in between leaves all that its successor needs. RabbitMQ's patterns are PCRE, the embedded broker's Python's:
-both have lookaheads, and both match anywhere in the name ("Access Control").
+A repartition closes it for its time, and an administrator for a pause, which the group's record states: what opens
+ingress again leaves it closed while it is paused. A changed pattern of permissions has all that is needed to restore
+it (`lbg_broker.group.topology`), so that a process that was killed leaves all that its successor needs.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable
-from typing import Protocol
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
-from lbg_broker.admin.actions import ActOnQueue, OpenIngress, PutPermissions
-from lbg_broker.admin.errors import REPARTITIONED
+from lbg_broker.admin.actions import ActOnQueue, OpenIngress, PutPermissions, WriteRecord
+from lbg_broker.admin.errors import INGRESS_PAUSED, REPARTITIONED, GroupNotFound, RecordUnavailable
 from lbg_broker.admin.management_admin import ManagementAdmin
+from lbg_broker.admin.ownership import INGRESS, Record, paused_words
+from lbg_broker.admin.plan import recorded, require_by_hand
 from lbg_broker.admin.protocol import BrokerAdmin
-from lbg_broker.group import Names, Permissions
+from lbg_broker.admin.snapshot import Snapshot
+from lbg_broker.group import Names, Permissions, is_native
+from lbg_broker.group.topology import allows, is_without, restored, without
 
-_HEAD = re.compile(r"\^\(\?!((?:\\.|[A-Za-z0-9_-])+)\$\)\(\?=\[\\s\\S\]\*\?\(\?:")
-_TAIL = "))"
-
-
-def without(pattern: str, exchange: str) -> str:
-    """`pattern` for all names but `exchange`; one that does not allow that anyway, as it is."""
-    if not allows(pattern, exchange):
-        return pattern
-    excluded, rest = _parted(pattern)
-    return _joined({**dict.fromkeys(excluded), re.escape(exchange): None}, rest)
-
-
-def restored(pattern: str, exchange: str) -> str:
-    """The pattern that `without` was given; any other pattern as it is."""
-    excluded, rest = _parted(pattern)
-    return _joined([one for one in excluded if one != re.escape(exchange)], rest)
-
-
-def is_without(pattern: str, exchange: str) -> bool:
-    """True if `without` took the exchange out of it."""
-    return re.escape(exchange) in _parted(pattern)[0]
-
-
-def allows(pattern: str, name: str) -> bool:
-    """True if a user with this pattern may. One that Python cannot read is taken to allow everything."""
-    try:
-        return re.search(pattern or "^$", name) is not None
-    except re.error:
-        return True
-
-
-def _parted(pattern: str) -> tuple[list[str], str]:
-    excluded = []
-    while (head := _HEAD.match(pattern)) is not None and pattern.endswith(_TAIL):
-        excluded.append(head[1])
-        pattern = pattern[head.end() : -len(_TAIL)]
-    return excluded, pattern
-
-
-def _joined(excluded: Iterable[str], rest: str) -> str:
-    for name in reversed(list(excluded)):
-        rest = rf"^(?!{name}$)(?=[\s\S]*?(?:{rest}{_TAIL}"
-    return rest
+if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
 
 
 class Ingress(Protocol):
@@ -96,15 +60,26 @@ class PermissionIngress:
     The embedded broker checks it at each message. A channel of RabbitMQ caches the result for as long as it is
     busy (rabbit_channel:check_resource_access/4; the cache ends when it hibernates, after a second of silence at the
     least), so there the connections of before that publish are closed as well.
+
+    `reason`: that with which they are closed. `stays_closed`: ingress is paused, so `open` leaves it closed.
     """
 
     def __init__(
-        self, admin: BrokerAdmin, management: ManagementAdmin, names: Names, *, closes: bool
+        self,
+        admin: BrokerAdmin,
+        management: ManagementAdmin,
+        names: Names,
+        *,
+        closes: bool,
+        reason: str = REPARTITIONED,
+        stays_closed: bool = False,
     ) -> None:
         self._admin = admin
         self._management = management
         self._names = names
         self._closes = closes
+        self._reason = reason.format(names.group)
+        self._stays_closed = stays_closed
         self._of_before: dict[str, str] = {}
         """Connections that were there when their user lost the permission, and whose they are."""
         self._is_new = True
@@ -117,7 +92,8 @@ class PermissionIngress:
         return not await self._cut_publishers() and was_closed
 
     async def open(self) -> None:
-        await self._admin.perform(OpenIngress(self._names.group))
+        if not self._stays_closed:
+            await self._admin.perform(OpenIngress(self._names.group))
 
     async def _withdraw(self) -> bool:
         """True if any user still had it."""
@@ -145,7 +121,6 @@ class PermissionIngress:
         users = set(self._of_before.values())
         present = {one for user in users for one in await self._management.connections_of(user)}
         own = await self._own_users()
-        reason = REPARTITIONED.format(self._names.group)
         is_over = True
         for connection, user in list(self._of_before.items()):
             called = await self._management.connection_name(connection)
@@ -154,7 +129,7 @@ class PermissionIngress:
             elif called is None:
                 is_over = False
             elif user in own or await self._management.has_published(connection):
-                await self._management.close_connection(connection, reason=reason)
+                await self._management.close_connection(connection, reason=self._reason)
                 is_over = False
         return not is_over
 
@@ -178,3 +153,63 @@ async def restore_permissions(management: ManagementAdmin, group: str) -> None:
 
 def _written(user: str, now: Permissions, write: str) -> PutPermissions:
     return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)
+
+
+PUBLISHERS_S = 15.0
+"""For connections of publishers to be closed: RabbitMQ describes one from its first sample on, up to 5 s after it was
+opened."""
+
+CLOSE_LOOK_S = 0.5
+
+
+async def pause_ingress(
+    admin: LiveAdmin,
+    group: str,
+    *,
+    is_paused: bool = True,
+    within_s: float = PUBLISHERS_S,
+    require: Callable[[str, Snapshot], None] = require_by_hand,
+) -> bool:
+    """Pauses the ingress of a group, or resumes it, as its record states from then on. Publishers of LBG wait, and go
+    on by themselves; every other one is refused. Members go on.
+
+    True if no connection of a publisher from before is left; on RabbitMQ, one that is may publish until it is idle for
+    a second. Killed at any time, it can be repeated. While the number of queues is being changed, ingress stays closed.
+
+    `require` raises for a group that the caller may not change. Raises NotOwned for a group of Kubernetes,
+    GroupNotFound, RecordUnavailable, Unsupported without a management API, Busy and AdminError.
+    """
+    names = Names(group)
+    management = admin.management_for("ingress can only be paused")
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        if observed.is_empty:
+            raise GroupNotFound(group)
+        require(group, observed)
+        if not isinstance(observed.record, Record):
+            raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+        if not is_paused:
+            spec = recorded(group, observed)
+            is_one_queue = spec is not None and is_native(spec, observed.engine)
+            # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
+            if observed.queue_count_to_be is None or is_one_queue:
+                await admin.perform(OpenIngress(group))
+            await _write(admin, group, observed.record, is_paused=False)  # publishers wait for the record
+            return True
+        await _write(admin, group, observed.record, is_paused=True)  # who is refused reads there why
+        ingress = PermissionIngress(
+            admin, management, names, closes=observed.engine.is_rabbitmq, reason=INGRESS_PAUSED
+        )
+        deadline = asyncio.get_running_loop().time() + within_s
+        while not await ingress.ensure_closed():
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await admin.renew_lock(group)
+            await asyncio.sleep(CLOSE_LOOK_S)
+        return True
+
+
+async def _write(admin: BrokerAdmin, group: str, before: Record, *, is_paused: bool) -> None:
+    record = replace(before, paused=paused_words(before.paused, INGRESS, is_paused=is_paused))
+    if record != before:
+        await admin.perform(WriteRecord(group, record, before))

@@ -25,7 +25,7 @@ from lbg_broker.group import (
     Topology,
     topology_of,
 )
-from lbg_broker.group.topology import exchanges_of, queues_of
+from lbg_broker.group.topology import exchanges_of, opened, queues_of
 
 T = TypeVar("T")
 
@@ -369,6 +369,8 @@ def _listed_publishers(
     if names.record not in queues:
         return ONE_USER
     exclusive = Publishers(names.publisher_user, members_publish=False)
+    if isinstance(granted, Permissions):
+        granted = opened(granted, names.exchange)  # ingress may be paused
     is_exclusive = granted == topology_of(spec, engine, exclusive).permissions
     return Publishers(names.publisher_user, members_publish=not is_exclusive)
 

@@ -15,13 +15,17 @@ BY_HAND = "by-hand"
 
 CONSUMPTION = "consumption"
 """Of what is paused: members start no new calls."""
+
+INGRESS = "ingress"
+"""Of what is paused: nobody may publish to the group."""
+
 KUBERNETES = "kubernetes"
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
-    `paused`: words for what is paused, `CONSUMPTION` and those of later versions; None: not read."""
+    `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read."""
 
     text: str
     owner: str = ""
@@ -33,10 +37,15 @@ class Record:
         """True if members are to start no new calls."""
         return self.paused is not None and CONSUMPTION in self.paused
 
+    @property
+    def is_ingress_paused(self) -> bool:
+        """True if nobody may publish."""
+        return self.paused is not None and INGRESS in self.paused
 
-def paused_words(words: frozenset[str] | None, *, is_paused: bool) -> frozenset[str]:
-    """The words of a record that states whether consumption is paused; what else is paused stays so."""
-    return (words or frozenset()) - {CONSUMPTION} | ({CONSUMPTION} if is_paused else frozenset())
+
+def paused_words(words: frozenset[str] | None, word: str = CONSUMPTION, *, is_paused: bool) -> frozenset[str]:
+    """The words of a record that states whether `word` is paused; what else is paused stays so."""
+    return (words or frozenset()) - {word} | ({word} if is_paused else frozenset())
 
 
 def kubernetes_owner(cluster_uid: str, object_uid: str) -> str:

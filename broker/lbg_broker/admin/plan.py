@@ -52,6 +52,7 @@ from lbg_broker.group import (
     Engine,
     GroupSpec,
     Names,
+    Permissions,
     SpecError,
     Topology,
     closed_record,
@@ -59,7 +60,7 @@ from lbg_broker.group import (
     is_closed_in,
     is_native,
 )
-from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
+from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding, closed, opened
 from lbg_broker.passwords import is_hash_of
 
 _JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
@@ -124,8 +125,15 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         for queue, count in missing.items():
             yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` restores them"
     users = observed.users_of(spec.name)
-    if spec.client_username in users and observed.permissions not in (UNKNOWN, topology.permissions):
-        yield f"user {spec.client_username} has other permissions than the group's: `lbg group create` repairs them"
+    present = _known_permissions(observed.permissions, spec, observed)
+    if spec.client_username in users and present not in (UNKNOWN, topology.permissions):
+        yield _permissions_line(
+            spec,
+            spec.client_username,
+            present,
+            topology.permissions,
+            "has other permissions than the group's",
+        )
     yield from _publisher_problems(spec, observed, topology)
     for user in users:
         if user not in (spec.client_username, observed.publishers.username):
@@ -138,8 +146,44 @@ def _publisher_problems(spec: GroupSpec, observed: Snapshot, topology: Topology)
         return
     if observed.user(username) is None:
         yield f"user {username} of the publishers is missing: `lbg group publisher {spec.name}` creates it"
-    elif observed.publisher_permissions not in (UNKNOWN, topology.publisher_permissions):
-        yield f"user {username} has other permissions than a publisher: `lbg group create` repairs them"
+        return
+    present, desired = (
+        _known_permissions(observed.publisher_permissions, spec, observed),
+        topology.publisher_permissions,
+    )
+    if present not in (UNKNOWN, desired):
+        yield _permissions_line(spec, username, present, desired, "has other permissions than a publisher")
+
+
+def _permissions_line(
+    spec: GroupSpec,
+    username: str,
+    present: Permissions | Unknown | None,
+    desired: Permissions | None,
+    differs: str,
+) -> str:
+    exchange = Names(spec.name).exchange
+    if isinstance(present, Permissions) and desired is not None:
+        if closed(present, exchange) == desired:
+            return (
+                f"user {username} may publish though ingress is paused: `lbg group pause {spec.name} --ingress` "
+                "completes the pause"
+            )
+        if present == closed(desired, exchange):
+            return (
+                f"user {username} may not publish though ingress is not paused: "
+                f"`lbg group resume {spec.name} --ingress` opens it"
+            )
+    return f"user {username} {differs}: `lbg group create` repairs them"
+
+
+def _known_permissions(
+    present: Permissions | Unknown | None, spec: GroupSpec, observed: Snapshot
+) -> Permissions | Unknown | None:
+    """Permissions to compare with those of the topology: where the record was not read, ingress may be paused."""
+    if observed.paused is None and isinstance(present, Permissions):
+        return opened(present, Names(spec.name).exchange)
+    return present
 
 
 def _is_of_clients(queue: str, topology: Topology) -> bool:
@@ -368,7 +412,8 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     queues = [name for name, status in observed.queues.items() if status is not None]
     guarded = _guarded_queues(names, queues)
     actions: list[Action] = []
-    if observed.queue_count_to_be is not None:
+    is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
+    if observed.queue_count_to_be is not None or is_paused:
         actions.append(OpenIngress(group))
     if names.exchange in exchanges:
         actions.append(DeleteExchange(names.exchange))

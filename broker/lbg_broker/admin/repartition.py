@@ -437,7 +437,7 @@ async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Rep
     await manner.ingress.open()
     before = marked(spec, spec.queue_count)
     await _to_record(admin, spec, spec.to_record(), before=before, like=like)
-    report("ingress on")
+    report("ingress stays paused" if like.is_ingress_paused else "ingress on")
 
 
 async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, like: Record) -> None:
@@ -461,5 +461,6 @@ def _manner_of(
     engine = observed.engine
     if is_native(spec, engine):
         return SingleQueueLayout(admin, names)
-    ingress = PermissionIngress(admin, management, names, closes=engine.is_rabbitmq)
+    is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
+    ingress = PermissionIngress(admin, management, names, closes=engine.is_rabbitmq, stays_closed=is_paused)
     return SeparateQueuesLayout(admin, engine, names, ingress)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from lbg_broker.admin.ownership import Record
+from lbg_broker.admin.ownership import INGRESS, Record
 from lbg_broker.group import (
     ONE_USER,
     Engine,
@@ -19,7 +19,7 @@ from lbg_broker.group import (
     repartition_in,
     topology_of,
 )
-from lbg_broker.group.topology import Argument, Binding
+from lbg_broker.group.topology import Argument, Binding, closed, is_without
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
 
@@ -310,9 +310,30 @@ class Snapshot:
         """Words for what is paused, as the record has them; None where it was not read."""
         return self.record.paused if isinstance(self.record, Record) else None
 
-    def topology_of(self, spec: GroupSpec) -> Topology:
-        """Topology of the group, with these attributes and its present users."""
-        return topology_of(spec, self.engine, self.publishers)
+    def topology_of(self, spec: GroupSpec, publishers: Publishers | None = None) -> Topology:
+        """Topology of the group, with these attributes and its present users, or these. While ingress is paused, no
+        user may publish."""
+        topology = topology_of(spec, self.engine, publishers or self.publishers)
+        if not isinstance(self.record, Record) or not self.record.is_ingress_paused:
+            return topology
+        exchange, of_publishers = Names(spec.name).exchange, topology.publisher_permissions
+        return replace(
+            topology,
+            permissions=closed(topology.permissions, exchange),
+            publisher_permissions=None if of_publishers is None else closed(of_publishers, exchange),
+        )
+
+    def is_ingress_paused(self, group: str) -> bool | None:
+        """True if the record states it, or, where the record is not read, if the group's users may not publish; None
+        where neither is known."""
+        if self.paused is not None:
+            return INGRESS in self.paused
+        known = [
+            one for one in (self.permissions, self.publisher_permissions) if isinstance(one, Permissions)
+        ]
+        if not known:
+            return None
+        return any(is_without(one.write, Names(group).exchange) for one in known)
 
     def is_served(self, group: str) -> bool:
         """True if the group's queues have consumers, as far as their counts are known. A reader of the record counts as

@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 from weakref import WeakSet
@@ -27,7 +28,7 @@ from lbg_broker.client.backoff import doubled_s
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.group import GroupSpec, Names, is_closed_in, repartition_in
 from lbg_broker.publisher.errors import BrokerRefused, GroupClosed, GroupGone, SizeRefused
-from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen
+from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen, IngressPaused
 from lbg_broker.publisher.resume import group_facts
 from lbg_broker.publisher.sender import Sender, refuses_in_order
 
@@ -37,52 +38,57 @@ READ_EVERY_S = 1.0
 
 async def read_spec(connection: ClientConnection, group: str) -> GroupSpec:
     """Raises ProvisioningError, GroupClosed, ChannelClosed, ConnectionLost."""
-    spec, _ = await _read(connection, group)
-    return spec
+    return (await _read(connection, group)).spec
 
 
-async def is_repartitioning(connection: ClientConnection, spec: GroupSpec) -> bool:
-    """True if the group is on its way to another number of queues, or has one; not as far as nothing can be read.
+async def is_ingress_closed(connection: ClientConnection, spec: GroupSpec) -> bool:
+    """True if the group is on its way to another number of queues, or has one, or its ingress is paused; not as far as
+    nothing can be read.
 
     Raises GroupClosed, ConnectionLost.
     """
     try:
-        current, target = await _read(connection, spec.name)
+        found = await _read(connection, spec.name)
     except (ProvisioningError, ChannelClosed):
         return False
-    return target is not None or current.queue_count != spec.queue_count
+    return found.why_closed is not None or found.spec.queue_count != spec.queue_count
 
 
 async def wait_for_ingress(
-    connection: ClientConnection, spec: GroupSpec, *, on_event: Callable[[IngressClosed | IngressOpen], None]
+    connection: ClientConnection,
+    spec: GroupSpec,
+    *,
+    on_event: Callable[[IngressClosed | IngressPaused | IngressOpen], None],
 ) -> GroupSpec:
-    """Returns the group as it is, once its number of queues is not being changed.
+    """Returns the group as it is, once its number of queues is not being changed and its ingress is not paused.
 
     Raises ConnectionLost, GroupClosed, and GroupGone when another group took the place of `spec`: while the connection
     was gone it may have been made anew, and hashes may lead elsewhere. A record that cannot be read (its node may be
     down) changes nothing: publishing will show whether the exchange is there.
     """
-    announced: int | None = None
+    announced: IngressClosed | IngressPaused | None = None
+    why_closed: IngressClosed | IngressPaused | None
     while True:
         try:
-            current, target = await _read(connection, spec.name)
+            found = await _read(connection, spec.name)
         except (ProvisioningError, ChannelClosed):
             if announced is None:
                 return spec
-            target = announced
+            why_closed = announced
         else:
-            if group_facts(current) != group_facts(spec):
+            why_closed = found.why_closed
+            if group_facts(found.spec) != group_facts(spec):
                 raise GroupGone(
                     f"group {spec.name!r} was made anew with other attributes while it was published to: "
                     "sequences cannot go on there; start anew"
                 )
-        if target is None:
+        if why_closed is None:
             if announced is not None:
-                on_event(IngressOpen(spec.name, current.queue_count))
-            return current
-        if target != announced:
-            on_event(IngressClosed(spec.name, target))
-            announced = target
+                on_event(IngressOpen(spec.name, found.spec.queue_count))
+            return found.spec
+        if why_closed != announced:
+            on_event(why_closed)
+            announced = why_closed
         await asyncio.sleep(READ_EVERY_S * random.uniform(0.5, 1.5))
 
 
@@ -90,7 +96,15 @@ _readers_of_copies = WeakSet[ClientConnection]()
 """Connections whose user may not read the record itself: the broker would log each attempt."""
 
 
-async def _read(connection: ClientConnection, group: str) -> tuple[GroupSpec, int | None]:
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """Facts of a group for its publishers, as its record has them."""
+
+    spec: GroupSpec
+    why_closed: IngressClosed | IngressPaused | None
+
+
+async def _read(connection: ClientConnection, group: str) -> _Facts:
     if connection not in _readers_of_copies:
         try:
             return _facts(group, await _read_by(connection, partial(read_record, group=group)))
@@ -117,12 +131,17 @@ async def _read_by(
     return record
 
 
-def _facts(group: str, record: Record | None) -> tuple[GroupSpec, int | None]:
+def _facts(group: str, record: Record | None) -> _Facts:
     if record is None:
         raise RecordUnreadable(group, "its queue is empty")
     if is_closed_in(record.text):
         raise GroupClosed(group)
-    return spec_in(record.text, group), repartition_in(record.text)
+    why_closed: IngressClosed | IngressPaused | None = None
+    if (queue_count := repartition_in(record.text)) is not None:
+        why_closed = IngressClosed(group, queue_count)
+    elif record.is_ingress_paused:
+        why_closed = IngressPaused(group)
+    return _Facts(spec_in(record.text, group), why_closed)
 
 
 # The depth of a queue that refuses is read now and then: an empty one is not full.
@@ -140,8 +159,8 @@ _SIZES = re.compile(r"message size (\d+) is larger than (?:configured )?max size
 """RabbitMQ's refusal of a message over `max_message_size` (rabbit_channel:check_msg_size), and the embedded broker."""
 
 
-class Repartitioned(Exception):
-    """The group's number of queues is being changed, or was, as its record says."""
+class IngressEnded(Exception):
+    """The group's ingress is closed, or its number of queues has changed, as its record states."""
 
 
 class AccessDenied(Exception):
@@ -157,7 +176,7 @@ async def run_channel(
     on_event: Callable[[ChannelRenewed], None],
 ) -> NoReturn:
     """Carry over a channel, and over a new one when it is doubted. Raises ConnectionLost when the connection is gone,
-    Repartitioned when its group changes, AccessDenied when perhaps it does; GroupGone, GroupClosed and
+    IngressEnded when its group takes nothing, AccessDenied when perhaps it does; GroupGone, GroupClosed and
     BrokerRefused are final."""
     loop = asyncio.get_running_loop()
     in_vain = 0  # new channels, since one confirmed something
@@ -183,7 +202,7 @@ async def run_channel(
         carrying.detach()
         # Closed before anything is sent again: what it had for a queue cannot come in between any more.
         await channel.close()
-        if isinstance(doubt, Repartitioned):
+        if isinstance(doubt, IngressEnded):
             raise doubt
         in_vain = 0 if carrying.machine.counts.confirmed > confirmed else in_vain + 1
     reason = channel.closed.result() if channel.closed.done() else connection.closed.result()
@@ -204,7 +223,7 @@ async def run_channel(
 
 async def _doubt(
     connection: ClientConnection, carrying: Sender, names: Names, patience_s: float
-) -> ChannelRenewed | Repartitioned:
+) -> ChannelRenewed | IngressEnded:
     """Return when a new channel is worth trying: a queue refuses everything and has nothing, or answers nothing. Or
     when the group's number of queues changes, and messages are refused for that. Raises GroupClosed.
 
@@ -223,8 +242,8 @@ async def _doubt(
             return ChannelRenewed(name, f"has answered nothing for {patience_s:g} s")
         if machine.counts.refused > refused and now >= read_at:
             refused, read_at = machine.counts.refused, now + RECORD_READ_S
-            if await is_repartitioning(connection, machine.stamper.spec):
-                return Repartitioned()
+            if await is_ingress_closed(connection, machine.stamper.spec):
+                return IngressEnded()
         if refuses_in_order(connection):
             continue
         for name in carrying.named(machine.refusing_queues(now, for_s=DOUBT_AFTER_S)):

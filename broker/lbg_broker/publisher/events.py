@@ -108,7 +108,19 @@ class IngressClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class IngressPaused:
+    """An administrator has paused the group's ingress, and it takes nothing until that is over."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"ingress of group {self.group} is paused; messages wait in order until `lbg group resume --ingress`"
+
+
+@dataclass(frozen=True, slots=True)
 class IngressOpen:
+    """The group takes messages again, after `IngressClosed` or `IngressPaused`."""
+
     group: str
     queue_count: int
 
@@ -157,6 +169,7 @@ PublisherEvent = (
     | ChannelRenewed
     | QueueTaking
     | IngressClosed
+    | IngressPaused
     | IngressOpen
     | Resumed
     | JournalTrouble

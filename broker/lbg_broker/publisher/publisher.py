@@ -23,8 +23,8 @@ from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.publisher import events
 from lbg_broker.publisher.channel_session import (
     AccessDenied,
-    Repartitioned,
-    is_repartitioning,
+    IngressEnded,
+    is_ingress_closed,
     read_spec,
     run_channel,
     wait_for_ingress,
@@ -179,7 +179,7 @@ class PublisherLoop:
                 await run_channel(
                     connection, carrying, self._names, on_attached=self._on_attached, on_event=self._emit
                 )
-            except Repartitioned:
+            except IngressEnded:
                 continue
             except AccessDenied as refusal:
                 await self._judge(connection, current, refusal)
@@ -188,14 +188,14 @@ class PublisherLoop:
         """Raise BrokerRefused unless the group takes nothing on purpose, or did so a moment ago: who is refused again,
         with nothing confirmed in between and no word of it in the record, may not publish."""
         confirmed = self._sender.machine.counts.confirmed
-        if await is_repartitioning(connection, spec):
+        if await is_ingress_closed(connection, spec):
             self._refused_at = None
         elif self._refused_at == confirmed:
             raise BrokerRefused(str(refusal))
         else:
             self._refused_at = confirmed
 
-    def _on_ingress(self, event: events.IngressClosed | events.IngressOpen) -> None:
+    def _on_ingress(self, event: events.IngressClosed | events.IngressPaused | events.IngressOpen) -> None:
         self._sender.machine.full_queues.clear()  # what refuses is the group, and for another reason
         self._emit(event)
         self._on_attached()  # who opens a publisher need not wait for the group

@@ -322,23 +322,49 @@ def skip(name: str, id: str, address: BrokerAddress) -> None:
 
 @click.command(epilog="Example: lbg group pause orders")
 @click.argument("name")
+@click.option("--ingress", "is_ingress", is_flag=True, help="Pause ingress, and not consumption.")
+@click.option("--all", "is_all", is_flag=True, help="Pause both.")
 @broker_options(login=True, management=True)
-def pause(name: str, address: BrokerAddress) -> None:
-    """Pause the consumption of group NAME, until `lbg group resume`.
+def pause(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress) -> None:
+    """Pause the consumption of group NAME, or its ingress, until `lbg group resume`.
 
-    Members keep their queues and start no new call; calls that run end. Publishers go on, and messages wait in the
-    queues. The group's record has the pause, so that members that join later are paused too. Refused for a
-    group of Kubernetes, whose object has spec.paused.
+    Consumption: members keep their queues and start no new call; calls that run end. Publishers go on, and messages
+    wait in the queues. Ingress: publishers of LBG wait, every other one is refused, and members go on. The group's
+    record has the pause, so that members and publishers that connect later follow it too. Refused for a group of
+    Kubernetes, whose object has spec.paused and spec.ingress.
     """
-    _pause(name, address, is_paused=True)
+    if is_ingress or is_all:
+        _pause_ingress(name, address)
+    if is_all or not is_ingress:
+        _pause(name, address, is_paused=True)
 
 
 @click.command(epilog="Example: lbg group resume orders")
 @click.argument("name")
+@click.option("--ingress", "is_ingress", is_flag=True, help="Resume ingress, and not consumption.")
+@click.option("--all", "is_all", is_flag=True, help="Resume both.")
 @broker_options(login=True, management=True)
-def resume(name: str, address: BrokerAddress) -> None:
-    """End the pause of group NAME: its members start calls again."""
-    _pause(name, address, is_paused=False)
+def resume(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress) -> None:
+    """End the pause of group NAME: its members start calls again, or its publishers publish."""
+    from lbg_broker.admin.ingress import pause_ingress
+
+    if is_all or not is_ingress:
+        _pause(name, address, is_paused=False)
+    if is_ingress or is_all:
+        with_admin(address, lambda admin: pause_ingress(admin, name, is_paused=False))
+        click.echo(f"ingress of group {name} is resumed")
+
+
+def _pause_ingress(name: str, address: BrokerAddress) -> None:
+    from lbg_broker.admin.ingress import PUBLISHERS_S, pause_ingress
+
+    is_closed = with_admin(address, lambda admin: pause_ingress(admin, name))
+    click.echo(f"ingress of group {name} is paused: its publishers wait")
+    if not is_closed:
+        raise CliError(
+            f"connections of publishers were not closed in {PUBLISHERS_S:g} s, and may publish until they are idle for "
+            "a second: repeat the command"
+        )
 
 
 def _pause(name: str, address: BrokerAddress, *, is_paused: bool) -> None:

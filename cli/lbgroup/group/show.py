@@ -154,6 +154,8 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield f"  owner: {owner_text(shown.owner)}"
     if shown.is_paused:
         yield f"  paused: members start no new call until `lbg group resume {shown.group}`"
+    if shown.is_ingress_paused:
+        yield f"  ingress paused: publishers wait until `lbg group resume {shown.group} --ingress`"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
     yield ""
     yield from text_table(

@@ -66,6 +66,12 @@ def too_large(size_bytes: int, limit_bytes: int, index: int | None = None) -> Re
     )
 
 
+def ingress_paused(group: str) -> Refused:
+    return Refused(
+        503, f"ingress of group {group} is paused: nothing was published", retry_after_s=RETRY_AFTER_S
+    )
+
+
 def too_many_groups(count: int, retry_after_s: int) -> Refused:
     return Refused(
         429,

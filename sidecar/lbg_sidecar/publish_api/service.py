@@ -25,6 +25,9 @@ from lbg_broker.publisher import (
 from lbg_broker.publisher.events import (
     Connected,
     Disconnected,
+    IngressClosed,
+    IngressOpen,
+    IngressPaused,
     JournalTrouble,
     PublisherEvent,
     QueueFull,
@@ -163,6 +166,7 @@ class PublisherLog:
         self._about = f"publishing to {group}"
         self._states = StateLogger[str](self._about, {"group": group}, log)
         self._attempts = AttemptLog()
+        self.is_ingress_paused = False
 
     def __call__(self, event: PublisherEvent) -> None:
         now = asyncio.get_running_loop().time()
@@ -179,6 +183,10 @@ class PublisherLog:
                 if error is None:
                     return None
                 line = Unreachable(error, retry_in_s)
+            case IngressPaused():
+                self.is_ingress_paused = True
+            case IngressOpen() | IngressClosed():
+                self.is_ingress_paused = False
             case Disconnected():
                 self._states.disconnected()
             case Connected():
@@ -427,6 +435,8 @@ class PublishService:
                 raise request.other_event(event.event_id, at)
             new_count += duplicate is None
         if new_count:
+            if group.events.is_ingress_paused:
+                raise request.ingress_paused(group.name)
             self._require_room(group, new_count)
         return [self._accept_one(group, *each, now) for each in zip(events, topics, strict=True)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_broker.admin.errors import REPARTITIONED, plain_reason
+from lbg_broker.admin.errors import INGRESS_PAUSED, REPARTITIONED, plain_reason
 from lbg_broker.client import ConnectionClosed
 from lbg_broker.client.errors import channel_closed
 
@@ -48,6 +48,12 @@ def test_a_connection_that_is_closed_for_another_number_of_queues_says_so() -> N
     text = f"CONNECTION_FORCED - {REPARTITIONED.format('orders')}"
     error = ConnectionClosed(320, text, by_broker=True)
     assert plain_reason(str(error)) == "the number of queues of group orders changes"
+
+
+def test_a_connection_that_is_closed_for_a_pause_says_so() -> None:
+    text = f"CONNECTION_FORCED - {INGRESS_PAUSED.format('orders')}"
+    error = ConnectionClosed(320, text, by_broker=True)
+    assert plain_reason(str(error)) == "ingress of group orders is paused"
 
 
 def test_a_broker_that_was_shut_down_is_named_as_that() -> None:

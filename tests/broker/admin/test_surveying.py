@@ -187,7 +187,9 @@ async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
 def _steady(one: Description) -> Description:
     """Without what differs between two engines' doors: a tag that one of them has sampled and the other not. A survey
     reads no records, and so neither owners nor pauses."""
-    return replace(one, owner="", is_paused=None, problems=tuple(sorted(one.problems)))
+    return replace(
+        one, owner="", is_paused=None, is_ingress_paused=None, problems=tuple(sorted(one.problems))
+    )
 
 
 async def test_a_survey_without_a_management_api_is_refused_and_one_of_a_broker_that_is_away_fails(

@@ -16,6 +16,7 @@ from lbg_broker.admin.actions import (
     DeleteExchange,
     DeleteQueue,
     DeleteUser,
+    OpenIngress,
     PutPermissions,
     PutUser,
     RevokePermissions,
@@ -28,7 +29,7 @@ from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
 from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, Publishers, topology_of
-from lbg_broker.group.topology import Binding
+from lbg_broker.group.topology import Binding, opened
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
 
@@ -141,9 +142,21 @@ class FakeAdmin:
                 self.records = {
                     group: text for group, text in self.records.items() if Names(group).config != name
                 }
+            case OpenIngress(group):
+                exchange = Names(group).exchange
+                self.permissions = {user: opened(one, exchange) for user, one in self.permissions.items()}
             case DeleteUser(name):
                 self.users.pop(name, None)
                 self.permissions.pop(name, None)
+
+    def management_for(self, purpose: str) -> FakeAdmin:
+        return self
+
+    async def all_permissions(self) -> dict[str, Permissions]:
+        return dict(self.permissions)
+
+    async def renew_lock(self, group: str) -> None:
+        """Nobody else takes it."""
 
     async def groups(self) -> Sequence[str]:
         return list(self.records)
