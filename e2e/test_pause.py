@@ -30,3 +30,27 @@ def test_a_paused_group_processes_nothing_until_it_is_resumed(shop: Kubectl) -> 
     until(lambda: stage.waiting(shop, "flights") == 0, what="everything to be consumed")
     assert not shop.get("lbg", "flights")["status"].get("paused")
     assert {**workloads(shop), "generations": None} == {**before, "generations": None}
+
+
+def test_publishers_wait_while_ingress_is_paused(shop: Kubectl) -> None:
+    begun(shop, stage.group("flights", replicas=2, republish=False), members=2)
+    change = ("patch", "loadbalancedgroup", "flights", "--type=merge", "-p")
+    shop(*change, '{"spec": {"ingress": "Paused"}}')
+    until(lambda: shop.get("lbg", "flights")["status"].get("ingress") == "Paused", what="the pause")
+    shop.apply(stage.publisher("flights", rows=ROWS, apart=False))
+    paused = "is paused; messages wait in order"
+    until(
+        lambda: (
+            shop.get("pod", "publisher")["status"].get("phase") == "Running"
+            and paused in shop("logs", "publisher")
+        ),
+        what="the publisher to wait",
+    )
+    shop(*change, '{"spec": {"ingress": "Open"}}')
+    until(lambda: shop.get("lbg", "flights")["status"].get("ingress") == "Open", what="its end")
+    until(
+        lambda: shop.get("pod", "publisher")["status"].get("phase") in stage.ENDED,
+        what="the end of the publisher",
+    )
+    assert shop.get("pod", "publisher")["status"]["phase"] == "Succeeded", shop("logs", "publisher")
+    until(lambda: stage.waiting(shop, "flights") == 0, what="everything to be consumed")

@@ -59,6 +59,8 @@ _FIELDS = {
 }
 """Field of a manifest for each attribute of a group."""
 
+INGRESS_OPEN, INGRESS_PAUSED = "Open", "Paused"
+
 SHARED, ADDITIONAL, EXCLUSIVE = "Shared", "Additional", "Exclusive"
 """User of a group's publishers: the group's; one of their own; one of their own, and members may not publish."""
 
@@ -93,6 +95,8 @@ class GroupManifest:
     """It asks for a group of another owner; the Broker has to allow that."""
     paused: bool = False
     """Members are to start no new calls, and nothing adds consumers meanwhile."""
+    is_ingress_paused: bool = False
+    """Publishers are to wait."""
 
     @classmethod
     def parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
@@ -124,6 +128,7 @@ class GroupManifest:
             publisher_user=spec.get("publisherUser", SHARED),
             adopts=spec.get("adopt", False),
             paused=spec.get("paused", False),
+            is_ingress_paused=spec.get("ingress") == INGRESS_PAUSED,
         )
 
     @property

@@ -12,9 +12,11 @@ from lbg_broker.admin import NotOwned, ProvisioningError, Unreachable
 from lbg_broker.admin.actions import Action, PutUser
 from lbg_broker.admin.groups import (
     GENERATED_PASSWORD_BYTES,
+    Created,
     create_group,
     separate_publishers,
 )
+from lbg_broker.admin.ingress import pause_ingress
 from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
 from lbg_broker.admin.snapshot import UNKNOWN
@@ -37,6 +39,9 @@ from lbg_operator.resources.names import attributes_name, credentials_name, publ
 LIMIT_S = 30.0
 """For one group's changes on a broker. What is left undone is done in the next reconcile."""
 
+INGRESS_LIMIT_S = 10.0
+"""For connections of publishers to be closed."""
+
 CHECK_AFTER_S = 600.0
 """Objects that no survey shows (permissions, policies, bindings) are compared again after this long,"""
 CHECK_EVERY_S = 4.0
@@ -52,6 +57,7 @@ class _Done:
     spec: GroupSpec
     publisher_user: str
     paused: bool
+    is_ingress_paused: bool
     reach: Reach
     at: float
 
@@ -161,6 +167,7 @@ class Provisioner:
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
+                is_complete = await self._provision_ingress(group, reach, created)
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
         except NotOwned as error:
@@ -171,12 +178,20 @@ class Provisioner:
         finally:
             slots.release()
         self._foreign.discard(key)
-        self._done[key] = _Done(group.spec, group.publisher_user, group.paused, reach, self._context.now())
+        self._done[key] = _Done(
+            group.spec,
+            group.publisher_user,
+            group.paused,
+            group.is_ingress_paused,
+            reach,
+            at=self._context.now() if is_complete else float("-inf"),
+        )
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
         changes = [str(one) for one in done if not isinstance(one, PutUser) or one.is_new]
-        if changes:
+        if changes or group.is_ingress_paused != created.is_ingress_paused:
             self._context.surveys.soon(key)
+        if changes:
             self._announce_changes(key, was_there=created.was_there, changes=changes)
         return None
 
@@ -201,6 +216,18 @@ class Provisioner:
         )
         return separated.changes
 
+    async def _provision_ingress(self, group: GroupManifest, reach: Reach, created: Created) -> bool:
+        """Pauses ingress, or ends its pause. False if connections of publishers are left, and it is to be repeated."""
+        if not (group.is_ingress_paused or created.is_ingress_paused):
+            return True
+        return await pause_ingress(
+            reach.admin,
+            group.spec.name,
+            is_paused=group.is_ingress_paused,
+            within_s=INGRESS_LIMIT_S,
+            require=lambda name, observed: None,  # the group was claimed just now
+        )
+
     def _claim(self, group: GroupManifest, password: str | None) -> Claim:
         broker = self._context.broker(broker_key(group))
         return claim_of(group, broker, self._context.settings.cluster_uid, password=password)
@@ -213,11 +240,9 @@ class Provisioner:
 
     def _is_settled(self, key: Key, group: GroupManifest, reach: Reach) -> bool:
         done = self._done.get(key)
-        if done is None or (done.spec, done.publisher_user, done.paused, done.reach) != (
-            group.spec,
-            group.publisher_user,
-            group.paused,
-            reach,
+        if done is None or (
+            (done.spec, done.publisher_user, done.paused, done.is_ingress_paused, done.reach)
+            != (group.spec, group.publisher_user, group.paused, group.is_ingress_paused, reach)
         ):
             return False
         if not group.paused and self._was_paused(key):
@@ -232,7 +257,15 @@ class Provisioner:
         survey = self._context.surveys.latest(key)
         if survey is None or survey.at <= done.at:
             return True
-        return not survey.is_missing and (survey.description is None or survey.description.is_whole)
+        if group.is_ingress_paused and survey.description is not None:
+            is_opened = survey.description.is_ingress_paused is False
+        else:
+            is_opened = False
+        return (
+            not is_opened
+            and not survey.is_missing
+            and (survey.description is None or survey.description.is_whole)
+        )
 
     def _was_paused(self, key: Key) -> bool:
         """True if members may be paused: this operator paused them, or they report it."""

@@ -11,6 +11,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.rows import ServiceRow
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
+from lbg_operator.crds.group import INGRESS_OPEN, INGRESS_PAUSED
 from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name, publisher_name
 from lbg_operator.status.condition_rules import Observation, conditions_of
 from lbg_operator.status.conditions import merged
@@ -137,6 +138,8 @@ def status_of(
     members = UNKNOWN if observation.description is None else observation.description.members
     if group.paused and members is not UNKNOWN:
         status["paused"] = all(one.paused for one in members)
+    if observation.description is not None and observation.description.is_ingress_paused is not None:
+        status["ingress"] = INGRESS_PAUSED if observation.description.is_ingress_paused else INGRESS_OPEN
     status["configMapName"] = attributes_name(group.metadata.name)
     workload = observation.workload or {}
     if group.consumer is not None:

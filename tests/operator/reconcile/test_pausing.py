@@ -1,4 +1,4 @@
-"""`spec.paused`: members start no new calls, and neither autoscaler nor schedule adds consumers."""
+"""`spec.paused` and `spec.ingress`: members start no new calls, and neither autoscaler nor schedule adds consumers."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from lbg_broker.admin.actions import Announce, WriteRecord
-from lbg_broker.admin.ownership import CONSUMPTION
+from lbg_broker.admin.actions import Announce, OpenIngress, WriteRecord
+from lbg_broker.admin.ownership import CONSUMPTION, INGRESS
 from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.group import Names
+from lbg_broker.group.topology import allows
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
 from lbg_operator.resources.autoscaler import scaled_object_of
@@ -116,6 +118,45 @@ async def test_a_schedule_adds_no_consumers_during_a_pause() -> None:
         place.edit_group({"paused": False})
         await asyncio.sleep(10)
         assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 5
+
+
+def may_publish(place: Place) -> list[bool]:
+    exchange = Names(GROUP_NAME).exchange
+    return [allows(one.write, exchange) for one in place.broker.permissions.values()]
+
+
+@in_virtual_time
+async def test_ingress_is_paused_and_resumed_by_the_manifest_and_by_nobody_else() -> None:
+    async with Place() as place:
+        await place.ready(publisherUser="Additional")
+        assert place.status()["ingress"] == "Open"
+        assert may_publish(place) == [True, True]
+        place.edit_group({"ingress": "Paused"})
+        await asyncio.sleep(10)
+        assert may_publish(place) == [False, False]
+        assert place.broker.paused[GROUP_NAME] == {INGRESS}
+        assert place.status()["ingress"] == "Paused"
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+        performed = len(place.broker.performed)
+        await place.restart()
+        await asyncio.sleep(900)
+        assert place.broker.performed[performed:] == [], "it is as it should be"
+        await place.broker.perform(OpenIngress(GROUP_NAME))
+        await asyncio.sleep(60)
+        assert may_publish(place) == [False, False]
+        place.edit_group({"ingress": "Open", "paused": True})
+        await asyncio.sleep(10)
+        assert may_publish(place) == [True, True]
+        assert place.broker.paused[GROUP_NAME] == {CONSUMPTION}
+        assert place.status()["ingress"] == "Open"
+
+
+@in_virtual_time
+async def test_a_group_may_be_made_with_its_ingress_paused() -> None:
+    async with Place() as place:
+        await place.ready(ingress="Paused")
+        assert may_publish(place) == [False]
+        assert place.status()["ingress"] == "Paused"
 
 
 @pytest.mark.parametrize("paused", [True, False])

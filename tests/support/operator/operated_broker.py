@@ -10,6 +10,7 @@ from dataclasses import replace
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.errors import Denied, Unreachable
 from lbg_broker.admin.lag import Backlog
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.group import Engine, GroupSpec, Names
@@ -63,7 +64,8 @@ class OperatedBroker(FakeAdmin):
         self._require()
         if self.is_deaf:
             raise Unreachable("statistics are away")
-        return {spec.name: await self.observe(spec.name, desired=spec) for spec in specs}
+        found = {spec.name: await self.observe(spec.name, desired=spec) for spec in specs}
+        return {name: _without_pause(one) for name, one in found.items()}
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
@@ -129,3 +131,9 @@ class OperatedPool:
 
     async def drop(self, broker: Hashable) -> None:
         self._admins.pop(broker, None)
+
+
+def _without_pause(observed: Snapshot) -> Snapshot:
+    """A survey reads no records."""
+    record = observed.record
+    return replace(observed, record=replace(record, paused=None)) if isinstance(record, Record) else observed
