@@ -30,13 +30,13 @@ def run(host: str, port: int) -> int:
     the table in docs/operations.md; LBG_OPERATOR_SIDECAR_IMAGE and LBG_OPERATOR_BROKER_IMAGE are required.
     """
     from lbg_operator.kube.api import ClusterError
-    from lbg_operator.runtime.logs import set_up
+    from lbg_operator.runtime.operator import configure_logging
     from lbg_operator.runtime.operator import run as run_operator
 
     settings = _settings()
     if settings is None:
         return EXIT_USAGE
-    set_up(settings)
+    configure_logging(settings)
     try:
         asyncio.run(run_operator(settings, host=host, port=port))
     except (ClusterError, OSError) as error:

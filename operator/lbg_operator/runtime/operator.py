@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import kopf
+from pythonjsonlogger.json import JsonFormatter
 
 from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.snapshot import UNKNOWN
@@ -55,6 +56,25 @@ from lbg_operator.status.condition_rules import is_provisioned_in
 
 MAX_AGE_S = 0.5
 """Several autoscalers that read the lag at once share one read of their broker."""
+
+LOG_FIELDS = "{levelname}{name}{message}"
+LOG_NAMES = {"levelname": "level", "name": "logger"}
+LOG_TIME = "time"
+"""RFC 3339, in UTC."""
+
+
+def configure_logging(settings: OperatorSettings) -> None:
+    """Log to standard error, as one object a line or as text."""
+    handler = logging.StreamHandler()
+    if settings.log_format == "json":
+        handler.setFormatter(
+            JsonFormatter(LOG_FIELDS, style="{", rename_fields=LOG_NAMES, timestamp=LOG_TIME)
+        )
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=settings.log_level, handlers=[handler], force=True)
+    for name in ("kopf", "aiohttp", "kubernetes"):  # they log every event
+        logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
 def lag_reader(context: ReconcileContext) -> LagReader:
