@@ -203,6 +203,8 @@ class Sidecar:
     republish: bool
     journal: Journal | None
     publishes: bool = False
+    env: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    """Further variables (EnvVar); the API server judges them when a Deployment is made of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +253,7 @@ def consumer_of(spec: Mapping[str, Any]) -> Consumer:
             republish=sidecar.get("republish", False),
             journal=_journal(sidecar["journal"]) if "journal" in sidecar else None,
             publishes=sidecar.get("publishes", False),
+            env=tuple(sidecar.get("env", ())),
         ),
         storage=_storage(spec["storage"]) if "storage" in spec else Storage(),
     )

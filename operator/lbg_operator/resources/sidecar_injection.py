@@ -75,6 +75,7 @@ def environment_of(
         {"name": "LBG_BROKER", "valueFrom": address},
         {"name": "LBG_NAME", "valueFrom": pod_name},
         *({"name": name, "value": str(value)} for name, value in values.items() if value is not None),
+        *map(dict, group.consumer.sidecar.env),
     ]
 
 

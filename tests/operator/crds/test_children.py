@@ -302,3 +302,17 @@ def test_the_configmap_is_enough_to_publish_by() -> None:
             '{"HP":"shop-orders-644f7b8c","HC":128,"QC":8,"QS":1000,"CU":"shop-orders-644f7b8c"}'
         ),
     }
+
+
+def test_further_variables_of_the_sidecar_are_those_of_the_manifest() -> None:
+    endpoint = {"name": "OTEL_EXPORTER_OTLP_ENDPOINT", "value": "http://collector:4318"}
+    headers = {
+        "name": "OTEL_EXPORTER_OTLP_HEADERS",
+        "valueFrom": {"secretKeyRef": {"name": "otel", "key": "headers"}},
+    }
+    group = group_of({"consumer": {**consumer(), "sidecar": {"env": [endpoint, headers]}}})
+    environment = sidecar_of(injected(group, SETTINGS, has_ca=True))["env"]
+    assert environment[-2:] == [endpoint, headers]
+    assert {one["name"] for one in environment[:-2]} == {
+        one["name"] for one in sidecar_of(injected(group_of(), SETTINGS, has_ca=True))["env"]
+    }
