@@ -6,7 +6,8 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,18 @@ class LazyCommand:
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
         return command
+
+
+@contextmanager
+def exporting_traces(service: str) -> Iterator[None]:
+    """For the length of the block: traces are exported if OTEL_… variables ask for it. Raises UsageError."""
+    from lbg_broker.tracing import TracingError, exporting
+
+    try:
+        with exporting(service):
+            yield
+    except TracingError as error:
+        raise click.UsageError(str(error)) from error
 
 
 class LazyGroup(click.Group):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbgroup.commands import CliError
+from lbgroup.commands import CliError, exporting_traces
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -302,9 +302,10 @@ def consume(
     else:
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     printing = _Printing(quiet=quiet, work_s=work)
-    asyncio.run(
-        _run(settings, command, printing=printing, connect_timeout_s=connect_timeout, metrics=listener)
-    )
+    with exporting_traces("lbg-consume"):
+        asyncio.run(
+            _run(settings, command, printing=printing, connect_timeout_s=connect_timeout, metrics=listener)
+        )
 
 
 class _Printing:

@@ -24,7 +24,7 @@ from rich.progress import (
 )
 
 from lbg_broker.redaction import redacted
-from lbgroup.commands import CliError
+from lbgroup.commands import CliError, exporting_traces
 from lbgroup.live_map import Meter
 from lbgroup.options import broker_options
 
@@ -270,9 +270,14 @@ def publish(
         journal=journal,
         on_event=progress.show,
     )
-    work = _publish(publisher, file, options, progress=progress, skips_bad_rows=bad_rows == "skip", rate=rate)
+    skips_bad_rows = bad_rows == "skip"
     try:
-        asyncio.run(work)
+        with exporting_traces("lbg-publish"):
+            asyncio.run(
+                _publish(
+                    publisher, file, options, progress=progress, skips_bad_rows=skips_bad_rows, rate=rate
+                )
+            )
     finally:
         if publisher.is_opened:
             done = publisher.report(bad_rows=progress.bad_rows)

@@ -97,12 +97,21 @@ def sidecar(config: Path | None) -> int:
     """
     from lbg_broker.client import SettingsError as AddressError
     from lbg_broker.journal import DirectoryUnusable
+    from lbg_broker.tracing import TracingError
     from lbg_sidecar import CommandFailed, SettingsError
     from lbg_sidecar.commit_log import CommitsError
     from lbg_sidecar.process.main import run_sidecar
     from lbg_sidecar.process.settings import ConfigurationError, configure
 
-    wrong = (ConfigurationError, SettingsError, AddressError, CommandFailed, CommitsError, DirectoryUnusable)
+    wrong = (
+        ConfigurationError,
+        SettingsError,
+        AddressError,
+        CommandFailed,
+        CommitsError,
+        DirectoryUnusable,
+        TracingError,
+    )
     try:
         return run_sidecar(configure(os.environ, config))
     except wrong as error:

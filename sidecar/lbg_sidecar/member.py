@@ -15,6 +15,7 @@ from lbg_broker.admin import RecordUnavailable
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_broker.group import GroupSpec, Names
+from lbg_broker.tracing import tracing
 from lbg_sidecar.app import (
     CONCURRENCY,
     AppChannel,
@@ -340,6 +341,7 @@ class Member:
             on_exit=self._on_exit,
             on_stood_down=self._on_stood_down,
             observer=self._observer,
+            traced=tracing(self.settings.name),
         )
         await self.app.start(driver)
         driver.start()

@@ -31,6 +31,7 @@ from lbg_broker.group import (
     HEADER_SESSION_SEQ,
     HEADER_TS,
 )
+from lbg_broker.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
 from lbg_sidecar.core.protocol import HeldMessage, HeldState
 
@@ -235,11 +236,13 @@ def full_stamp(delivery: Delivery) -> Stamp:
 class Message:
     """One message, as a handler receives it. Its headers are decoded when they are read."""
 
-    __slots__ = ("_group", "in_flight")
+    __slots__ = ("_group", "in_flight", "span")
 
     def __init__(self, in_flight: InFlight, group: str) -> None:
         self.in_flight = in_flight
         self._group = group
+        self.span: CallSpan | None = None
+        """Of its call, where calls are traced."""
 
     @property
     def id(self) -> str:
@@ -320,6 +323,13 @@ class Message:
         return dict(self.delivery.headers)
 
     @property
+    def trace(self) -> dict[str, str]:
+        """Trace context for the application, as W3C headers: that of the call's span where it is traced, else that of
+        the message; and the message's baggage."""
+        sent = trace_of(self.delivery.headers)
+        return sent if self.span is None else {**sent, **self.span.headers}
+
+    @property
     def content_type(self) -> str | None:
         """As its publisher set it; None if it did not."""
         return content_type_of(self.in_flight.delivery.header)
@@ -349,7 +359,7 @@ class Message:
             "attempt": self.attempt,
             "redelivered": self.redelivered,
             "headers": {name: _plain(value) for name, value in headers.items()},
-            **trace_of(headers),
+            **self.trace,
         }
         if self.sequence is not None:
             fields |= {"session": self.session, "sequence": self.sequence, "epoch": self.session_epoch}

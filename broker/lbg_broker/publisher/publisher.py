@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from lbg_broker.admin.errors import RecordUnavailable, plain_reason
 from lbg_broker.client import (
@@ -35,6 +36,10 @@ from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.sender import Hooks, Sender
 from lbg_broker.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
 from lbg_broker.publisher.state_file import StateFile
+from lbg_broker.tracing import Tracing, attributes_of, tracing
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 
 class Progress:
@@ -201,6 +206,59 @@ class PublisherLoop:
         self._on_attached()  # who opens a publisher need not wait for the group
 
 
+class SendSpans:
+    """Spans of accepted messages until they are confirmed."""
+
+    def __init__(self, traced: Tracing, group: str) -> None:
+        self._tracing = traced
+        self._group = group
+        self._open: dict[int, Span] = {}
+
+    def accept(
+        self,
+        sender: Sender,
+        key: str | None,
+        topic: str,
+        body: bytes,
+        extra: MessageOptions | None = None,
+        on_confirmed: Callable[[], None] = lambda: None,
+    ) -> StampedMessage:
+        """Accept a message with the context of its span, whose parent is that of `extra`, else this task's. Raises as
+        the window's `accept` does."""
+        given = {} if extra is None else extra.headers
+        span = self._tracing.send(self._group, given)
+        try:
+            headers = {**given, **self._tracing.headers_of(span)}
+            options = MessageOptions(headers) if extra is None else replace(extra, headers=headers)
+            message = sender.machine.accept(key, topic, body, options)
+        except Exception as error:
+            self._tracing.fail(span, type(error).__name__, str(error))
+            span.end()
+            raise
+        id_ = f"{sender.publisher}-{message.hash}-{message.seq}"
+        span.set_attributes(attributes_of(queue=message.queue, id=id_, key=message.key, size=len(body)))
+        if message.confirmed:  # by an earlier run
+            span.end()
+        else:
+            self._open[message.position] = span
+        sender.awaited[message.position] = partial(self._confirmed, message.position, on_confirmed)
+        return message
+
+    def close(self) -> None:
+        """End the spans of messages that are not confirmed."""
+        for span in self._open.values():
+            self._tracing.fail(
+                span, "unconfirmed", "the publisher was closed before the broker confirmed the message"
+            )
+            span.end()
+        self._open.clear()
+
+    def _confirmed(self, position: int, on_confirmed: Callable[[], None]) -> None:
+        if (span := self._open.pop(position, None)) is not None:
+            span.end()
+        on_confirmed()
+
+
 # Accepted messages are sent in steps of this many, and the loop gets a turn in between, so that confirms are
 # read while a fast producer publishes.
 STEP_MESSAGES = 64
@@ -254,6 +312,7 @@ class GroupPublisher:
         self._loop_runner: PublisherLoop | None = None
         self._last_connect_error: ConnectError | None = None
         self._progress = Progress()
+        self._traces: SendSpans | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
         self._is_closed = False
@@ -261,6 +320,8 @@ class GroupPublisher:
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._began_at = self._loop.time()
+        if (traced := tracing(self.identity.name)) is not None:
+            self._traces = SendSpans(traced, self._names.group)
         self._start(self._serve())
         try:
             async with asyncio.timeout(self.settings.first_connection_s):
@@ -293,7 +354,10 @@ class GroupPublisher:
         machine = carrying.machine
         while not machine.has_room or self._progress.failure is not None:
             await self._progress.more()
-        machine.accept(key, topic, body)
+        if self._traces is None:
+            machine.accept(key, topic, body)
+        else:
+            self._traces.accept(carrying, key, topic, body)
         self._unstepped += 1
         if self._unstepped < STEP_MESSAGES:
             carrying.step_soon()
@@ -318,8 +382,11 @@ class GroupPublisher:
         carrying = self._opened()
         if self._progress.failure is not None:
             raise self._progress.failure
-        message = carrying.machine.accept(key, topic, body, extra)
-        carrying.awaited[message.position] = on_confirmed
+        if self._traces is None:
+            message = carrying.machine.accept(key, topic, body, extra)
+            carrying.awaited[message.position] = on_confirmed
+        else:
+            message = self._traces.accept(carrying, key, topic, body, extra, on_confirmed)
         carrying.step_soon()
         return message
 
@@ -352,6 +419,8 @@ class GroupPublisher:
             return
         self._is_closed = True
         self._progress.fail(PublisherClosed("the publisher is closed"))
+        if self._traces is not None:
+            self._traces.close()
         for task in self._tasks:
             task.cancel()
         try:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
 from lbg_sidecar.core.delivery import InFlight
@@ -164,7 +164,10 @@ class _CoroutineChannel:
         in_flight = message.in_flight
         self._running[in_flight] = task
         try:
-            return _verdict_of(await self._handler(message))
+            if message.span is None:
+                return _verdict_of(await self._handler(message))
+            with message.span.current():
+                return _verdict_of(await self._handler(message))
         except asyncio.CancelledError as error:
             if in_flight in self._aborted and not self._stopping:
                 task.uncancel()
@@ -255,7 +258,8 @@ class _ThreadChannel:
     def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
         while (message := self._inbox.get()) is not None:
             try:
-                verdict = _verdict_of(self._handler(message))
+                with nullcontext() if message.span is None else message.span.current():
+                    verdict = _verdict_of(self._handler(message))
             except Exception as error:
                 verdict = self._failed_calls.verdict(error)
             self._results.append((message, verdict))

@@ -21,14 +21,14 @@ from typing import Any
 from urllib.parse import quote
 
 from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
-from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in, trace_of
+from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in
 
 
 def message_json(message: Message) -> str:
     """`message.as_json()` as text, without a line break."""
     in_flight = message.in_flight
     identity, delivery = in_flight.identity, message.delivery
-    if identity is None or not is_only_stamped(delivery.header):
+    if identity is None or message.span is not None or not is_only_stamped(delivery.header):
         return json.dumps(message.as_json(), separators=(",", ":"))
     try:
         data = delivery.body.decode()
@@ -69,6 +69,10 @@ _WORTH_DECODING = re.compile(rb"cloudEvents[:_]|trace(?:parent|state)|baggage").
 """Decoding the headers costs more than all the rest; without one of these names in them they have no attribute."""
 
 
+def _has_context(message: Message) -> bool:
+    return message.span is not None or _WORTH_DECODING(message.delivery.header) is not None
+
+
 def attributes(message: Message) -> dict[str, str]:
     """The context attributes, as text; `datacontenttype` is not among them."""
     in_flight = message.in_flight
@@ -98,10 +102,10 @@ def attributes(message: Message) -> dict[str, str]:
         values["lbgsequence"] = str(in_flight.sequence)
         if in_flight.epoch is not None:
             values["lbgepoch"] = in_flight.epoch
-    if not _WORTH_DECODING(message.delivery.header):
+    if not _has_context(message):
         return values
     headers = message.delivery.headers
-    sent = trace_in(headers)
+    sent = trace_in(headers) | ({} if message.span is None else message.span.headers)
     values.update((name, sent[name]) for name in (PARENT, STATE) if name in sent)
     own = _own(headers)
     values.update((name, value) for name, value in own.items() if not name.startswith("lbg"))
@@ -121,16 +125,14 @@ def binary_headers(message: Message) -> dict[str, str]:
 
 def trace(message: Message) -> dict[str, str]:
     """Its trace context and baggage, as W3C headers."""
-    if not _WORTH_DECODING(message.delivery.header):
-        return {}
-    return trace_of(message.delivery.headers)
+    return message.trace if _has_context(message) else {}
 
 
 def batch_item(message: Message) -> str:
     """The JSON of one event of a batch. JSON data is put in as it is, so that no number loses a digit."""
     kind = content_type(message)
     data = _data(message.data, kind)
-    if _WORTH_DECODING(message.delivery.header):
+    if _has_context(message):
         baggage = {name: value for name, value in trace(message).items() if name == BAGGAGE}
         fields = json.dumps(baggage | attributes(message) | {"datacontenttype": kind}, separators=(",", ":"))
         return f"{fields[:-1]},{data}}}"

@@ -10,6 +10,7 @@ from typing import Any
 
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
+from lbg_broker.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
@@ -81,8 +82,10 @@ class Driver:
         on_exit: Callable[[], None],
         on_stood_down: Callable[[], None],
         observer: Callable[[fx.Effect], None] | None,
+        traced: Tracing | None = None,
     ) -> None:
         self.machine = machine
+        self._tracing = traced
         self.app_ready = asyncio.Event()
         self.app_ready.set()
         self.app_unready_why = ""
@@ -295,9 +298,25 @@ class Driver:
             self._fence(now)
             return None
         in_flight = self.machine.take(now)
-        return Message(in_flight, self._group) if in_flight is not None else None
+        if in_flight is None:
+            return None
+        message = Message(in_flight, self._group)
+        if self._tracing is not None:
+            self._begin_span(self._tracing, message, now)
+        return message
+
+    def _begin_span(self, traced: Tracing, message: Message, now: float) -> None:
+        in_flight, headers = message.in_flight, message.trace
+        known = {"queue": message.queue, "id": message.id, "key": message.key, "size": in_flight.size}
+        if in_flight.calls == 1:
+            traced.deliver(self._group, headers, waited_s=now - in_flight.received_at, **known)
+        message.span = traced.process(
+            self._group, headers, attempt=message.attempt, redelivered=message.redelivered, **known
+        )
 
     def end(self, message: Message, verdict: Verdict) -> None:
+        if message.span is not None:
+            message.span.end(verdict.kind, verdict.reason, is_done=verdict.kind is Kind.ACK)
         self.machine.end(message.in_flight, verdict, self._loop.time())
         if self.machine.effects:
             self._run_effects()

@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from aiohttp import web
 
 from lbg_broker.peers import PeerLog, log_accept_errors
+from lbg_broker.tracing import exporting
 from lbg_sidecar.core.member_core import PUBLISHERS_S, LeavingTime
 from lbg_sidecar.process.http import (
     address_of,
@@ -71,7 +72,8 @@ def run_sidecar(settings: SidecarSettings) -> int:
     configure_logging(settings.process.log_format)
     with asyncio.Runner() as runner:
         executor = use_resolver_threads(runner.get_loop())
-        status = runner.run(_run(settings))
+        with exporting("lbg-sidecar"):
+            status = runner.run(_run(settings))
         if not end_threads(executor):
             exit_at_once(status)
     return status
