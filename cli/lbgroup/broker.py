@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from lbg_broker.command_output import output_option
 from lbgroup.options import FILE
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ def broker() -> None:
     help=f"Return when it listens, and leave it in the background: `lbg broker stop` ends it. Its log is {LOG_FILE} in "
     "the data directory.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the addresses as one line of JSON.")
+@output_option("one object on a line: the addresses.", has_flag=True)
 @click.pass_context
 def serve(
     context: click.Context,
@@ -293,11 +294,11 @@ def _detach(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
 
 
 def _arguments(context: click.Context) -> list[str]:
-    """Options of the command line that began this command, without --detach and --json."""
+    """Options of the command line that began this command, without --detach, --output and --json."""
     found = []
     for option in context.command.params:
         name = option.name
-        if name in (None, "detach", "as_json"):
+        if name in (None, "detach", "output", "as_json"):
             continue
         source = context.get_parameter_source(name)
         if source is not click.core.ParameterSource.COMMANDLINE:

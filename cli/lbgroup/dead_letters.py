@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import json
 import os
 import sys
 import time
@@ -15,6 +14,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from lbg_broker.command_output import echo_json, output_option
 from lbgroup.commands import CliError
 from lbgroup.options import body_bytes_option, body_text, broker_options, require_consent
 
@@ -28,7 +28,7 @@ C = TypeVar("C", bound=Callable[..., Any])
 
 REASON_MAX_CHARS = 100
 
-AS_JSON = click.option("--json", "as_json", is_flag=True, help="Report what was done as one JSON object.")
+AS_JSON = output_option("one object, that states what was done.", has_flag=True)
 
 
 def selecting(command: C) -> C:
@@ -72,7 +72,7 @@ def dead() -> None:
 )
 @click.option("--bodies", is_flag=True, help="With the body of each.")
 @body_bytes_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object: group, total and letters.")
+@output_option("one object: group, total and letters.", has_flag=True)
 @broker_options(login=True)
 def list_(
     group: str,
@@ -103,7 +103,7 @@ def list_(
         for letter, excerpt in zip(listing.letters, excerpts, strict=True)
     ]
     if as_json:
-        click.echo(json.dumps({"group": group, "total": listing.total, "letters": letters}, indent=2))
+        echo_json({"group": group, "total": listing.total, "letters": letters})
     else:
         for letter, excerpt in zip(listing.letters, excerpts, strict=True):
             click.echo(_line(letter, now_us))
@@ -190,7 +190,7 @@ def _reported(done: ReplayResult, group: str, verb: str, *, as_json: bool) -> It
         yield
     finally:
         if as_json:
-            click.echo(json.dumps({"group": group, **done.to_json(verb)}, indent=2))
+            echo_json({"group": group, **done.to_json(verb)})
         elif done.total or sys.exception() is None:
             unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
             click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {verb}{unknown}")

@@ -20,8 +20,8 @@ import click
 
 from lbg_broker.admin.errors import RecordUnavailable, Unreachable
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.command_output import output_option, text_table
 from lbg_broker.peers import printable
-from lbg_broker.text_table import text_table
 from lbgroup.group.create import with_admin
 from lbgroup.live_group import (
     EVERY_S,
@@ -218,7 +218,7 @@ def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
 @click.command(epilog="Example: lbg top orders")
 @click.argument("name", required=False)
 @click.option("--once", is_flag=True, help="Print it once and end, as where the output is no terminal.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line for each look.")
+@output_option("one object a line for each look.", has_flag=True)
 @click.option(
     "--every",
     "every_s",

@@ -41,6 +41,8 @@ def completed(words: str, *, imports: bool = False) -> list[str]:
         ("lbg group sh", ["plain,show"]),
         ("lbg broker serve --det", ["plain,--detach"]),
         ("lbg consume --order ", ["plain,key", "plain,queue"]),
+        ("lbg group show orders -o ", ["plain,table", "plain,json"]),
+        ("lbg pipeline plan --output j", ["plain,json"]),
         ("lbg pipeline v", ["plain,validate"]),
     ],
 )

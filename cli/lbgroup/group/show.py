@@ -23,9 +23,9 @@ from lbg_broker.admin.rows import (
     SessionRows,
 )
 from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus, PartitionsStatus
+from lbg_broker.command_output import echo_json, output_option, text_table
 from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
 from lbg_broker.peers import printable
-from lbg_broker.text_table import text_table
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
 from lbgroup.options import body_bytes_option, body_text, broker_options, count_text, counted
@@ -253,7 +253,7 @@ def _numbers(queues: Sequence[MemberQueue]) -> str:
 
 @click.command(epilog="Example: lbg group show orders --watch")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help='One JSON object; what could not be read is "unknown".')
+@output_option('one object; what could not be read is "unknown".', has_flag=True)
 @click.option(
     "--watch",
     "every_s",
@@ -261,8 +261,8 @@ def _numbers(queues: Sequence[MemberQueue]) -> str:
     is_flag=False,
     flag_value=WATCH_EVERY_S,
     metavar="[SECONDS]",
-    help=f"Show it again, {WATCH_EVERY_S:g} or SECONDS seconds after each time, until Ctrl-C; with --json a line for "
-    "each time.",
+    help=f"Show it again, {WATCH_EVERY_S:g} or SECONDS seconds after each time, until Ctrl-C; with --output json a "
+    "line for each time.",
 )
 @broker_options(login=True, management=True)
 def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None) -> None:
@@ -274,7 +274,10 @@ def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None
             await _watch(admin, name, every_s, as_json=as_json)
             return
         shown = await show_group(admin, name)
-        click.echo(json.dumps(shown.to_json(), indent=2) if as_json else "\n".join(description_lines(shown)))
+        if as_json:
+            echo_json(shown.to_json())
+        else:
+            click.echo("\n".join(description_lines(shown)))
 
     with_admin(address, work)
 
@@ -305,7 +308,7 @@ async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) 
 
 
 @click.command(name="list", epilog="Example: lbg group list")
-@click.option("--json", "as_json", is_flag=True, help="A JSON array of what `show --json` gives.")
+@output_option("an array of objects as `lbg group show` has them.", has_flag=True)
 @broker_options(login=True, management=True)
 def list_(address: BrokerAddress, as_json: bool) -> None:
     """List the groups of a broker, by their records."""
@@ -313,7 +316,7 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
 
     groups = with_admin(address, list_groups)
     if as_json:
-        click.echo(json.dumps([one.to_json() for one in groups], indent=2))
+        echo_json([one.to_json() for one in groups])
     elif groups:
         click.echo("\n".join(list_lines(groups)))
     else:
@@ -329,7 +332,7 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
     "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="At most N."
 )
 @body_bytes_option
-@click.option("--json", "as_json", is_flag=True, help="One JSON object.")
+@output_option("one object.", has_flag=True)
 @broker_options(login=True, management=True)
 def peek(
     name: str,
@@ -354,7 +357,7 @@ def peek(
         address, lambda admin: peek_group(admin, name, wanted, limit=limit, body_bytes=body_bytes)
     )
     if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2))
+        echo_json(found.to_json())
     else:
         now_us = time.time_ns() // 1000
         for message in found.messages:

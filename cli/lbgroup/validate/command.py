@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lbg_broker.command_output import output_option
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def _counts(counts: Mapping[Any, int]) -> str:
 
 
 PROGRESS_EVERY_TICKS = 20
-"""Without --json a line of progress every 5 s; with it, one at every tick."""
+"""As text a line of progress every 5 s; as JSON one at every tick."""
 
 
 @click.command(epilog="Example: lbg validate --group orders --expect published.json")
@@ -85,12 +86,7 @@ PROGRESS_EVERY_TICKS = 20
     metavar="SECONDS",
     help="End after this time without a message; by default never.",
 )
-@click.option(
-    "--json",
-    "as_json",
-    is_flag=True,
-    help="One JSON object a line; the last is the report.",
-)
+@output_option("one object a line; the last is the report.", has_flag=True)
 @click.option(
     "--clock-skew",
     type=click.FloatRange(min=0),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from lbg_broker.command_output import echo_json
 from lbg_pipeline.commands.options import (
     default_group_option,
     groups_option,
@@ -252,7 +252,10 @@ def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: boo
     )
     with spark_job("forecast", master, conf) as spark, shown_progress(spark) as progress:
         result = answer(spark, request, out, on_phase=progress.begin)
-    click.echo(json.dumps(result.document, indent=2) if as_json else "\n".join(result.lines))
+    if as_json:
+        echo_json(result.document)
+    else:
+        click.echo("\n".join(result.lines))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ from zoneinfo import ZoneInfo
 
 import click
 
+from lbg_broker.command_output import output_option
+
 _SPAN = re.compile(r"([0-9]{1,9})(s|m|h|d|)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -95,9 +97,9 @@ def _settings(ctx: click.Context, parameter: click.Parameter, values: tuple[str,
 
 
 def output_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--out, --master, --conf and --json."""
+    """--out, --master, --conf, --output and --json."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print the report as JSON."),
+        output_option("the report, as one object.", has_flag=True),
         click.option(
             "--conf",
             multiple=True,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 
 import click
 
+from lbg_broker.command_output import echo_json
 from lbg_broker.group import HASH_FUNCTIONS
 from lbg_broker.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
 from lbg_pipeline.commands.options import default_group_option, journal_option, output_options
@@ -144,7 +144,10 @@ def plan(
     )
     with spark_job("plan", master, conf) as spark, shown_progress(spark) as progress:
         report = answer(spark, question, out, on_phase=progress.begin)
-    click.echo(json.dumps(report.document, indent=2) if as_json else "\n".join(report.lines))
+    if as_json:
+        echo_json(report.document)
+    else:
+        click.echo("\n".join(report.lines))
 
 
 if __name__ == "__main__":

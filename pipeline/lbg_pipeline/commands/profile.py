@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import click
 
+from lbg_broker.command_output import echo_json
 from lbg_pipeline.commands.options import journal_options, output_options
 
 
@@ -43,7 +43,10 @@ def profile(
     )
     with spark_job("profile", master, conf) as spark, shown_progress(spark) as progress:
         outcome = run(spark, request, out, on_phase=progress.begin)
-    click.echo(json.dumps(outcome.document, indent=2) if as_json else "\n".join(outcome.lines))
+    if as_json:
+        echo_json(outcome.document)
+    else:
+        click.echo("\n".join(outcome.lines))
 
 
 if __name__ == "__main__":
