@@ -103,6 +103,12 @@ REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
     "bind the copies of the record": lambda on: on.queue_bind(OWN.record, OWN.exchange, "#"),
     "read the dead letters": lambda on: on.consume(OWN.dead, print),
     "purge the dead letters": lambda on: on.queue_purge(OWN.dead),
+    "declare a queue of its own": lambda on: on.queue_declare("", exclusive=True),
+    "declare a queue of a future number": lambda on: on.queue_declare(OWN.queue(99)),
+    "declare an exchange": lambda on: on.exchange_declare("lbg.orders.more", "fanout"),
+    "delete the group's exchange": lambda on: on.exchange_delete(OWN.exchange),
+    "route to another group's queue": lambda on: publish(on, "lbg.other"),
+    "read what nobody took": lambda on: on.basic_get(OWN.unrouted),
 }
 
 

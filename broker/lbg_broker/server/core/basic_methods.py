@@ -247,8 +247,9 @@ def confirm_instantly(state: State) -> None:
 def _route(state: State, channel: Channel, event: PublishEvent) -> Route:
     """The route of a publish this channel has not made before, or not since something changed."""
     vhost = channel.vhost
+    # First, as RabbitMQ does: who may not publish is not told which exchanges there are.
+    check_permission(state, channel, "write", "exchange", event.exchange)
     exchange = find_exchange(channel, event.exchange)
-    check_permission(state, channel, "write", "exchange", exchange.name)
     if exchange.internal:
         raise ChannelRefusal(
             ReplyCode.ACCESS_REFUSED,
