@@ -119,10 +119,12 @@ async def drain(
     *,
     renew_lock: Callable[[], Awaitable[None]],
     is_sampled: bool,
+    is_paused: bool,
     timeout_s: float,
     report: Callable[[str], None],
 ) -> None:
     """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
+    `is_paused`: members process nothing until the group is resumed.
 
     Raises NotDrained, and what `renew_lock` does: who lost the group to another run must not close it again.
     """
@@ -143,6 +145,8 @@ async def drain(
             if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
                 return
             left = ["RabbitMQ's next count of unacknowledged messages"]
+        if left and is_paused:
+            left.append(f"members, which process nothing until `lbg group resume {group}`")
         if not is_closed:
             left.append("publishers that were still connected")
         if loop.time() >= deadline:
@@ -406,6 +410,7 @@ async def repartition_group(
                 lambda: manner.depths(below=queue_count if discard else None),
                 renew_lock=lambda: admin.renew_lock(group),
                 is_sampled=manner.is_sampled,
+                is_paused=like.is_paused,
                 timeout_s=timeout_s,
                 report=report,
             )

@@ -16,6 +16,7 @@ from lbg_broker.admin.groups import create_group, delete_group, rotate_user, sho
 from lbg_broker.admin.ingress import is_without
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementSettings
+from lbg_broker.admin.member_requests import pause_group
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.client import (
     BasicProperties,
@@ -184,6 +185,17 @@ async def test_what_is_not_drained_in_time_is_said_and_everything_is_as_before(
     with pytest.raises(NotDrained, match=r"not drained within 0\.2 s.* has 1 ready, 0 unacknowledged"):
         await repartition_group(admin, "orders", 6, timeout_s=0.2)
     await require_whole(place, admin, spec)
+    await admin.close()
+
+
+async def test_a_paused_group_that_is_not_drained_says_what_resumes_it(place: Place) -> None:
+    spec = group_of("Exclusive")
+    admin = place.admin()
+    await create_group(admin, spec)
+    assert await published(place, spec)
+    await pause_group(admin, "orders", within_s=0.0)
+    with pytest.raises(NotDrained, match="members, which process nothing until `lbg group resume orders`"):
+        await repartition_group(admin, "orders", 6, timeout_s=0.2)
     await admin.close()
 
 
