@@ -12,10 +12,14 @@ from cloudevents.core.bindings.http import HTTPMessage, from_http_event
 from cloudevents.core.formats.json import JSONFormat
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
 
+from lbg_broker.tracing import CallSpan, Tracing
 from lbg_sidecar import Message
-from lbg_sidecar.app.cloudevents import attributes, batch_item, binary_headers
+from lbg_sidecar.app.cloudevents import attributes, batch_item, binary_headers, message_json
 from support.app.application_channel import delivered
+
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 OWN = {
     "cloudEvents:specversion": "1.0",
@@ -128,6 +132,37 @@ def test_who_sent_it_last_is_the_requests_parent_and_who_made_it_the_events() ->
     assert headers["baggage"] == "user=7"
     alone = binary_headers(message(headers=own))
     assert (alone["traceparent"], alone["tracestate"]) == (made, "made=1")
+
+
+@pytest.fixture
+def process_span() -> CallSpan:
+    traced = Tracing(TracerProvider().get_tracer("tests"), "m")
+    known = {"queue": 1, "id": "p-5-7", "key": "k", "size": 4}
+    return traced.process("orders", {}, **known, attempt=1)
+
+
+@pytest.mark.parametrize("headers", [{}, {"traceparent": PARENT, "tracestate": "a=1", "baggage": "k=v"}])
+def test_a_traced_call_hands_its_own_context_on_in_each_form(
+    process_span: CallSpan, headers: dict[str, Any]
+) -> None:
+    sent = message(headers=headers)
+    sent.span = process_span
+    own = process_span.headers["traceparent"]
+    assert read_binary(sent).get_extension("traceparent") == own
+    assert read_json(sent).get_extension("traceparent") == own
+    assert binary_headers(sent)["traceparent"] == own
+    assert json.loads(message_json(sent))["traceparent"] == own
+    assert json.loads(message_json(sent)) == sent.as_json()
+    if headers:
+        assert binary_headers(sent)["baggage"] == "k=v"
+        assert sent.headers["traceparent"] == PARENT, "the headers are as they were sent"
+
+
+def test_an_event_with_a_context_of_its_own_keeps_it_in_a_traced_call(process_span: CallSpan) -> None:
+    sent = message(headers=OWN | {"cloudEvents:traceparent": PARENT})
+    sent.span = process_span
+    assert read_binary(sent).get_extension("traceparent") == PARENT
+    assert binary_headers(sent)["traceparent"] == process_span.headers["traceparent"]
 
 
 def test_baggage_of_a_batch_is_an_attribute() -> None:
