@@ -356,7 +356,9 @@ class Description:
         tag = one.consumer_tag if one.is_served else None
         member = self.member_of(tag)
         binding = () if member is None else (QueueBinding(member, True, True, one.status, one.unacked),)
-        return ServiceRow(one.partition, one.status, member, tag, one.ready, one.unacked, binding)
+        return ServiceRow(
+            one.partition, one.status, member, tag, one.ready, one.unacked, binding, one.handoff_s
+        )
 
     def _service_row(self, number: int, queue: ObservedQueue | None) -> ServiceRow:
         reports = self._reports.get(number, ())
@@ -370,7 +372,7 @@ class Description:
             None if queue is None else queue.count("ready"),
             None if queue is None else queue.count("unacked"),
             tuple(
-                QueueBinding(other, one.is_primary, one.active, one.status, one.in_flight)
+                QueueBinding(other, one.is_primary, one.active, one.status, one.in_flight, one.progress)
                 for other, one in reports
             ),
         )

@@ -142,6 +142,8 @@ class QueueBinding:
     is_active: bool
     status: str
     in_flight: int
+    progress: str = "Idle"
+    """As the member reports it: Idle, Working, Blocked or Stalled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,8 @@ class ServiceRow:
     ready: Count | None
     unacked: Count | None
     bindings: tuple[QueueBinding, ...] = ()
+    handoff_s: float | None = None
+    """Of a partition that the broker moves: seconds that its last handoff took."""
 
     @property
     def is_served(self) -> bool:

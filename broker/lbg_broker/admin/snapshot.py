@@ -36,6 +36,8 @@ class PartitionStatus:
     consumer_tag: str | None
     ready: int
     unacked: int
+    handoff_s: float | None = None
+    """Seconds that its last handoff took, since the broker's start; None without one."""
 
     @property
     def is_served(self) -> bool:
@@ -158,6 +160,7 @@ def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
         consumer_tag=fields["consumer_tag"],
         ready=int(fields["messages_ready"]),
         unacked=int(fields["messages_unacknowledged"]),
+        handoff_s=fields.get("last_handoff_seconds"),
     )
 
 

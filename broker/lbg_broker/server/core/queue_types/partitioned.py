@@ -94,14 +94,17 @@ _HASHES: Final[dict[str, Callable[[bytes], int]]] = {
 
 class PartitionSpool(Spool):
     """One consumer, `holder`, has all its unsettled messages. `on_drained` is called when they are settled; None:
-    nothing waits for that."""
+    nothing waits for that. `paused_at`: since when it waits for that, and `handoff_s`: how long the last handoff
+    took; None before the first one, and after a restart of the broker."""
 
-    __slots__ = ("holder", "on_drained")
+    __slots__ = ("handoff_s", "holder", "on_drained", "paused_at")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
         self.holder: Consumer | None = None
         self.on_drained: Callable[[], None] | None = None
+        self.paused_at: float | None = None
+        self.handoff_s: float | None = None
 
     def settle(self, message: Message) -> None:
         Spool.settle(self, message)  # for every acknowledgement: a third faster than super()
@@ -128,6 +131,7 @@ def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
                 "consumer_tag": None if owner is None else owner.tag,
                 "messages_ready": line.ready,
                 "messages_unacknowledged": line.outstanding,
+                "last_handoff_seconds": None if line.handoff_s is None else round(line.handoff_s, 6),
             }
             for number, (owner, line) in enumerate(zip(mapping.owners, policy.lines, strict=True))
         ],
@@ -354,8 +358,11 @@ class PartitionedDispatch(DispatchPolicy):
         for number, line in enumerate(self.lines):
             if number not in waiting_for:
                 line.on_drained = None
+                if line.paused_at is not None:
+                    line.handoff_s, line.paused_at = state.now - line.paused_at, None
             elif line.on_drained is None:
                 line.on_drained = self._make_due
+                line.paused_at = state.now
                 if line.holder is not None:
                     paused.setdefault(line.holder, set()).add(line)
         for holder, lines in paused.items():

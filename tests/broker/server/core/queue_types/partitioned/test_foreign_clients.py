@@ -127,7 +127,10 @@ class TestManagement:
         assert described["ingress"] is True
         assert described["handoffs"] == {"total": 0, "forced": 0, "messages_forced": 0}
         assert [set(partition) for partition in described["partitions"]] == [
-            {"partition", "status", "consumer_tag", "messages_ready", "messages_unacknowledged"}
+            {
+                *("partition", "status", "consumer_tag", "messages_ready", "messages_unacknowledged"),
+                "last_handoff_seconds",
+            }
         ] * 4
         assert sum(partition["messages_ready"] for partition in described["partitions"]) == 60
         assert described["messages_ready"] == 60

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from lbg_broker.amqp.methods import BasicQos, BasicRecover, BasicReject, QueueDelete, QueuePurge, QueuePurgeOk
+from lbg_broker.server.core.queue_types.partitioned import described
 from support.broker_core.partitioned_world import DELAY_S, HANDOFF_S, PartitionedWorld
 from support.broker_core.world import Client, numbered
 
@@ -40,6 +41,20 @@ def test_a_drained_partition_goes_on_in_the_turn_of_its_last_ack() -> None:
     assert successor.bodies() == [b"next"]
     assert world.status == "Ready"
     assert world.handoffs == {"total": 1, "forced": 0, "messages_forced": 0}
+
+
+def test_the_time_of_a_handoff_is_told_of_the_partition_that_moved() -> None:
+    def times(world: PartitionedWorld) -> list[float | None]:
+        return [one["last_handoff_seconds"] for one in described(world.queue().policy)["partitions"]]
+
+    world, former, _ = moving()
+    assert times(world) == [None, None]
+    world.pass_time(HANDOFF_S / 4)
+    assert times(world) == [None, None]
+    former.ack(5, multiple=True)
+    assert times(world) == [None, pytest.approx(HANDOFF_S / 4)]
+    world, _, _ = forced()
+    assert times(world) == [None, pytest.approx(HANDOFF_S)]
 
 
 def test_only_the_partition_that_moves_is_waited_for() -> None:
