@@ -329,7 +329,8 @@ class Observations:
             is_reported = now_s < self._reported_at.get(place, float("-inf")) + REPORTED_FOR_S
             if server and before is not None and before != server and not is_reported:
                 word = "partition" if one.has_partitions else "queue"
-                text = f"{word} {row.number} from {before} to {server}"
+                pause = "" if row.handoff_s is None else f" in {row.handoff_s * 1000:.1f} ms"
+                text = f"{word} {row.number} from {before} to {server}{pause}"
                 self.changes.append(Change(now_s, one.group, row.number, server, text))
             if server and not is_reported:
                 self._servers[place] = server

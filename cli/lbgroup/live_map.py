@@ -90,6 +90,9 @@ MAP_FRAME_LINES = 6
 
 _LINES = {(True, True): "━", (True, False): "─", (False, True): "┅", (False, False): "┄"}
 """(primary, active) -> line."""
+_TROUBLES = {"Blocked": "blocked", "Stalled": "stalled"}
+"""Progress -> its word on the map, in red."""
+
 _REBALANCE = {"HoldDown": "holding", "Rebalancing": "moving"}
 _SESSION_STYLES = {"live": "green", "away": "dim", "stranded": "bold red", "closing": "yellow"}
 
@@ -163,15 +166,20 @@ def _cell(binding: QueueBinding | None, colour: str, rate: float, *, is_compact:
     if binding is None or binding.status == "Unbound":
         return Text("" if is_compact else "\n")
     line = _LINES[binding.is_primary, binding.is_active]
-    below = ""
-    if binding.is_active:
+    below, style = "", colour
+    trouble = _TROUBLES.get(binding.progress)
+    if trouble is not None:  # also of a member that is not active: it should be, and gets no messages
+        cell = Text(f"{line * 7}!", style="bold red")
+        below, style = trouble, "bold red"
+    elif binding.is_active:
         is_paused = binding.status == "Paused"
         cell = Text(line * 7 + ("‖" if is_paused else "▶"), style=f"bold {colour}")
         below = "paused" if is_paused else rate_text(rate)
-        below += f" +{binding.in_flight}" if binding.in_flight else ""
     else:
         cell = Text(line * 8, style=colour if binding.is_primary else "bright_black")
-    return cell if is_compact else cell + Text(f"\n{below}", style=colour)
+    if binding.is_active and binding.in_flight:
+        below += f" +{binding.in_flight}"
+    return cell if is_compact else cell + Text(f"\n{below}", style=style)
 
 
 def _waiting(row: ServiceRow) -> Text:

@@ -85,6 +85,28 @@ async def test_each_queue_has_a_line_to_each_member_that_consumes_it() -> None:
     assert sharing_line(description) == "queues 0:m1 1:m1"
 
 
+@pytest.mark.parametrize("is_compact", [True, False])
+@pytest.mark.parametrize(("progress", "word"), [("Blocked", "blocked"), ("Stalled", "stalled")])
+async def test_a_queue_that_stands_still_is_marked_at_the_member_that_should_serve_it(
+    progress: str, word: str, is_compact: bool
+) -> None:
+    description = await two_queues(
+        beat(
+            0,
+            {**queue(0, "primary", active=progress == "Blocked", in_flight=8), "progress": progress},
+            queue(1, "primary", active=True),
+        )
+    )
+    text = drawn(live_map(description, MEMBERS, {}, is_compact=is_compact))
+    first, second = (
+        next(line for line in text.splitlines() if f"queue {number}" in line) for number in (0, 1)
+    )
+    assert "!" in first
+    assert "!" not in second
+    assert (word in text) is not is_compact
+    assert ("+8" in text) is (progress == "Blocked" and not is_compact)
+
+
 async def test_a_paused_queue_has_no_arrow_and_a_member_that_is_not_bound_no_line() -> None:
     description = await two_queues(
         beat(
