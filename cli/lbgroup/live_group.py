@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.describe import Description, describe
+from lbg_broker.admin.errors import RecordUnavailable, Refused
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.rows import members_of
@@ -28,7 +29,7 @@ from lbg_broker.group import TO_ALL, Engine, GroupSpec, Names, stream_queues
 from lbgroup.options import count_text
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.member_requests import MemberActivity
+    from lbg_broker.admin.member_requests import MemberActivity, PeekResult
 
 READ_EVERY_S = 0.4
 
@@ -123,6 +124,9 @@ FORGET_AFTER_S = 60.0
 
 LIST_EVERY = 6
 """Looks between two lists of the groups, of which the records of new ones are read."""
+
+PEEKED = 50
+"""Messages of an opened queue that are read."""
 
 HEADS_MAX = 50
 """Queues without a member whose first message is read at the broker, in one look."""
@@ -228,6 +232,9 @@ class Observations:
     rows: list[GroupRow] = field(default_factory=list)
     queue_rates: dict[int, float] = field(default_factory=dict)
     """Messages per second delivered from each queue, of the only group."""
+
+    peeked: PeekResult | str = ""
+    """Messages of the opened queue, or why they are not shown."""
 
     _counts: dict[tuple[str, ...], deque[tuple[float, int]]] = field(default_factory=dict)
     _servers: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -402,6 +409,17 @@ class GroupReader:
             found += self._without_record.values()
         await self._read_heads(found)
         return found
+
+    async def peek(self, group: str, queue: int) -> PeekResult | str:
+        """The first messages of a queue, or why they cannot be shown. Raises Unreachable."""
+        from lbg_broker.admin.member_requests import Wanted, peek_group
+
+        try:
+            return await peek_group(self._admin, group, Wanted(queue=queue), limit=PEEKED, body_bytes=1)
+        except Refused:
+            return "an administrator's login shows its messages"
+        except RecordUnavailable as error:
+            return str(error)
 
     async def _read_records(self) -> None:
         """The records of groups that are new, and that of the one that was read the longest ago: a record costs as much

@@ -111,11 +111,13 @@ def live_map(
     rates: Mapping[int, float],
     *,
     is_compact: bool = False,
+    selected: int | None = None,
 ) -> RenderableType:
-    """`rates`: messages per second of each queue or partition. `is_compact`: one line for each of them, and not two."""
+    """`rates`: messages per second of each queue or partition. `is_compact`: one line for each of them, and not two.
+    `selected`: number of the one that is marked."""
     if not description.is_shared:
         title = f"{service_word(description)}s × members"
-        body = _services(description, members, rates, is_compact=is_compact)
+        body = _services(description, members, rates, is_compact=is_compact, selected=selected)
     elif description.spec is not None and description.spec.mode == SESSIONS:
         title, body = "sessions", _sessions(description, members)
     else:
@@ -131,7 +133,12 @@ def map_lines(description: Description, members: Sequence[MapMember], *, is_comp
 
 
 def _services(
-    description: Description, members: Sequence[MapMember], rates: Mapping[int, float], *, is_compact: bool
+    description: Description,
+    members: Sequence[MapMember],
+    rates: Mapping[int, float],
+    *,
+    is_compact: bool,
+    selected: int | None,
 ) -> RenderableType:
     table = Table(expand=True, box=None, padding=(0, 1), show_edge=False)
     table.add_column("", no_wrap=True)
@@ -144,7 +151,8 @@ def _services(
         bindings = {one.member.name: one for one in row.bindings}
         rate = rates.get(row.number, 0.0)
         cells = (_cell(bindings.get(one.name), one.colour, rate, is_compact=is_compact) for one in members)
-        table.add_row(Text(f"{service_word(description)} {row.number}", style="bold"), *cells, _waiting(row))
+        style = "bold reverse" if row.number == selected else "bold"
+        table.add_row(Text(f"{service_word(description)} {row.number}", style=style), *cells, _waiting(row))
     legend = Text(
         "━━▶ primary, active   ┅┅▶ secondary, active   ─── primary   ┄┄┄ secondary", style="dim", no_wrap=True
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,7 @@ from lbgroup.live_group import (
     GroupRow,
     Observations,
     Watching,
+    age_text,
 )
 from lbgroup.options import broker_options, count_text
 
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from lbg_broker.admin.live import LiveAdmin
+    from lbg_broker.admin.rows import ServiceRow
     from lbg_broker.client import BrokerAddress
 
 MANY_GROUPS = 50
@@ -62,6 +65,9 @@ class View:
     chosen: str = ""
     selected: int = 0
     opened: str | None = None
+    queue: int = 0
+    """Place of the selected queue in the opened group."""
+    is_queue_opened: bool = False
     is_filtering: bool = False
     has_ended: bool = False
 
@@ -71,8 +77,8 @@ class View:
             self._edit(key)
         elif key in ("q", "\x03", "\x04"):
             self.has_ended = True
-        elif key in ("\x1b", "\x7f", "\x1b[D") and not is_one:
-            self.opened = None
+        elif self.opened is not None:
+            self._press_in_group(key, rows, is_one=is_one)
         elif key == "s":
             names = list(SORTS)
             self.sort = names[(names.index(self.sort) + 1) % len(names)]
@@ -84,6 +90,27 @@ class View:
             self.selected = min(max(0, len(rows) - 1), self.selected + 1)
         elif key in ("\r", "\n", "\x1b[C") and rows:
             self.opened = rows[min(self.selected, len(rows) - 1)].description.group
+            self.queue, self.is_queue_opened = 0, False
+
+    def opened_queue(self, row: GroupRow) -> ServiceRow | None:
+        """The selected queue or partition of the opened group; None in modes that have none."""
+        services = row.description.reported_services
+        return services[min(self.queue, len(services) - 1)] if services else None
+
+    def _press_in_group(self, key: str, rows: Sequence[GroupRow], *, is_one: bool) -> None:
+        opened = next((row for row in rows if row.description.group == self.opened), None)
+        count = 0 if opened is None else len(opened.description.reported_services)
+        if key in ("\x1b", "\x7f", "\x1b[D"):
+            if self.is_queue_opened:
+                self.is_queue_opened = False
+            elif not is_one:
+                self.opened = None
+        elif key in ("\x1b[A", "k"):
+            self.queue = max(0, min(self.queue, count - 1) - 1)
+        elif key in ("\x1b[B", "j"):
+            self.queue = max(0, min(count - 1, self.queue + 1))
+        elif key in ("\r", "\n", "\x1b[C") and count:
+            self.is_queue_opened = True
 
     def _edit(self, key: str) -> None:
         if key in ("\r", "\n", "\x1b", "\x03"):
@@ -98,14 +125,19 @@ class View:
 
 NARROW = ("GROUP", "RATE/S", "READY", "PROBLEMS")
 KEYS_OF_ALL = "q quit   s sort   / filter   ↑↓ select   Enter open"
-KEYS_OF_ONE = "q quit   Esc all groups"
+KEYS_OF_GROUP = "q quit   ↑↓ select   Enter open"
+KEYS_OF_ONE = f"{KEYS_OF_GROUP}   Esc all groups"
+KEYS_OF_QUEUE = "q quit   ↑↓ other queue   Esc group"
 
 
 def screen(seen: Observations, view: View, *, width: int, height: int, is_one: bool) -> RenderableType:
     """The screen, `width` by `height` characters: of the opened group, or of all."""
     opened = next((row for row in seen.rows if row.description.group == view.opened), None)
     if opened is not None:
-        return _one_group(seen, opened, height=height, is_one=is_one)
+        queue = view.opened_queue(opened)
+        if queue is not None and view.is_queue_opened:
+            return _one_queue(seen, opened, queue, width=width, height=height)
+        return _one_group(seen, opened, queue, height=height, is_one=is_one)
     return _all_groups(seen, view, width=width, height=height)
 
 
@@ -147,7 +179,66 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
     )
 
 
-def _one_group(seen: Observations, row: GroupRow, *, height: int, is_one: bool) -> RenderableType:
+def _one_queue(
+    seen: Observations, row: GroupRow, queue: ServiceRow, *, width: int, height: int
+) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    from lbg_broker.admin.member_requests import unread_lines
+    from lbgroup.live_map import service_word
+
+    one = row.description
+    observed = next((each for each in one.queues if each.number == queue.number), None)
+    full = "" if observed is None or observed.full_percent is None else f"   {observed.full_percent} % full"
+    lines = [
+        f"{one.group}   {service_word(one)} {queue.number}   {queue.status}   served by {queue.server or 'nobody'}   "
+        f"{count_text(queue.ready)} ready   {count_text(queue.unacked)} unacked{full}",
+        "",
+    ]
+    if queue.bindings:
+        table = [
+            (
+                binding.member.name,
+                "primary" if binding.is_primary else "secondary",
+                "active" if binding.is_active else "waits",
+                binding.progress,
+                str(binding.in_flight),
+            )
+            for binding in queue.bindings
+        ]
+        lines += [*text_table(("MEMBER", "ROLE", "", "PROGRESS", "IN FLIGHT"), table), ""]
+    about = [change for change in seen.changes if (change.group, change.number) == (one.group, queue.number)]
+    now_s = time.monotonic()
+    lines += [f"{now_s - change.at_s:>5.0f} s ago  {change.text}" for change in about[-3:]]
+    if isinstance(seen.peeked, str):
+        lines.append(seen.peeked or "its messages are read")
+    else:
+        now_us = time.time_ns() // 1000
+        messages = [
+            (
+                printable(message.id, max_chars=48),
+                printable(message.key or "-", max_chars=32),
+                message.state,
+                "-" if (age_s := message.age_s(now_us)) is None else age_text(age_s),
+                str(message.attempts),
+                printable(message.reason, max_chars=80),
+            )
+            for message in seen.peeked.messages
+            if message.queue == queue.number
+        ]
+        notes = [f"! {line}" for line in unread_lines(seen.peeked)]
+        room = max(1, height - len(lines) - len(notes) - 2)
+        lines += list(text_table(("MESSAGE", "KEY", "STATE", "AGE", "ATTEMPTS", "ERROR"), messages))[:room]
+        lines += notes
+    shown = [Text(printable(line, max_chars=None), no_wrap=True, overflow="ellipsis") for line in lines]
+    shown[0].stylize("bold")
+    return Group(*shown[: height - 1], Text(KEYS_OF_QUEUE, style="dim"))
+
+
+def _one_group(
+    seen: Observations, row: GroupRow, queue: ServiceRow | None, *, height: int, is_one: bool
+) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
@@ -182,13 +273,18 @@ def _one_group(seen: Observations, row: GroupRow, *, height: int, is_one: bool) 
         lines.append(Text(f"{now_s - change.at_s:>5.0f} s ago  {text}", style="cyan"))
     for line in lines:
         line.no_wrap, line.overflow = True, "ellipsis"
-    keys = "q quit" if is_one else KEYS_OF_ONE
+    keys = KEYS_OF_GROUP if is_one else KEYS_OF_ONE
+    selected = None if queue is None else queue.number
     return Group(
         Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
-        live_map(one, members, seen.queue_rates, is_compact=is_compact),
+        live_map(one, members, seen.queue_rates, is_compact=is_compact, selected=selected),
         *lines,
         Text(keys, style="dim"),
     )
+
+
+KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
+"""An escape sequence of a key (ECMA-48, CSI), or a character: several may be read at once."""
 
 
 @contextmanager
@@ -201,9 +297,7 @@ def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(terminal)
 
     def read() -> None:
-        text = os.read(terminal, 64).decode(errors="ignore")
-        keys = [text] if text.startswith("\x1b") else list(text)
-        for key in keys:
+        for key in KEY.findall(os.read(terminal, 64).decode(errors="ignore")):
             on_key(key)
 
     tty.setcbreak(terminal)
@@ -303,9 +397,17 @@ async def _print(
         await asyncio.sleep(every_s or _interval(seen))
 
 
-async def _look(reader: GroupReader, seen: Observations) -> None:
+async def _look(reader: GroupReader, seen: Observations, view: View | None = None) -> None:
+    """`view`: its opened queue is read, too."""
     found = await reader.look()
     seen.look(found, time.monotonic(), now_us=time.time_ns() // 1000, waiting_us=reader.waiting_us)
+    if view is None or not view.is_queue_opened:
+        seen.peeked = ""
+        return
+    opened = next((row for row in seen.rows if row.description.group == view.opened), None)
+    queue = None if opened is None else view.opened_queue(opened)
+    if opened is not None and queue is not None:
+        seen.peeked = await reader.peek(opened.description.group, queue.number)
 
 
 async def _draw(
@@ -337,7 +439,7 @@ async def _draw(
         while True:
             began = time.monotonic()
             await watching.watch(view.opened)
-            looking = asyncio.ensure_future(_look(reader, seen))
+            looking = asyncio.ensure_future(_look(reader, seen, view))
             await _until_ended(looking, pressed, view)
             if view.has_ended:
                 looking.cancel()

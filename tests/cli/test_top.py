@@ -14,6 +14,7 @@ import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rich.console import Console
 
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.member_requests import MemberActivity, Takeover
+from lbg_broker.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
 from lbg_broker.group import GroupSpec
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
@@ -231,6 +232,61 @@ async def test_an_opened_group_shows_its_map_its_problems_and_its_changes(width:
     assert "queue 1 from m1 to m2" in text
 
 
+@pytest.mark.parametrize(("width", "height"), [(80, 24), (160, 50)])
+async def test_a_queue_of_an_opened_group_is_opened_with_its_members_and_messages(
+    width: int, height: int
+) -> None:
+    seen, view = Observations(), View(opened="orders")
+    seen.look([await described("orders", beat(0, active={0, 1}), beat(1, active=set()), ready=30)], 0)
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            view.press(key, seen.ordered(view.sort, view.chosen), is_one=True)
+
+    press("\x1b[B", "\x1b[B", "\x1b[B")
+    (row,) = seen.rows
+    queue = view.opened_queue(row)
+    assert queue is not None
+    assert queue.number == 1, "the last one"
+    press("\r")
+    text = "\n".join(drawn(seen, view, width, height, is_one=True))
+    assert text.startswith("orders   queue 1   Ready   served by m1   30 ready   0 unacked")
+    assert "its messages are read" in text
+    held = PeekedMessage(
+        *(
+            "p-1-0",
+            "acme",
+            1,
+            "m1",
+            0,
+            "retrying",
+            3,
+            "no database\n",
+            False,
+            1,
+            "orders.1.t",
+            None,
+            "x",
+            None,
+            1,
+        )
+    )
+    other = replace(held, id="p-2-0", queue=0)
+    seen.peeked = PeekResult("orders", (held, *[replace(held, id="next")] * 60, other), 2, {}, (), False)
+    lines = drawn(seen, view, width, height, is_one=True)
+    assert len(lines) <= height
+    assert max(map(len, lines)) <= width
+    assert "p-1-0    acme  retrying" in "\n".join(lines)
+    assert "p-2-0" not in "\n".join(lines)
+    assert "no database\\n" in "\n".join(lines)
+    seen.peeked = "an administrator's login shows its messages"
+    assert seen.peeked in "\n".join(drawn(seen, view, width, height, is_one=True))
+    press("\x1b")
+    assert (view.is_queue_opened, view.opened) == (False, "orders")
+    press("\x1b")
+    assert view.opened == "orders", "there is no list to go back to"
+
+
 async def test_keys_sort_filter_open_and_end() -> None:
     seen, view = Observations(), View()
     seen.look([await described("flights", ready=2), await described("orders", ready=1)], 0)
@@ -422,6 +478,9 @@ def test_on_a_terminal_keys_work_and_the_terminal_is_as_before(broker: Where, gr
             os.write(ours, (b"/" if key == group[0] else b"") + key.encode())
         os.write(ours, b"\r\r")
         wait_until(lambda: "queues × members".encode() in read(), timeout_s=GUARD_S)
+        os.write(ours, b"\x1b[B")
+        os.write(ours, b"\r")
+        wait_until(lambda: b"queue 1   Unbound   served by nobody" in read(), timeout_s=GUARD_S)
         os.write(ours, b"q")
         wait_until(lambda: read() is not None and process.poll() is not None, timeout_s=GUARD_S)
         assert process.returncode == 0, said
