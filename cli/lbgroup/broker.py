@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from lbg_broker.command_output import output_option
+from lbg_broker.command_output import echo_json, output_option
 from lbgroup.options import FILE
 
 if TYPE_CHECKING:
     from lbg_broker.server import Address, Server
     from lbg_broker.server.store.backup import StoreCopy
+    from lbgroup import documents
 
 
 STANDARD = "-"
@@ -34,11 +35,14 @@ DATA_DIR = click.option(
     help="The broker's data directory.",
 )
 
+COPIED = output_option("one object: counts of queues and messages, and the size.")
+
 
 @click.command(epilog="Example: lbg broker backup --data-dir ./data backup.sqlite3")
 @DATA_DIR
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
-def backup(data_dir: Path, file: str) -> None:
+@COPIED
+def backup(data_dir: Path, file: str, as_json: bool) -> None:
     """Copy a broker's messages and definitions to FILE (- is standard output) while it runs.
 
     The copy holds everything that was confirmed when it began, users and the hashes of their passwords too. It is
@@ -46,27 +50,43 @@ def backup(data_dir: Path, file: str) -> None:
     """
     from lbg_broker.server.store.backup import back_up, copied_out
 
+    if as_json and file == STANDARD:
+        raise click.UsageError("--output json needs a FILE: the copy goes to standard output")
     if file == STANDARD:
         with copied_out(data_dir) as (copy, summary):
             shutil.copyfileobj(copy, sys.stdout.buffer, 1 << 20)
             sys.stdout.buffer.flush()
     else:
         summary = back_up(data_dir, Path(file))
-    _print_summary("backed up", summary)
+    if as_json:
+        done: documents.BackedUp = {"action": "backed_up", "file": file, **_counts(summary)}
+        echo_json(done)
+    else:
+        _print_summary("backed up", summary)
 
 
 @click.command(epilog="Example: lbg broker restore --data-dir ./data backup.sqlite3")
 @DATA_DIR
 @click.option("--replace", is_flag=True, help="Replace the store that exists.")
 @click.argument("file", type=click.File("rb"))
-def restore(data_dir: Path, replace: bool, file: BinaryIO) -> None:
+@COPIED
+def restore(data_dir: Path, replace: bool, file: BinaryIO, as_json: bool) -> None:
     """Make FILE (- is standard input), which `lbg broker backup` wrote, a broker's store. No broker may run there.
 
     A damaged or truncated file is refused, and changes nothing.
     """
     from lbg_broker.server.store.backup import restore as restore_store
 
-    _print_summary("restored", restore_store(file, data_dir, replace=replace))
+    copy = restore_store(file, data_dir, replace=replace)
+    if as_json:
+        done: documents.Restored = {"action": "restored", "data_dir": str(data_dir), **_counts(copy)}
+        echo_json(done)
+    else:
+        _print_summary("restored", copy)
+
+
+def _counts(copy: StoreCopy) -> documents.Copied:
+    return {"queues": copy.queues, "messages": copy.messages, "size_bytes": copy.size_bytes}
 
 
 def _print_summary(verb: str, copy: StoreCopy) -> None:
@@ -220,7 +240,8 @@ def serve(
     show_default=True,
     help="Longest wait for its end.",
 )
-def stop(data_dir: Path, timeout_s: float) -> None:
+@output_option("one object, that states what was done.")
+def stop(data_dir: Path, timeout_s: float, as_json: bool) -> None:
     """Stop the broker of a data directory, by SIGTERM, and wait until it has ended.
 
     Confirmed messages are on disk, and `lbg broker serve` with the same directory has them again.
@@ -243,7 +264,11 @@ def stop(data_dir: Path, timeout_s: float) -> None:
                 f"the broker on {data_dir} (process {process}) has not ended in {timeout_s:g} s"
             )
         time.sleep(POLL_S)
-    click.echo(f"the broker on {data_dir} (process {process}) has ended", err=True)
+    if as_json:
+        done: documents.Stopped = {"action": "stopped", "data_dir": str(data_dir), "pid": process}
+        echo_json(done)
+    else:
+        click.echo(f"the broker on {data_dir} (process {process}) has ended", err=True)
 
 
 broker.add_command(backup)

@@ -353,7 +353,7 @@ class Observations:
         return sorted(rows, key=lambda row: (SORTS[sort](row), row.description.group))
 
     def to_json(self, at: datetime, *, watched: str | None, now_s: float) -> dict[str, Any]:
-        """One object a look: docs/cli.md."""
+        """One object a look: docs/output.md."""
         looked = {
             "at": at.isoformat(timespec="milliseconds"),
             "groups": [

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg_broker.command_output import echo_json, output_option
 from lbgroup.commands import EXIT_USAGE, CliError, error_line
 
 if TYPE_CHECKING:
     from lbg_operator.settings import OperatorSettings
+    from lbgroup import documents
 
 
 @click.group(no_args_is_help=True)
@@ -52,7 +54,8 @@ def run(host: str, port: int) -> int:
     metavar="LABELS",
     help="First delete the operator's Deployment, which has these labels, in namespace $LBG_OPERATOR_NAMESPACE.",
 )
-def release(namespaces: tuple[str, ...], selector: str | None) -> None:
+@output_option("one object: the groups.")
+def release(namespaces: tuple[str, ...], selector: str | None, as_json: bool) -> None:
     """Remove the operator's finalizer from every group, before the operator is uninstalled for good.
 
     Groups, queues and consumers stay as they are. An operator that is installed again adds the finalizer again; one
@@ -70,6 +73,10 @@ def release(namespaces: tuple[str, ...], selector: str | None) -> None:
         )
     except ClusterError as error:
         raise CliError(str(error)) from error
+    if as_json:
+        done: documents.Released = {"action": "released", "groups": list(map(str, released))}
+        echo_json(done)
+        return
     for name in released:
         click.echo(f"released {name}")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import signal
 import sys
@@ -23,6 +24,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from lbg_broker.command_output import echo_json, output_option
 from lbg_broker.redaction import redacted
 from lbgroup.commands import CliError, exporting_traces
 from lbgroup.live_map import Meter
@@ -212,6 +214,7 @@ SETTLE_S = 5.0
     metavar="S",
     help="Longest wait for the first connection; later ones have no limit.",
 )
+@output_option("the report, with the name of the group.")
 @broker_options(login=True)
 def publish(
     file: str,
@@ -232,6 +235,7 @@ def publish(
     report: Path | None,
     max_message_size: int | None,
     connect_timeout: float,
+    as_json: bool,
 ) -> None:
     """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
 
@@ -282,9 +286,12 @@ def publish(
         if publisher.is_opened:
             done = publisher.report(bad_rows=progress.bad_rows)
             if done.published or sys.exception() is None:
-                click.echo(summary(done, group))
+                if as_json:
+                    echo_json({"group": group, **json.loads(done.to_json())})
+                else:
+                    click.echo(summary(done, group))
             if progress.nothing_read:
-                click.echo(f"  nothing to publish: {progress.nothing_read}")
+                click.echo(f"  nothing to publish: {progress.nothing_read}", err=as_json)
             if report is not None:
                 report.write_text(done.to_json())
             if state is not None and (done.confirmed < done.published or sys.exception() is not None):

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg_broker.command_output import echo_json, output_option
 from lbgroup.commands import EXIT_USAGE, CliError, error_line
 
 if TYPE_CHECKING:
     from lbg_sidecar.process.settings import Listener
+    from lbgroup import documents
 
 
 ANSWER_S = 5.0
@@ -38,7 +40,8 @@ ANSWER_S = 5.0
     metavar="S",
     help="Longest wait for the queues to be handed over.",
 )
-def drain(local: str, wait: float) -> None:
+@output_option("one object, that states what was done.")
+def drain(local: str, wait: float, as_json: bool) -> None:
     """Make the sidecar hand its queues over and leave the group.
 
     The sidecar stays up, not ready, until SIGTERM. The exit status is 0 when every queue was handed over, and 1 when
@@ -57,9 +60,14 @@ def drain(local: str, wait: float) -> None:
         raise CliError(f"no sidecar answers at {listener}: {reason}") from error
     if not answer.get("drained"):
         raise CliError(f"not drained: {answer.get('why', answer)}")
-    if answer["delivered_again"]:
-        raise CliError(f"drained by force: {answer['delivered_again']} messages are delivered again")
-    click.echo("drained: nothing is delivered again")
+    again = int(str(answer["delivered_again"]))
+    if as_json:
+        done: documents.Drained = {"action": "drained", "delivered_again": again}
+        echo_json(done)
+    if again:
+        raise CliError(f"drained by force: {again} messages are delivered again")
+    if not as_json:
+        click.echo("drained: nothing is delivered again")
 
 
 def _drained(listener: Listener, wait_s: float) -> dict[str, object]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import secrets
 import subprocess
@@ -19,6 +18,7 @@ from lbgroup.cli import cli
 from lbgroup.commands import run
 from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Said, Where, clean_environment
+from support.output_documents import check_output, checked
 from support.rabbitmq.node import RabbitNode
 
 
@@ -32,6 +32,7 @@ def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> L
         capfd.readouterr()
         status = run(cli, list(arguments))
         out, err = capfd.readouterr()
+        check_output(arguments, out)
         return Said(status, out, err)
 
     return call
@@ -61,7 +62,7 @@ def serving(directory: Path) -> Iterator[Where]:
         env=clean_environment(),
     )
     assert process.stdout is not None
-    said = json.loads(process.stdout.readline())
+    said = checked("broker serve", process.stdout.readline())
     yield Where(
         said["amqp"].replace("://", "://guest:guest@"), said["management"].replace("://", "://guest:guest@")
     )

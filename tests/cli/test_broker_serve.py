@@ -20,6 +20,7 @@ import trustme
 from lbg_broker.server.store.schema import DirectoryLock
 from support.command_line import Lbg, Said, start_lbg
 from support.kubernetes.mounted import MountedSecret
+from support.output_documents import check_output
 from support.waiting import GUARD_S
 
 
@@ -139,6 +140,7 @@ def said_by(*arguments: str) -> Said:
     """By `lbg` in a process of its own, as it leaves another one behind."""
     process = start_lbg(*arguments)
     out, err = process.communicate(timeout=GUARD_S)
+    check_output(arguments, out)
     return Said(process.returncode, out, err)
 
 
@@ -177,7 +179,8 @@ def test_a_detached_broker_listens_when_the_command_returns_and_stop_waits_for_i
     assert again.err.endswith("log data/broker.log; stop it: lbg broker stop --data-dir data\n")
     with pika.BlockingConnection(pika.URLParameters(again.out.split()[1].rstrip(","))) as connection:
         assert connection.channel().queue_declare("kept", passive=True).method.message_count == 1
-    assert said_by("broker", "stop", "--data-dir", "data").status == 0
+    last = json.loads(said_by("broker", "stop", "--data-dir", "data", "-o", "json").out)
+    assert (last["action"], last["data_dir"]) == ("stopped", "data")
 
 
 @pytest.mark.process

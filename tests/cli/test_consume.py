@@ -18,6 +18,7 @@ from lbg_sidecar import MemberSettings
 from lbgroup.consume import consume
 from support.broker.embedded import free_port
 from support.command_line import Lbg, Where, start_lbg
+from support.output_documents import checked
 from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
@@ -61,7 +62,8 @@ class Member:
 
     def line(self) -> dict[str, object]:
         assert self.process.stdout is not None
-        return json.loads(self.process.stdout.readline())
+        found: dict[str, object] = checked("consume", self.process.stdout.readline())
+        return found
 
     def leave(self) -> tuple[int, str]:
         """SIGTERM; its exit status and what it wrote to standard error."""

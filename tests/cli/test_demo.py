@@ -14,6 +14,7 @@ import pytest
 from lbg_broker.group import DeliveredRecord, PublishedRecord
 from lbg_broker.journal import JournalReader
 from support.command_line import Lbg, start_lbg
+from support.output_documents import checked
 from support.waiting import GUARD_S
 
 
@@ -68,13 +69,14 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     ],
 )
 def test_other_modes_are_played_and_proved_as_well(mode: str, words: str, rows: Path, tmp_path: Path) -> None:
-    demo = start(rows, "--mode", mode, "--report", str(tmp_path / "report.json"))
+    demo = start(rows, "--mode", mode, "-o", "json", "--report", str(tmp_path / "report.json"))
     out, err = demo.communicate(timeout=110)
     assert demo.returncode == 0, err
-    report = json.loads((tmp_path / "report.json").read_text())
+    report = checked("demo", out)
+    assert report == json.loads((tmp_path / "report.json").read_text())
     assert (report["mode"], report["distinct"], report["lost"], report["order_errors"]) == (mode, 4000, 0, 0)
     assert report["repeated_otherwise"] == 0
-    assert words in out
+    assert words in err
 
 
 @pytest.mark.process

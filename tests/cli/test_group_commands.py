@@ -20,6 +20,7 @@ from lbg_broker.admin.ownership import Record, kubernetes_owner
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
 from support.command_line import INTERRUPTIBLE, Lbg, Where, end_started, start_lbg
+from support.output_documents import checked
 from support.waiting import GUARD_S
 
 
@@ -242,7 +243,7 @@ def test_a_group_is_watched_until_it_is_interrupted(lbg: Lbg, broker: Where, gro
         *("group", "show", group, "--watch", "0.1", "--json", *broker.options), under=INTERRUPTIBLE
     )
     assert watching.stdout is not None
-    shown = [json.loads(watching.stdout.readline()) for _ in range(2)]
+    shown = [checked("group show", watching.stdout.readline()) for _ in range(2)]
     assert [one["group"] for one in shown] == [group, group]
     watching.send_signal(signal.SIGINT)
     _, err = watching.communicate(timeout=GUARD_S)

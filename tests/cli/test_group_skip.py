@@ -88,19 +88,33 @@ def test_the_problem_line_names_the_command_which_makes_a_dead_letter_of_the_mes
                 f"lbg dead replay {group} --id {command[3]} publishes it again\n"
             )
             await until(lambda: done == [b"good"])
-            again = await said(*command)
+            again = await said(*command, "-o", "json")
             assert (
                 again.status,
                 again.last_line.endswith(f"`lbg dead list {group}` has the dead letters"),
             ) == (1, True)
             assert command[3] in again.last_line
 
+            await publish(broker, group, b"bad")
+            await until(lambda: member.state()["counts"]["poisoned"] == 1)
+            (one,) = json.loads((await said("group", "peek", group, "--json")).out)["messages"]
+            as_json = await said("group", "skip", group, one["id"], "--output", "json")
+            assert json.loads(as_json.out) == {
+                "group": group,
+                "action": "skipped",
+                "id": one["id"],
+                "key": "a",
+                "attempts": 2,
+                "member": "m",
+            }
+
     asyncio.run(run())
-    (letter,) = listed(lbg, broker, group, "--bodies")["letters"]
-    assert (letter["body"], letter["reason"]) == (
-        "bad",
-        "skipped by an administrator after 2 attempts: no such account",
-    )
+    for letter in (letters := listed(lbg, broker, group, "--bodies")["letters"]):
+        assert (letter["body"], letter["reason"]) == (
+            "bad",
+            "skipped by an administrator after 2 attempts: no such account",
+        )
+    assert len(letters) == 2
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.003, 0.01, 0.1])

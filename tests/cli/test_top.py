@@ -38,6 +38,7 @@ from support.command_line import (
     end_started,
     start_lbg,
 )
+from support.output_documents import checked
 from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
@@ -355,7 +356,7 @@ def test_a_watched_group_shows_its_hottest_keys_its_oldest_message_and_its_moves
 
     def look() -> dict[str, Any]:
         assert looking.stdout is not None
-        found: dict[str, Any] = json.loads(looking.stdout.readline())
+        found: dict[str, Any] = checked("top", looking.stdout.readline())
         return found
 
     shown = json.loads(lbg("group", "show", unique, "--json", *broker.options).out)

@@ -15,6 +15,7 @@ import pytest
 from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_broker.group import Names
 from support.command_line import Lbg, Where, start_lbg
+from support.output_documents import checked
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ class Validator:
         environment = {"LBG_BROKER": broker.broker}
         self._process = start_lbg("validate", "--json", "--group", group, *options, environment=environment)
         assert self._process.stdout is not None
-        while json.loads(self._process.stdout.readline())["event"] != "listening":
+        while checked("validate", self._process.stdout.readline())["event"] != "listening":
             pass
 
     def interrupt(self) -> None:
@@ -39,7 +40,7 @@ class Validator:
     def end(self) -> tuple[int, list[dict[str, object]]]:
         out, err = self._process.communicate(timeout=30)
         assert "Traceback" not in err
-        return self._process.returncode, [json.loads(line) for line in out.splitlines()]
+        return self._process.returncode, [checked("validate", line) for line in out.splitlines()]
 
 
 def republish(

@@ -105,7 +105,8 @@ def test_the_sidecars_hook_is_a_command_that_finds_it(sidecar: dict[str, Any]) -
     assert program == "lbg"
     command = cli.get_command(None, name)
     assert command is not None
-    assert command.make_context("lbg", arguments).params == {"local": "127.0.0.1:8750", "wait": 25.0}
+    params = command.make_context("lbg", arguments).params
+    assert params == {"local": "127.0.0.1:8750", "wait": 25.0, "output": "table"}
     assert not {"LBG_LOCAL"} & {one["name"] for one in sidecar["env"]}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg_broker.client import BrokerAddress
+from lbg_broker.command_output import echo_json, output_option
 from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, Mode
 from lbgroup.commands import CliError
 from lbgroup.options import other_broker_options
@@ -95,6 +96,7 @@ VIEW_S = 2.5
     metavar="NAME",
     help="With --broker: name of the group, which is deleted at the end.",
 )
+@output_option("the report; plain lines go to standard error.")
 @other_broker_options
 def demo(
     source: Path | None,
@@ -110,6 +112,7 @@ def demo(
     plain: bool,
     group: str,
     address: BrokerAddress | None,
+    as_json: bool,
 ) -> int:
     """Play a group's life on this machine, and prove that nothing is lost and nothing is out of order.
 
@@ -144,7 +147,7 @@ def demo(
             address=address,
             journal=None if journal is None else journal.resolve(),
         )
-        results = asyncio.run(_perform(settings, is_plain=plain))
+        results = asyncio.run(_perform(settings, is_plain=plain, as_json=as_json))
     if report is not None:
         report.write_text(json.dumps(results, indent=2) + "\n")
     return 0 if results["ok"] else 1
@@ -155,7 +158,7 @@ def rate_for(rows: int, *, play_s: float, max_rate: float) -> float:
     return max(1.0, min(rows / play_s, max_rate))
 
 
-async def _perform(settings: DemoSettings, *, is_plain: bool) -> dict[str, Any]:
+async def _perform(settings: DemoSettings, *, is_plain: bool, as_json: bool) -> dict[str, Any]:
     """Play on the terminal, or as lines; a signal ends it as Ctrl-C does, with every process it started."""
     from rich.console import Console
 
@@ -169,13 +172,16 @@ async def _perform(settings: DemoSettings, *, is_plain: bool) -> dict[str, Any]:
         asyncio.get_running_loop().add_signal_handler(number, task.cancel)
     console = Console()
     try:
-        if is_plain or not can_draw(console):
-            scene, report = await play(settings, PlainView(click.echo))
+        if is_plain or as_json or not can_draw(console):
+            scene, report = await play(settings, PlainView(partial(click.echo, err=as_json)))
         else:
             with FullScreen(console) as screen:
                 scene, report = await play(settings, lambda scene: screen.draw(partial(frame, scene)))
     except asyncio.CancelledError:
         raise KeyboardInterrupt from None
+    if as_json:
+        echo_json(report)
+        return report
     console = Console(width=None if console.is_terminal else PLAIN_WIDTH)
     console.print(summary(scene, report, width=console.width))
     return report

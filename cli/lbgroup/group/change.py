@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from lbg_broker.command_output import echo_json, output_option
 from lbg_broker.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import (
+    handed_over,
     password_from,
     password_in,
+    password_lines,
     password_options,
-    print_password,
     secret_file,
     with_admin,
 )
@@ -22,6 +26,9 @@ from lbgroup.options import FILE, broker_options, count_text, require_consent
 
 if TYPE_CHECKING:
     from lbg_broker.client import BrokerAddress
+    from lbgroup import documents
+
+DONE = output_option("one object, that states what was done.")
 
 
 @click.command(epilog="Example: lbg group rotate orders --client-password-file /run/secrets/orders/password")
@@ -38,6 +45,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="With --finish: delete those with connections too, which the broker then closes.",
 )
+@DONE
 @broker_options(login=True, management=True)
 def rotate(
     name: str,
@@ -47,6 +55,7 @@ def rotate(
     write_password: Path | None,
     finish: bool,
     force: bool,
+    as_json: bool,
 ) -> None:
     """Give the user of group NAME a new password, or the group a new user, while members stay.
 
@@ -59,16 +68,34 @@ def rotate(
         raise click.UsageError("--finish goes without a new user or password")
     if finish:
         deleted = with_admin(address, lambda admin: finish_rotation(admin, name, force=force))
-        click.echo("\n".join(map(str, deleted)) or f"group {name} has one user, nothing to do")
+        done: documents.Rotated = {
+            "group": name,
+            "action": "finished" if deleted else "unchanged",
+            "changes": list(map(str, deleted)),
+        }
+        _print_rotated(done, as_json=as_json, unchanged=f"group {name} has one user, nothing to do")
         return
     password = password_from(client_password_file)
     with secret_file(write_password if password is None else None) as secret:
         rotated = with_admin(
             address, lambda admin: rotate_user(admin, name, username=client_username, password=password)
         )
-        click.echo("\n".join(map(str, rotated.changes)))
-        if rotated.password is not None:
-            print_password(rotated.username, rotated.password, secret)
+        done = {
+            "group": name,
+            "action": "rotated",
+            "changes": list(map(str, rotated.changes)),
+            **handed_over(rotated.username, rotated.password, secret),
+        }
+    _print_rotated(done, as_json=as_json)
+
+
+def _print_rotated(done: documents.Rotated, *, as_json: bool, unchanged: str = "") -> None:
+    if as_json:
+        echo_json(done)
+        return
+    click.echo("\n".join(done["changes"]) or unchanged)
+    for line in password_lines(done):
+        click.echo(line)
 
 
 @click.command(epilog="Example: lbg group publisher orders --only --write-password publisher.password")
@@ -93,6 +120,7 @@ def rotate(
     is_flag=True,
     help="Members may not publish from now on: publishers that use the members' user are refused.",
 )
+@DONE
 @broker_options(login=True, management=True)
 def publisher(
     name: str,
@@ -101,6 +129,7 @@ def publisher(
     publisher_password_file: Path | None,
     write_password: Path | None,
     only: bool,
+    as_json: bool,
 ) -> None:
     """Give the publishers of group NAME a user of their own, or that user a new password.
 
@@ -114,7 +143,7 @@ def publisher(
     if publisher_password_file is not None:
         password = password_in(publisher_password_file, option="--publisher-password-file")
     with secret_file(write_password if password is None else None) as secret:
-        done = with_admin(
+        separated = with_admin(
             address,
             lambda admin: separate_publishers(
                 admin,
@@ -124,9 +153,13 @@ def publisher(
                 members_publish=False if only else None,
             ),
         )
-        click.echo("\n".join(map(str, done.changes)))
-        if done.password is not None:
-            print_password(done.username, done.password, secret)
+        done: documents.Rotated = {
+            "group": name,
+            "action": "separated" if separated.changes else "unchanged",
+            "changes": list(map(str, separated.changes)),
+            **handed_over(separated.username, separated.password, secret),
+        }
+    _print_rotated(done, as_json=as_json)
 
 
 WAITING_SHOWN_EVERY_S = 3.0
@@ -157,9 +190,16 @@ WAITING_SHOWN_EVERY_S = 3.0
     is_flag=True,
     help="Delete messages that are left in the queues that are removed, instead of waiting for them.",
 )
+@DONE
 @broker_options(login=True, management=True)
 def repartition(
-    name: str, address: BrokerAddress, queues: int, max_clients: int | None, timeout: float, discard: bool
+    name: str,
+    address: BrokerAddress,
+    queues: int,
+    max_clients: int | None,
+    timeout: float,
+    discard: bool,
+    as_json: bool,
 ) -> None:
     """Give group NAME another number of queues, while members stay and publishers wait.
 
@@ -189,7 +229,15 @@ def repartition(
             click.echo(
                 f"! group {name} takes no messages: the same command again goes on from here", err=True
             )
-    if done.is_changed:
+    if as_json:
+        answer: documents.Repartitioned = {
+            "group": name,
+            "action": "repartitioned" if done.is_changed else "unchanged",
+            "former_queue_count": done.was,
+            "queue_count": done.now,
+        }
+        echo_json(answer)
+    elif done.is_changed:
         click.echo(f"group {name} has {done.now} queues now")
     else:
         click.echo(f"group {name} has {done.now} queues, nothing to do")
@@ -217,8 +265,9 @@ class Steps:
 
 @click.command(epilog="Example: lbg group adopt orders")
 @click.argument("name")
+@DONE
 @broker_options(login=True, management=True)
-def adopt(name: str, address: BrokerAddress) -> None:
+def adopt(name: str, address: BrokerAddress, as_json: bool) -> None:
     """Take group NAME over from its owner, as an object of Kubernetes: its record states that it is managed by hand.
 
     Queues, messages, members, user and password stay. From then on `lbg group rotate` and `delete` change the group,
@@ -230,6 +279,14 @@ def adopt(name: str, address: BrokerAddress) -> None:
     adopted = with_admin(
         address, lambda admin: adopt_group(admin, name), with_management=bool(address.management_urls)
     )
+    if as_json:
+        answer: documents.Adopted = {
+            "group": name,
+            "action": "adopted" if adopted.changes else "unchanged",
+            "former_owner": adopted.before or None,
+        }
+        echo_json(answer)
+        return
     if not adopted.changes:
         click.echo(f"group {name} is managed by hand, nothing to do")
         return
@@ -245,17 +302,21 @@ def adopt(name: str, address: BrokerAddress) -> None:
 @click.command(epilog="Example: lbg group close orders --session orders-2")
 @click.argument("name")
 @click.option("--session", metavar="NAME", help="End this session only: it gets no new messages.")
+@DONE
 @broker_options(login=True, management=True)
-def close(name: str, address: BrokerAddress, session: str | None) -> None:
+def close(name: str, address: BrokerAddress, session: str | None, as_json: bool) -> None:
     """Close group NAME, of mode Sessions: publishers are refused, waiting messages are delivered, and each session
     that is drained gets End-of-Session.
 
     Prints what is left. A session without a consumer keeps its messages until a consumer of that name connects.
     """
     from lbg_broker.admin.groups import close_group
-    from lbgroup.group.show import leftover_lines
+    from lbgroup.group.show import leftover_document, leftover_lines
 
     left = with_admin(address, lambda admin: close_group(admin, name, session=session))
+    if as_json:
+        echo_json(leftover_document(left, session=session))
+        return
     click.echo("\n".join(leftover_lines(left, session=session)))
 
 
@@ -268,8 +329,9 @@ def close(name: str, address: BrokerAddress, session: str | None) -> None:
 )
 @click.option("--yes", is_flag=True, help="With --force: delete without confirmation.")
 @click.option("--no-user", is_flag=True, help="Keep the group's user; then no management API is needed.")
+@DONE
 @broker_options(login=True, management=True)
-def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: bool) -> None:
+def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: bool, as_json: bool) -> None:
     """Delete group NAME with all its objects, even if some are missing.
 
     Refused while messages or consumers remain, unless --force, and for a group of Kubernetes, which `lbg group adopt`
@@ -296,14 +358,23 @@ def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: b
         lambda admin: delete_group(admin, name, force=force, with_user=not no_user),
         with_management=with_management,
     )
-    click.echo(f"group {name} deleted ({len(actions)} objects)")
+    if as_json:
+        answer: documents.Deleted = {
+            "group": name,
+            "action": "deleted",
+            "changes": list(map(str, actions)),
+        }
+        echo_json(answer)
+    else:
+        click.echo(f"group {name} deleted ({len(actions)} objects)")
 
 
 @click.command(epilog="Example: lbg group skip orders p-4711-12-0")
 @click.argument("name")
 @click.argument("id", metavar="ID")
+@DONE
 @broker_options(login=True, management=True)
-def skip(name: str, id: str, address: BrokerAddress) -> None:
+def skip(name: str, id: str, address: BrokerAddress, as_json: bool) -> None:
     """Make the poisoned message ID of group NAME a dead letter, so that its key goes on.
 
     A message is poisoned when it has failed as often as its member's setting allows; `lbg group show` names it. The
@@ -313,6 +384,17 @@ def skip(name: str, id: str, address: BrokerAddress) -> None:
     from lbg_broker.admin.member_requests import skip_message
 
     skipped = with_admin(address, lambda admin: skip_message(admin, name, id))
+    if as_json:
+        answer: documents.Skipped = {
+            "group": name,
+            "action": "skipped",
+            "id": id,
+            "key": skipped.key,
+            "attempts": skipped.attempts,
+            "member": skipped.member,
+        }
+        echo_json(answer)
+        return
     key = "it had no key" if skipped.key is None else f"key {printable(skipped.key)} goes on"
     click.echo(
         f"message {printable(id)} is a dead letter after {skipped.attempts} attempts at {skipped.member}, and {key}; "
@@ -324,8 +406,9 @@ def skip(name: str, id: str, address: BrokerAddress) -> None:
 @click.argument("name")
 @click.option("--ingress", "is_ingress", is_flag=True, help="Pause ingress, and not consumption.")
 @click.option("--all", "is_all", is_flag=True, help="Pause both.")
+@DONE
 @broker_options(login=True, management=True)
-def pause(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress) -> None:
+def pause(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress, as_json: bool) -> None:
     """Pause the consumption of group NAME, or its ingress, until `lbg group resume`.
 
     Consumption: members keep their queues and start no new call; calls that run end. Publishers go on, and messages
@@ -333,33 +416,69 @@ def pause(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress) -> 
     record has the pause, so that members and publishers that connect later follow it too. Refused for a group of
     Kubernetes, whose object has spec.paused and spec.ingress.
     """
-    if is_ingress or is_all:
-        _pause_ingress(name, address)
-    if is_all or not is_ingress:
-        _pause(name, address, is_paused=True)
+    with _reported(name, is_paused=True, as_json=as_json) as done:
+        if is_ingress or is_all:
+            _pause_ingress(done, address)
+        if is_all or not is_ingress:
+            _pause(done, address, is_paused=True)
 
 
 @click.command(epilog="Example: lbg group resume orders")
 @click.argument("name")
 @click.option("--ingress", "is_ingress", is_flag=True, help="Resume ingress, and not consumption.")
 @click.option("--all", "is_all", is_flag=True, help="Resume both.")
+@DONE
 @broker_options(login=True, management=True)
-def resume(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress) -> None:
+def resume(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress, as_json: bool) -> None:
     """End the pause of group NAME: its members start calls again, or its publishers publish."""
     from lbg_broker.admin.ingress import pause_ingress
 
-    if is_all or not is_ingress:
-        _pause(name, address, is_paused=False)
-    if is_ingress or is_all:
-        with_admin(address, lambda admin: pause_ingress(admin, name, is_paused=False))
-        click.echo(f"ingress of group {name} is resumed")
+    with _reported(name, is_paused=False, as_json=as_json) as done:
+        if is_all or not is_ingress:
+            _pause(done, address, is_paused=False)
+        if is_ingress or is_all:
+            with_admin(address, lambda admin: pause_ingress(admin, name, is_paused=False))
+            done["ingress"] = True
 
 
-def _pause_ingress(name: str, address: BrokerAddress) -> None:
+@contextmanager
+def _reported(name: str, *, is_paused: bool, as_json: bool) -> Iterator[documents.Paused]:
+    """Print what was done, also before an error."""
+    done: documents.Paused = {
+        "group": name,
+        "action": "paused" if is_paused else "resumed",
+        "consumption": False,
+        "ingress": False,
+        "members_behind": [],
+        "publishers_connected": False,
+    }
+    try:
+        yield done
+    finally:
+        if as_json and (done["consumption"] or done["ingress"]):
+            echo_json(done)
+        elif not as_json:
+            _print_paused(done)
+
+
+def _print_paused(done: documents.Paused) -> None:
+    name, is_paused = done["group"], done["action"] == "paused"
+    lines = []
+    if done["ingress"]:
+        lines.append(
+            f"ingress of group {name} is {'paused: its publishers wait' if is_paused else 'resumed'}"
+        )
+    if done["consumption"]:
+        lines.append(f"group {name} is {'paused: its members start no new call' if is_paused else 'resumed'}")
+    for line in lines if is_paused else reversed(lines):  # in the order in which it was done
+        click.echo(line)
+
+
+def _pause_ingress(done: documents.Paused, address: BrokerAddress) -> None:
     from lbg_broker.admin.ingress import PUBLISHERS_S, pause_ingress
 
-    is_closed = with_admin(address, lambda admin: pause_ingress(admin, name))
-    click.echo(f"ingress of group {name} is paused: its publishers wait")
+    is_closed = with_admin(address, lambda admin: pause_ingress(admin, done["group"]))
+    done["ingress"], done["publishers_connected"] = True, not is_closed
     if not is_closed:
         raise CliError(
             f"connections of publishers were not closed in {PUBLISHERS_S:g} s, and may publish until they are idle for "
@@ -367,12 +486,11 @@ def _pause_ingress(name: str, address: BrokerAddress) -> None:
         )
 
 
-def _pause(name: str, address: BrokerAddress, *, is_paused: bool) -> None:
+def _pause(done: documents.Paused, address: BrokerAddress, *, is_paused: bool) -> None:
     from lbg_broker.admin.member_requests import pause_group
 
-    behind = with_admin(address, lambda admin: pause_group(admin, name, is_paused=is_paused))
-    state = "paused: its members start no new call" if is_paused else "resumed"
-    click.echo(f"group {name} is {state}")
+    behind = with_admin(address, lambda admin: pause_group(admin, done["group"], is_paused=is_paused))
+    done["consumption"], done["members_behind"] = True, list(behind)
     if behind:
         has = "still consume" if is_paused else "are still paused"
         raise CliError(

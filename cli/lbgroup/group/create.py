@@ -7,10 +7,11 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
+from lbg_broker.command_output import echo_json, output_option
 from lbg_broker.group import (
     DEFAULT_HASH_COUNT,
     DEFAULT_HASH_FUNCTION,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from lbg_broker.admin.groups import Created
     from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.client import BrokerAddress
+    from lbgroup import documents
 
 
 T = TypeVar("T")
@@ -100,12 +102,21 @@ def secret_file(file: Path | None) -> Iterator[Path | None]:
             file.unlink()
 
 
-def print_password(user: str, password: str, file: Path | None) -> None:
-    if file is not None:
-        file.write_text(password + "\n")
-        click.echo(f"user {user}: its password is in {file}")
-    else:
-        click.echo(f"user {user}: password {password} (shown this once)")
+def handed_over(user: str, password: str | None, file: Path | None) -> documents.Password:
+    """A generated password for the output, or in the file. None: nothing was generated."""
+    if password is None:
+        return {}
+    if file is None:
+        return {"username": user, "password": password}
+    file.write_text(password + "\n")
+    return {"username": user, "password_file": str(file)}
+
+
+def password_lines(handed: documents.Password) -> Iterator[str]:
+    if "password_file" in handed:
+        yield f"user {handed['username']}: its password is in {handed['password_file']}"
+    elif "password" in handed:
+        yield f"user {handed['username']}: password {handed['password']} (shown this once)"
 
 
 @click.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
@@ -171,6 +182,7 @@ def print_password(user: str, password: str, file: Path | None) -> None:
 )
 @password_options
 @click.option("--no-user", is_flag=True, help="Create no user; then no management API is needed.")
+@output_option("one object: what was done, and the attributes.")
 @broker_options(login=True, management=True)
 def create(
     name: str,
@@ -178,6 +190,7 @@ def create(
     client_password_file: Path | None,
     write_password: Path | None,
     no_user: bool,
+    as_json: bool,
     **attributes: str | None,
 ) -> None:
     """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
@@ -200,9 +213,13 @@ def create(
 
     with secret_file(write_password if password is None else None) as secret:
         created = with_admin(address, run, with_management=not no_user or bool(address.management_urls))
+        handed = handed_over(spec.client_username, created.password, secret)
+        if as_json:
+            echo_json(_document(created, handed))
+            return
         _print_created(created)
-        if created.password is not None:
-            print_password(spec.client_username, created.password, secret)
+        for line in password_lines(handed):
+            click.echo(line)
 
 
 def _parts(spec: GroupSpec) -> str:
@@ -211,6 +228,26 @@ def _parts(spec: GroupSpec) -> str:
         PARTITIONED: f"mode Partitioned, {spec.queue_count} partitions",
     }
     return parts.get(spec.mode, f"mode {spec.mode}")
+
+
+def _document(created: Created, handed: documents.Password) -> documents.Created:
+    return {
+        "group": created.spec.name,
+        "action": _action(created),
+        "attributes": cast("documents.Attributes", created.spec.attributes()),
+        "changes": list(map(str, created.changes)),
+        "undone": list(created.undone),
+        "unchecked": list(created.unchecked),
+        **handed,
+    }
+
+
+def _action(created: Created) -> Literal["created", "completed", "repaired", "unchanged"]:
+    if created.was_begun:
+        return "completed"
+    if not created.was_there:
+        return "created"
+    return "repaired" if created.changes else "unchanged"
 
 
 def _print_created(created: Created) -> None:

@@ -22,7 +22,13 @@ from lbg_broker.admin.rows import (
     SessionRow,
     SessionRows,
 )
-from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus, PartitionsStatus
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    MessageGroupsStatus,
+    PartitionsStatus,
+    SessionsStatus,
+    native_json,
+)
 from lbg_broker.command_output import echo_json, output_option, text_table
 from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
 from lbg_broker.peers import printable
@@ -34,6 +40,7 @@ if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.admin.member_requests import PeekedMessage
     from lbg_broker.client import BrokerAddress
+    from lbgroup import documents
 
 
 SESSIONS_SHOWN_MAX = 50
@@ -134,6 +141,23 @@ def leftover_lines(left: Description, *, session: str | None) -> Iterator[str]:
         yield from stranded_lines(undrained)
     elif session is not None or not sessions.pool:
         yield "nothing is left to deliver"
+
+
+def leftover_document(left: Description, *, session: str | None) -> documents.Closed:
+    document: documents.Closed = {
+        "group": left.group,
+        "action": "closed" if session is None else "session_closed",
+        "session": session,
+        "pool": "unknown",
+        "sessions": "unknown",
+    }
+    if (sessions := left.sessions) is not None:
+        undrained = tuple(row.status for row in sessions.undrained(session).rows)
+        document["pool"] = sessions.pool
+        document["sessions"] = native_json(SessionsStatus(sessions.is_closed, sessions.pool, undrained))[
+            "sessions"
+        ]
+    return document
 
 
 def description_lines(shown: Description) -> Iterator[str]:

@@ -167,20 +167,12 @@ def _findings_as_text(shards: bool) -> Callable[[Sequence[Finding]], None]:
 
 
 def _findings_as_json(shards: bool) -> Callable[[Sequence[Finding]], None]:
-    from lbgroup.validate.validator import KeyOverlap, QueueMoved, SequenceError, SessionError, ShardMoved
-
-    names = {
-        SequenceError: "sequence_error",
-        ShardMoved: "shard_moved",
-        QueueMoved: "queue_moved",
-        SessionError: "session_error",
-        KeyOverlap: "overlap",
-    }
+    from lbgroup.validate.validator import EVENTS, ShardMoved
 
     def show(findings: Sequence[Finding]) -> None:
         for finding in findings:
             if shards or not isinstance(finding, ShardMoved):
-                click.echo(json.dumps({"event": names[type(finding)], **asdict(finding)}))
+                click.echo(json.dumps({"event": EVENTS[type(finding)], **asdict(finding)}))
 
     return show
 

@@ -364,6 +364,15 @@ class ShardMoved:
 
 Finding = SequenceError | ShardMoved | QueueMoved | SessionError | KeyOverlap
 
+EVENTS: Mapping[type[Finding], str] = {
+    SequenceError: "sequence_error",
+    ShardMoved: "shard_moved",
+    QueueMoved: "queue_moved",
+    SessionError: "session_error",
+    KeyOverlap: "overlap",
+}
+"""Names of findings in JSON."""
+
 
 @dataclass(slots=True)
 class Validator:

@@ -1,10 +1,12 @@
-"""Metrics of the operator: its own work, and the statuses of groups and brokers."""
+"""Metrics of the operator, of its own work and the statuses of groups and brokers, and its health, over HTTP."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -114,3 +116,40 @@ def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
 def _add(family: GaugeMetricFamily, key: Key, value: object) -> None:
     if isinstance(value, int):
         family.add_metric(key, float(value))
+
+
+PORT = 8080
+
+Problem = Callable[[], str]
+"""Problem in one line; empty for none."""
+
+
+@asynccontextmanager
+async def health_server(
+    registry: CollectorRegistry, *, dead: Problem, unready: Problem, host: str = "0.0.0.0", port: int = PORT
+) -> AsyncIterator[int]:
+    """Serve until the end of the block; the port that it listens at."""
+    app = web.Application()
+    app.router.add_get("/healthz", _handler_of(dead))
+    app.router.add_get("/readyz", _handler_of(unready))
+
+    async def metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app.router.add_get("/metrics", metrics)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, host, port)
+        await site.start()
+        yield runner.addresses[0][1]
+    finally:
+        await runner.cleanup()
+
+
+def _handler_of(find_problem: Problem) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+    async def answer(_: web.Request) -> web.StreamResponse:
+        problem = find_problem()
+        return web.Response(text=problem or "ok", status=503 if problem else 200)
+
+    return answer

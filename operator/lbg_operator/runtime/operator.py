@@ -35,8 +35,7 @@ from lbg_operator.reconcile.server_side_apply import ServerSideApply
 from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.resources.names import MANAGER
 from lbg_operator.runtime.events import EventRecorder
-from lbg_operator.runtime.metrics import Metrics
-from lbg_operator.runtime.probes import PORT, health_server
+from lbg_operator.runtime.metrics import PORT, Metrics, health_server
 from lbg_operator.runtime.watches import (
     SELECTORS,
     SILENT_S,

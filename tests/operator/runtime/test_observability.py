@@ -14,8 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from lbg_operator.kube.kinds import BROKER, GROUP
 from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.reconcile.survey_cache import SurveyCache
-from lbg_operator.runtime.metrics import Metrics
-from lbg_operator.runtime.probes import health_server
+from lbg_operator.runtime.metrics import Metrics, health_server
 from support.operator.operated import ORDERS, Place
 from support.virtual_time import in_virtual_time
 

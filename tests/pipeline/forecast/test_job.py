@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -14,6 +13,7 @@ from lbg_pipeline.errors import ForecastRefused
 from lbg_pipeline.forecast.model import ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
 from support.journal.rows import START_US, delivered, published, write_journal
+from support.output_documents import checked
 from support.pipeline.demand_series import HOUR_US, MONDAY, micros, office
 
 
@@ -73,7 +73,7 @@ def test_a_table_becomes_a_schedule_with_everything_beside_it(
         monday,
         {"minReplicas": 3, "from": "2026-03-23T07:55:00Z", "until": "2026-03-23T10:00:00Z"},
     ], "from 7:00 in Berlin with a lead of five minutes"
-    assert json.loads((out / "forecast.json").read_text()) == found.document
+    assert checked("pipeline forecast", (out / "forecast.json").read_text()) == found.document
     assert "Floor of replicas" in (out / "report.html").read_text()
     by_replicas = spark.read.parquet(str(out / "forecast")).groupBy("replicas").count().collect()
     assert {row["replicas"]: row["count"] for row in by_replicas} == {1: 108, 2: 45, 3: 15}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.manifest import read_manifest
 from support.journal.rows import START_US, delivered, write_journal, write_lines
 from support.kubernetes.manifests import Manifest, group_manifest
+from support.output_documents import checked
 
 from .test_patches import require_acceptable
 
@@ -101,7 +101,7 @@ def test_a_journal_and_a_manifest_become_a_plan(spark: SparkSession, journal: Pa
         "plan.json",
         "report.html",
     ]
-    told = json.loads((out / "plan.json").read_text())
+    told = checked("pipeline plan", (out / "plan.json").read_text())
     assert told == report.document
     assert (told["group"], told["messages"], told["broken_lines"]) == ("shop-orders", 41 * SECONDS, 1)
     # 40 * 0.05 and the hot key, which can have no more than 1.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.journal.rows import delivered, published, write_journal, write_lines
+from support.output_documents import checked
 from support.pipeline.html_page import Read
 
 
@@ -43,7 +44,7 @@ def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(
         "report.json",
     }
     assert spark.read.parquet(f"{out}/rates").groupBy("group").sum("messages").collect() == [("g", 4)]
-    told = json.loads((out / "report.json").read_text())
+    told = checked("pipeline profile", (out / "report.json").read_text())
     assert told == json.loads(json.dumps(outcome.document))
     assert told["groups"]["g"]["delivered"]["ack"] == 4
     assert told["groups"]["g"]["handoffs"]["queue"]["count"] == 1

@@ -18,6 +18,7 @@ import pytest
 from lbg_sidecar.stream_client import consume
 from support.broker.embedded import EmbeddedBroker
 from support.command_line import start_lbg
+from support.output_documents import checked
 from support.sidecar.process import PROMPT, Sidecar, create, publish
 from support.waiting import GUARD_S, until
 
@@ -70,8 +71,10 @@ def test_the_observed_listener_tells_when_the_member_has_left_and_makes_nobody_l
         start_lbg("drain", "--local", f"unix:{sidecar.socket}")
         assert hook.result() == (200, '{"left": true}\n')
     assert sidecar.get("/drained")[0] == 200
-    asked_again = start_lbg("drain", "--local", f"unix:{sidecar.socket}", "--wait", "0")
-    assert asked_again.wait(timeout=20) == 0
+    asked_again = start_lbg("drain", "--local", f"unix:{sidecar.socket}", "--wait", "0", "-o", "json")
+    out, err = asked_again.communicate(timeout=20)
+    assert asked_again.returncode == 0, err
+    assert checked("drain", out) == {"action": "drained", "delivered_again": 0}
 
 
 def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(

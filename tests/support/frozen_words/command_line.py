@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import importlib
 import inspect
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from lbgroup.cli import cli as commands
 from lbgroup.commands import run as run_command
 from support.frozen_words.operator import cluster_objects, containers_in
 from support.frozen_words.words import Words
+from support.output_documents import SCHEMA
 
 
 def environment(place: Path) -> Words:
@@ -189,3 +191,37 @@ def envvars(option: Any) -> Sequence[str]:
 def help_of(command: Any) -> str:
     with click.Context(command, info_name="lbg") as context:
         return str(command.get_help(context))
+
+
+def output_documents(place: Path) -> Words:
+    """Keys of the JSON of commands with their types, and the words that a key may have."""
+    found: Words = {}
+    for name, schema in SCHEMA["$defs"].items():
+        if "properties" not in schema:  # of a command
+            found[name] = {type_text(one) for one in schema.get("anyOf", [schema])}
+            continue
+        words = found[name] = set[str]()
+        for key, value in schema["properties"].items():
+            optional = "" if key in schema["required"] else ", not always there"
+            listed = value.get("enum") or ([value["const"]] if "const" in value else [])
+            words |= {f"{key}={one}{optional}" for one in listed} or {f"{key}: {type_text(value)}{optional}"}
+    return found
+
+
+def type_text(schema: Mapping[str, Any]) -> str:
+    match schema:
+        case {"$ref": reference}:
+            return str(reference).rpartition("/")[2]
+        case {"const": constant}:
+            return json.dumps(constant)
+        case {"anyOf": kinds}:
+            return " or ".join(map(type_text, kinds))
+        case {"items": items}:
+            return f"array of {type_text(items)}"
+        case {"additionalProperties": values}:
+            return f"object of {type_text(values)}"
+        case {"type": [*names]}:
+            return " or ".join(names)
+        case {"type": name}:
+            return str(name)
+    return "any"

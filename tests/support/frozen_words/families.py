@@ -13,6 +13,7 @@ PARQUET = "Parquet tables"
 FAMILIES: Mapping[str, Callable[[Path], Words]] = {
     "environment": command_line.environment,
     "command line": command_line.command_line,
+    "output": command_line.output_documents,
     "exit codes": command_line.exit_codes,
     "objects on the broker": broker.broker_objects_of_a_group,
     "headers": broker.headers,

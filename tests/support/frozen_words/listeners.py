@@ -11,7 +11,7 @@ import pytest
 from lbg_broker.server.management import server as broker_metrics
 from lbg_broker.server.management import server as management
 from lbg_operator.metrics_api import server as metrics_api
-from lbg_operator.runtime import probes as operator_probes
+from lbg_operator.runtime import metrics as operator_metrics
 from lbg_sidecar.app import websocket as sidecar_stream
 from lbg_sidecar.app import websocket_protocol as stream_protocol
 from lbg_sidecar.process import http as sidecar_routes
@@ -60,7 +60,7 @@ async def probes_of_operator() -> set[str]:
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(web, "AppRunner", Recorded)
-        serving = operator_probes.health_server(
+        serving = operator_metrics.health_server(
             CollectorRegistry(), dead=lambda: "", unready=lambda: "", host="127.0.0.1", port=0
         )
         async with serving:

@@ -15,6 +15,7 @@ from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
 from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
 from support.journal.rows import delivered, published, write_journal
+from support.output_documents import checked
 from support.pipeline.findings import LostRange, Move
 
 
@@ -109,7 +110,7 @@ def test_broken_lines_are_aside_with_file_and_reason(judged: Judged) -> None:
 
 
 def test_the_report_says_what_the_tables_do(judged: Judged) -> None:
-    told = json.loads((judged.out / "report.json").read_text())
+    told = checked("pipeline validate", (judged.out / "report.json").read_text())
     assert told == json.loads(json.dumps(judged.report.as_json()))
     [faulty] = [row for row in told["verdicts"] if row["group"] == "faulty"]
     assert faulty["lost"] == sum(one.count for one in judged.planted.lost["faulty"])
