@@ -93,7 +93,7 @@ class Definitions:
             properties[name] = self.schema_of(get_args(hint)[0] if is_optional else hint)
             if not is_optional:
                 required.append(name)
-        about = (inspect.getdoc(kind) or "").split("\n")[0]
+        about = " ".join((inspect.getdoc(kind) or "").split())
         return {"description": about, "type": "object", "properties": properties, "required": required}
 
 
@@ -193,7 +193,7 @@ def _type_text(value: Schema) -> str:
         case {"type": "array", "items": items}:
             return f"array of {_type_text(items)}"
         case {"type": "object", "additionalProperties": values}:
-            return f"object of {_type_text(values)}"
+            return f"object of {_type_text(values)}" if values else "object"
         case {"type": [*names]}:
             return " or ".join(names)
         case {"type": name}:

@@ -190,7 +190,7 @@ class DeadLetter(TypedDict):
     reason: str
     attempts: int | None
     queue: int | None
-    member: int | str | None
+    member: int | None
     member_name: str | None
     age_s: float | None
     routing_key: str
@@ -377,7 +377,7 @@ class Consumed(TypedDict):
     baggage: NotRequired[str]
     session: NotRequired[Annotated[str | None, "mode Sessions"]]
     sequence: NotRequired[Annotated[int, "mode Sessions"]]
-    epoch: NotRequired[Annotated[int | None, "mode Sessions"]]
+    epoch: NotRequired[Annotated[str | None, "mode Sessions: of that sequence"]]
 
 
 class SessionsJudged(TypedDict):
@@ -578,7 +578,7 @@ class ForecastOfGroup(TypedDict):
     history: Annotated[dict[str, Any], "messages, from, until"]
     backtest: Annotated[dict[str, Any], "by method: its errors on past weeks"]
     capacity_messages_per_second: float | None
-    capacity_from: str | None
+    capacity_from: str
     busiest: Annotated[list[dict[str, Any]], "start, expected, planned and replicas of the busiest intervals"]
     schedule: Annotated[list[dict[str, Any]], "entries of scaling.schedule"]
     notes: list[str]

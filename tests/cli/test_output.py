@@ -16,7 +16,7 @@ from lbg_broker.group import GroupSpec
 from lbgroup.documents import DOCUMENTS
 from support.admin.group_on_broker import declare_group
 from support.broker.embedded import EmbeddedBroker
-from support.command_line import Lbg, Where
+from support.command_line import Lbg, Where, start_lbg
 from support.output_documents import SCHEMA, checked, leaves
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -138,6 +138,21 @@ def test_closing_reports_the_sessions_that_are_left(lbg: Lbg, embedded: Embedded
     expected = {"group": unique, "action": "closed", "session": None, "pool": 0, "sessions": []}
     assert json.loads(done.out) == expected
     assert json.loads(lbg("group", "show", unique, "-o", "json", *where.options).out)["closed"] is True
+
+
+def test_messages_of_a_session_have_its_numbers(
+    lbg: Lbg, embedded: EmbeddedBroker, unique: str, tmp_path: Path
+) -> None:
+    spec = GroupSpec(unique, unique, hash_count=4, queue_size_mb=1, client_username="guest", mode="Sessions")
+    asyncio.run(declare_group(embedded.url, spec))
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"k": "a"}\n{"k": "b"}\n')
+    consuming = start_lbg("consume", "--group", unique, "--name", "s", "--broker", embedded.url)
+    assert lbg("publish", "--group", unique, "--key", "k", "--broker", embedded.url, str(rows)).status == 0
+    assert consuming.stdout is not None
+    shown = [checked("consume", consuming.stdout.readline()) for _ in range(2)]
+    assert [(one["session"], one["sequence"]) for one in shown] == [("s", 1), ("s", 2)]
+    assert all(isinstance(one["epoch"], str) for one in shown)
 
 
 def test_copies_of_a_store_report_their_counts(lbg: Lbg, embedded: EmbeddedBroker, tmp_path: Path) -> None:
