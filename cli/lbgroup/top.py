@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -289,7 +290,8 @@ KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|.", re.DOTALL)
 
 @contextmanager
 def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
-    """Keys as they are pressed, for the length of the block; the terminal is as before after it."""
+    """Keys as they are pressed, for the length of the block; the terminal is as before after it. A terminal that goes
+    away ends the process."""
     import termios
     import tty
 
@@ -297,7 +299,14 @@ def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
     before = termios.tcgetattr(terminal)
 
     def read() -> None:
-        for key in KEY.findall(os.read(terminal, 64).decode(errors="ignore")):
+        try:
+            text = os.read(terminal, 64).decode(errors="ignore")
+        except OSError:  # EIO: the other side of the terminal is closed
+            text = ""
+        if not text:
+            loop.remove_reader(terminal)
+            signal.raise_signal(signal.SIGHUP)  # which a terminal sends to processes that it controls
+        for key in KEY.findall(text):
             on_key(key)
 
     tty.setcbreak(terminal)

@@ -494,6 +494,28 @@ def test_on_a_terminal_keys_work_and_the_terminal_is_as_before(broker: Where, gr
 
 
 @pytest.mark.process
+def test_it_ends_with_its_terminal(broker: Where, group: str) -> None:
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lbgroup", "top", group, *broker.options],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**clean_environment(), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
+        start_new_session=True,
+    )
+    os.close(theirs)
+    said = b""
+    while "queues × members".encode() not in said:
+        said += os.read(ours, 1 << 16)
+    os.close(ours)
+    try:
+        assert process.wait(GUARD_S) == -signal.SIGHUP
+    finally:
+        process.kill()
+
+
+@pytest.mark.process
 def test_json_goes_on_until_it_is_ended(broker: Where, group: str, tmp_path: Path) -> None:
     process = start_lbg("top", group, "--json", "--every", "0.1", *broker.options)
     assert process.stdout is not None
