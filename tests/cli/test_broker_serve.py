@@ -146,9 +146,9 @@ def said_by(*arguments: str) -> Said:
 
 @pytest.fixture
 def detached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """Output of `lbg broker serve --detach --json`; its data directory is ./data."""
+    """Output of `lbg broker serve --detach -o json`; its data directory is ./data."""
     monkeypatch.chdir(tmp_path)
-    begun = said_by("broker", "serve", "--data-dir", "data", "--detach", "--json", *FREE)
+    begun = said_by("broker", "serve", "--data-dir", "data", "--detach", "-o", "json", *FREE)
     assert begun.status == 0, begun.err
     ready = json.loads(begun.out)
     try:

@@ -108,12 +108,14 @@ def test_a_member_that_does_not_know_the_request_is_named(
 
     async def run() -> tuple[Said, dict[str, Any]]:
         async with Member(settings(broker, group, "old"), handle):
-            paused = await asyncio.to_thread(lbg, "group", "pause", group, *broker.options)
+            paused = await asyncio.to_thread(lbg, "group", "pause", group, "-o", "json", *broker.options)
             shown = await asyncio.to_thread(lbg, "group", "show", group, "--json", *broker.options)
         return paused, json.loads(shown.out)
 
     paused, shown = asyncio.run(run())
     assert paused.status == 1
+    done = json.loads(paused.out)
+    assert (done["consumption"], done["members_behind"]) == (True, ["old"])
     assert paused.last_line.startswith("lbg: error: old still consume: versions of LBG before this command")
     assert shown["problems"] == [
         f"old consume though the group is paused: `lbg group pause {group}` again requests it; versions of LBG before "
