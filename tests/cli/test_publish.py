@@ -256,7 +256,9 @@ def test_a_full_queue_is_named_off_a_terminal_and_in_group_show(
     spec = GroupSpec(name, name, hash_count=1, queue_count=1, queue_size_mb=1, client_username="guest")
     asyncio.run(declare_group(broker.broker, spec))
     rows = tmp_path / "rows.jsonl"
-    rows.write_text(f'{{"k": "a", "pad": "{"x" * 10_000}"}}\n' * 200)
+    rows.write_text(
+        f'{{"k": "a", "pad": "{"x" * 10_000}"}}\n' * 3000
+    )  # RabbitMQ accepts some behind the limit
     full = f"publishing to {name}: queue lbg.{name}.q.0 has no room; a full queue refuses messages, which wait in order"
     process = start_lbg("publish", "--group", name, "--key", "k", "--broker", broker.broker, str(rows))
     assert process.stderr is not None

@@ -517,7 +517,7 @@ def test_it_ends_with_its_terminal(broker: Where, group: str) -> None:
 
 @pytest.mark.process
 def test_json_goes_on_until_it_is_ended(broker: Where, group: str, tmp_path: Path) -> None:
-    process = start_lbg("top", group, "--json", "--every", "0.1", *broker.options)
+    process = start_lbg(*("top", group, "--json", "--every", "0.1", *broker.options), under=INTERRUPTIBLE)
     assert process.stdout is not None
     looks = [json.loads(process.stdout.readline()) for _ in range(2)]
     process.send_signal(signal.SIGINT)

@@ -48,6 +48,7 @@ def test_a_node_keeps_durable_queues_when_it_is_killed_and_started_again() -> No
     with RabbitNode() as node:
         with pika.BlockingConnection(pika.URLParameters(node.amqp_url)) as connection:
             connection.channel().queue_declare("kept", durable=True)
+        node.evaluate("catch mnesia:sync_log()")  # it writes declarations to disk up to 2 s late
         node.kill()
         node.start()
         with pika.BlockingConnection(pika.URLParameters(node.amqp_url)) as connection:
