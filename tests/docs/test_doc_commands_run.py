@@ -37,9 +37,9 @@ RUN_BY = {
 
 NOT_RUN = {
     "docker": "needs a container engine",
-    "helm": "needs a cluster: for e2e",
-    "kind": "needs a cluster: for e2e",
-    "kubectl": "needs a cluster: for e2e",
+    "helm": "needs a cluster: e2e/conftest.py installs the chart",
+    "kind": "needs a container engine: make e2e",
+    "kubectl": "needs a cluster: e2e/test_quick_start.py",
     "lbg demo": "takes a minute; tests/cli/test_demo.py plays it fast",
     "lbg pipeline": "takes the start of a JVM, and journals; tests/pipeline/commands",
     "make": "installs packages, or takes minutes",
