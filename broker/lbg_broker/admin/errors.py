@@ -30,6 +30,9 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from lbg_broker.group import Names, Permissions
+from lbg_broker.group.topology import closed
+
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
 
@@ -275,3 +278,22 @@ class Refused(AdminError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+def permissions_line(
+    group: str, username: str, present: object, desired: Permissions | None, differs: str
+) -> str:
+    """Problem of a user whose permissions differ from those that it should have, with the remedy."""
+    exchange = Names(group).exchange
+    if isinstance(present, Permissions) and desired is not None:
+        if closed(present, exchange) == desired:
+            return (
+                f"user {username} may publish though ingress is paused: `lbg group pause {group} --ingress` completes "
+                "the pause"
+            )
+        if present == closed(desired, exchange):
+            return (
+                f"user {username} may not publish though ingress is not paused: `lbg group resume {group} --ingress` "
+                "opens it"
+            )
+    return f"user {username} {differs}: `lbg group create` repairs them"

@@ -32,6 +32,7 @@ from lbg_broker.admin.errors import (
     Taken,
     UnderWay,
     Unsupported,
+    permissions_line,
     would_break,
 )
 from lbg_broker.admin.ownership import (
@@ -52,7 +53,6 @@ from lbg_broker.group import (
     Engine,
     GroupSpec,
     Names,
-    Permissions,
     SpecError,
     Topology,
     closed_record,
@@ -60,7 +60,7 @@ from lbg_broker.group import (
     is_closed_in,
     is_native,
 )
-from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding, closed, opened
+from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
 from lbg_broker.passwords import is_hash_of
 
 _JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
@@ -125,10 +125,10 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         for queue, count in missing.items():
             yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` restores them"
     users = observed.users_of(spec.name)
-    present = _known_permissions(observed.permissions, spec, observed)
+    present = observed.without_pause(observed.permissions, spec.name)
     if spec.client_username in users and present not in (UNKNOWN, topology.permissions):
-        yield _permissions_line(
-            spec,
+        yield permissions_line(
+            spec.name,
             spec.client_username,
             present,
             topology.permissions,
@@ -148,42 +148,13 @@ def _publisher_problems(spec: GroupSpec, observed: Snapshot, topology: Topology)
         yield f"user {username} of the publishers is missing: `lbg group publisher {spec.name}` creates it"
         return
     present, desired = (
-        _known_permissions(observed.publisher_permissions, spec, observed),
+        observed.without_pause(observed.publisher_permissions, spec.name),
         topology.publisher_permissions,
     )
     if present not in (UNKNOWN, desired):
-        yield _permissions_line(spec, username, present, desired, "has other permissions than a publisher")
-
-
-def _permissions_line(
-    spec: GroupSpec,
-    username: str,
-    present: Permissions | Unknown | None,
-    desired: Permissions | None,
-    differs: str,
-) -> str:
-    exchange = Names(spec.name).exchange
-    if isinstance(present, Permissions) and desired is not None:
-        if closed(present, exchange) == desired:
-            return (
-                f"user {username} may publish though ingress is paused: `lbg group pause {spec.name} --ingress` "
-                "completes the pause"
-            )
-        if present == closed(desired, exchange):
-            return (
-                f"user {username} may not publish though ingress is not paused: "
-                f"`lbg group resume {spec.name} --ingress` opens it"
-            )
-    return f"user {username} {differs}: `lbg group create` repairs them"
-
-
-def _known_permissions(
-    present: Permissions | Unknown | None, spec: GroupSpec, observed: Snapshot
-) -> Permissions | Unknown | None:
-    """Permissions to compare with those of the topology: where the record was not read, ingress may be paused."""
-    if observed.paused is None and isinstance(present, Permissions):
-        return opened(present, Names(spec.name).exchange)
-    return present
+        yield permissions_line(
+            spec.name, username, present, desired, "has other permissions than a publisher"
+        )
 
 
 def _is_of_clients(queue: str, topology: Topology) -> bool:

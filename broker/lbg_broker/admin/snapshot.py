@@ -19,7 +19,7 @@ from lbg_broker.group import (
     repartition_in,
     topology_of,
 )
-from lbg_broker.group.topology import Argument, Binding, closed, is_without
+from lbg_broker.group.topology import Argument, Binding, closed, is_without, opened
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
 
@@ -337,6 +337,14 @@ class Snapshot:
         if not known:
             return None
         return any(is_without(one.write, Names(group).exchange) for one in known)
+
+    def without_pause(
+        self, present: Permissions | Unknown | None, group: str
+    ) -> Permissions | Unknown | None:
+        """Permissions to compare with those of `topology_of`: where the record was not read, ingress may be paused."""
+        if self.paused is None and isinstance(present, Permissions):
+            return opened(present, Names(group).exchange)
+        return present
 
     def is_served(self, group: str) -> bool:
         """True if the group's queues have consumers, as far as their counts are known. A reader of the record counts as
