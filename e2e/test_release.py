@@ -6,8 +6,8 @@ import helm_python as helm
 import pytest
 
 from e2e import stage
-from e2e.conftest import CHART, RELEASE, SYSTEM
-from e2e.kubectl import Kubectl, Object, until
+from e2e.conftest import CHART, RELEASE, SYSTEM, chart_values
+from e2e.kubectl import Kubectl, until
 
 NO_IMAGE = "localhost:1/no-such-image:1"
 METRICS = "v1beta1.external.metrics.k8s.io"
@@ -24,10 +24,6 @@ def versions(shop: Kubectl) -> dict[str, str]:
             version = metadata.get("generation") or metadata["resourceVersion"]
             made[f"{kind}/{metadata['name']}"] = f"{metadata['uid']} {version}"
     return made
-
-
-def chart_values(**images: str) -> Object:
-    return {"images": {**{name: stage.image(name) for name in ("operator", "sidecar", "broker")}, **images}}
 
 
 def test_an_upgrade_and_an_uninstall_leave_groups_alone(release: helm.Config, shop: Kubectl) -> None:

@@ -6,6 +6,7 @@ groups unless it starts one.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import os
 import re
@@ -37,9 +38,9 @@ RUN_BY = {
 
 NOT_RUN = {
     "docker": "needs a container engine",
-    "helm": "needs a cluster: e2e/conftest.py installs the chart",
+    "helm": "needs a cluster: e2e/",
     "kind": "needs a container engine: make e2e",
-    "kubectl": "needs a cluster: e2e/test_quick_start.py",
+    "kubectl": "needs a cluster: e2e/",
     "lbg demo": "takes a minute; tests/cli/test_demo.py plays it fast",
     "lbg pipeline": "takes the start of a JVM, and journals; tests/pipeline/commands",
     "make": "installs packages, or takes minutes",
@@ -89,6 +90,24 @@ def test_tests_that_run_blocks_exist_and_every_reason_is_used() -> None:
     assert all((ROOT / "tests" / test).is_file() for test in RUN_BY.values())
     used = {reason_not_to_run(one) for one in SHELL_BLOCKS}
     assert {*NOT_RUN.values(), *RUN_BY.values()} - used == set()
+
+
+def run_in_e2e() -> set[tuple[str, str]]:
+    """Page and section of the blocks that e2e/ runs on a cluster: the literal arguments of `blocks`."""
+    found = set()
+    for path in (ROOT / "e2e").glob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "blocks":
+                page, section = (one.value for one in node.args if isinstance(one, ast.Constant))
+                found.add((str(page), str(section)))
+    return found
+
+
+def test_all_blocks_for_a_cluster_are_run_in_e2e() -> None:
+    for_cluster = {
+        (one.page, one.section) for one in SHELL_BLOCKS if "needs a cluster" in (reason_not_to_run(one) or "")
+    }
+    assert for_cluster == run_in_e2e()
 
 
 @pytest.fixture
