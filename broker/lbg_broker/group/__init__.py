@@ -5,7 +5,7 @@ Pure: standard library only, no I/O, no clock, no threads; everything here is a 
 
 from __future__ import annotations
 
-from lbg_broker.group.assignment import balanced_primaries, static_primaries
+from lbg_broker.group.assignment import balanced_primaries, standbys, static_primaries
 from lbg_broker.group.errors import GroupError, JournalError, SpecError
 from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
@@ -169,6 +169,7 @@ __all__ = [
     "recounted",
     "repartition_in",
     "routing_key",
+    "standbys",
     "static_primaries",
     "stream_queues",
     "topology_of",

@@ -3,15 +3,24 @@
 Two laws bind `Balanced`: the same live indexes give the same primaries, and loads differ by at most one. Within
 them it moves few queues when a member joins or leaves. docs/assignment.md has the measured movement, beside what
 an assignment with a memory would need, and the rules that were tried and moved more.
+
+The standbys of a queue, which consume it behind its primary, follow from the same live indexes: the first members in
+the queue's rank. Ranks are by rendezvous hashing, so a join changes only the standbys of queues where it is in front.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from array import array
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
+
+from lbg_broker.group.hashing import murmur2_of_bytes
 
 _GOLDEN = 2_654_435_769
 """2**32 divided by the golden ratio, odd: multiplying by it scatters neighbours evenly and lets no two collide."""
+
+_SPAN_MAX = 4096
+"""Up to here the ranks of all indexes are computed once; above, those of the live ones anew for each live set."""
 
 
 def static_primaries(queue_count: int, client_count: int, live: Collection[int]) -> dict[int, int | None]:
@@ -30,6 +39,48 @@ def balanced_primaries(queue_count: int, live: Collection[int]) -> dict[int, int
     With more members than queues, some have none. Caches its last results: members need them at every heartbeat.
     """
     return dict(enumerate(_balanced(queue_count, tuple(sorted(set(live))))))
+
+
+def standbys(queue_count: int, live: Collection[int], count: int) -> tuple[tuple[int, ...], ...]:
+    """The standbys of every queue: the first `count` live indexes of its rank that are not its primary; all others
+    where there are no more. Caches its last results."""
+    return _standbys(queue_count, tuple(sorted(set(live))), count)
+
+
+def weight(queue: int, index: int) -> int:
+    """The highest is the first in rank. Fixed for ever: members of two versions have to agree on the ranks."""
+    return (_point(b"q", queue) ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF
+
+
+@lru_cache(maxsize=64)
+def _standbys(queue_count: int, live: tuple[int, ...], count: int) -> tuple[tuple[int, ...], ...]:
+    if not live:
+        return ((),) * queue_count
+    there, span = frozenset(live), 1 << live[-1].bit_length()
+    is_sparse = span > _SPAN_MAX
+    chosen = []
+    for queue, primary in enumerate(_balanced(queue_count, live)):
+        found = []
+        for index in _ranking(queue, live if is_sparse else range(span)):
+            if index in there and index != primary:
+                found.append(index)
+                if len(found) == count:
+                    break
+        chosen.append(tuple(found))
+    return tuple(chosen)
+
+
+@lru_cache(maxsize=16_384)
+def _ranking(queue: int, indexes: Sequence[int]) -> array[int]:
+    """The indexes, the first in rank first."""
+    point = _point(b"q", queue)
+    weights = {index: (point ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF for index in indexes}
+    return array("Q", sorted(indexes, key=weights.__getitem__, reverse=True))
+
+
+@lru_cache(maxsize=65_536)
+def _point(kind: bytes, number: int) -> int:
+    return murmur2_of_bytes(kind + number.to_bytes(8, "little"))
 
 
 @lru_cache(maxsize=64)

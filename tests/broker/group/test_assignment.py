@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import balanced_primaries, static_primaries
+from lbg_broker.group import balanced_primaries, standbys, static_primaries
+from lbg_broker.group.assignment import weight
 from support.needs import repeated
 
 ROOT = Path(__file__).parents[3]
@@ -171,3 +172,63 @@ def test_static_primaries_are_live_and_at_home_or_none(
     for queue, index in static_primaries(queue_count, client_count, live).items():
         home = queue % client_count
         assert index == (home if home in live else None)
+
+
+def test_the_ranks_are_fixed_because_members_of_two_versions_have_to_agree() -> None:
+    assert standbys(8, range(8), 2) == (
+        *((2, 5), (5, 6), (0, 1), (1, 0)),
+        *((6, 0), (6, 4), (5, 7), (5, 4)),
+    )
+    assert [weight(queue, index) for queue, index in ((0, 0), (0, 1), (7, 3), (1023, 999))] == [
+        *(1075335365, 3150394840),
+        *(3209186902, 2467062583),
+    ]
+
+
+@given(QUEUE_COUNTS, LIVE, st.integers(1, 5))
+def test_a_queue_has_as_many_standbys_as_there_may_be_and_its_primary_is_none_of_them(
+    queue_count: int, live: set[int], count: int
+) -> None:
+    primaries = balanced_primaries(queue_count, live)
+    chosen = standbys(queue_count, live, count)
+
+    assert len(chosen) == queue_count
+    for queue, found in enumerate(chosen):
+        assert len(set(found)) == len(found) == min(count, len(live) - 1)
+        assert set(found) <= live - {primaries[queue]}
+        ranked = sorted(live - {primaries[queue]}, key=lambda index: weight(queue, index), reverse=True)
+        assert list(found) == ranked[:count]
+
+
+@given(QUEUE_COUNTS, LIVE, st.integers(1, 3), st.integers(0, 80))
+def test_a_join_changes_standbys_only_for_the_newcomer_and_where_the_primary_changes(
+    queue_count: int, live: set[int], count: int, newcomer: int
+) -> None:
+    live.discard(newcomer)
+    if not live:
+        return
+    after = live | {newcomer}
+    moves = moved(balanced_primaries(queue_count, live), balanced_primaries(queue_count, after))
+    for queue, (old, new) in enumerate(
+        zip(standbys(queue_count, live, count), standbys(queue_count, after, count), strict=True)
+    ):
+        if queue not in moves:
+            assert set(new) - set(old) <= {newcomer}
+
+
+@pytest.mark.parametrize(("members", "queues"), [(8, 256), (64, 256), (256, 1024)])
+def test_standbys_are_spread_evenly_and_a_join_takes_its_share_of_them(members: int, queues: int) -> None:
+    before, after = standbys(queues, range(members), 2), standbys(queues, range(members + 1), 2)
+    share = queues * 2 / members
+    loads = Counter(index for found in before for index in found)
+    assert max(loads[index] for index in range(members)) <= share + 4 * share**0.5
+    attachments = sum(len(set(new) - set(old)) for old, new in zip(before, after, strict=True))
+    assert attachments <= 2 * share + queues / members
+
+
+def test_an_index_far_above_the_others_has_a_rank_too() -> None:
+    live = {0, 1, 4096, 5000}
+    assert standbys(4, live, 3) == tuple(
+        tuple(sorted(live - {primary}, key=lambda index: weight(queue, index), reverse=True))
+        for queue, primary in balanced_primaries(4, live).items()
+    )
