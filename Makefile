@@ -28,7 +28,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo quick test test-all fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -113,6 +113,9 @@ soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS
 
 promises: dev  ## every mode x engine x planned move x handler time, judged from outside; PROMISES_ARGS="--full"
 	$(VENV)/bin/python -m bench.promises $(PROMISES_ARGS)
+
+simulate: $(VENV)/.dev  ## whole installations in virtual time with random faults, new seeds; SIMULATE_ARGS="--hours 200"
+	$(VENV)/bin/python -m bench.simulation $(SIMULATE_ARGS)
 
 full-disk: $(VENV)/.dev  ## fill the broker's disk, kill it, start it, drain it, 100 times; FULL_DISK_ARGS="--on ext4" (as root)
 	PYTHONPATH=tests $(VENV)/bin/python -m bench.full_disk $(FULL_DISK_ARGS)

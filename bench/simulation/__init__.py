@@ -1,0 +1,5 @@
+"""A whole installation in one process and in virtual time.
+
+The machines are the product's own (`SendWindow`, the embedded broker's core, the members of all modes). Sockets,
+clocks, disks and processes are simulated, so that one seed gives one history (docs/testing.md, "Simulation").
+"""

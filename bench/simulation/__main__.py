@@ -1,0 +1,96 @@
+"""Histories of new seeds, for as many simulated hours as are requested: `make simulate`.
+
+python -m bench.simulation --hours 200
+python -m bench.simulation --mode Exclusive --seed 17      # one history, with its story
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import secrets
+import sys
+import time
+from collections import defaultdict
+
+from bench.simulation.history import History, Setting
+from bench.simulation.runs import MODES, Result, jobs, result_of
+from bench.simulation.shrinking import shrunk
+from lbg_broker.group import EXCLUSIVE
+
+
+def tell(seed: int, setting: Setting) -> int:
+    """One history, with what happened in it. Of one with a violation the shortest that has one."""
+    history = History(seed, setting, is_verbose=True)
+    if history.run():
+        history = shrunk(seed, setting, history.faults)
+    print(history.timeline())
+    return 1 if history.judge.violations else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--mode", choices=MODES, help="by default all, in turn")
+    parser.add_argument("--hours", type=float, default=4.0, help="simulated hours of all histories together")
+    parser.add_argument("--seconds", type=float, default=600.0, help="simulated seconds of each history")
+    parser.add_argument("--faults-per-hour", type=float, default=500.0)
+    parser.add_argument("--members", type=int, default=8)
+    parser.add_argument("--queues", type=int, default=32)
+    parser.add_argument("--rate", type=float, default=20.0, help="messages a second")
+    parser.add_argument("--seed", type=int, help="one history of --mode, with its story")
+    parser.add_argument("--first-seed", type=int, help="by default a random one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    given = parser.parse_args()
+
+    def setting(mode: str) -> Setting:
+        return Setting(
+            mode=mode,
+            members=given.members,
+            queues=given.queues,
+            rate_hz=given.rate,
+            seconds=given.seconds,
+            faults_per_hour=given.faults_per_hour,
+        )
+
+    if given.seed is not None:
+        return tell(given.seed, setting(given.mode or EXCLUSIVE))
+    first_seed = secrets.randbelow(10**9) if given.first_seed is None else given.first_seed
+    settings = [setting(mode) for mode in ([given.mode] if given.mode else MODES)]
+    print(f"seeds from {first_seed}; {given.jobs} processes", flush=True)
+    began = time.monotonic()
+    by_mode: dict[str, list[Result]] = defaultdict(list)
+    failed: list[Result] = []
+    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
+        for result in pool.imap_unordered(result_of, jobs(first_seed, given.hours, settings)):
+            by_mode[result.job.setting.mode].append(result)
+            if result.violations:
+                failed.append(result)
+                print(f"{result.job.setting.mode} seed {result.job.seed}: {result.violations[0]}", flush=True)
+    real_s = time.monotonic() - began
+    print(
+        f"{'mode':14} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
+        f"{'violations':>10} {'x real time':>11}"
+    )
+    for mode, results in by_mode.items():
+        simulated_s = sum(one.simulated_s for one in results)
+        print(
+            f"{mode:14} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
+            f"{sum(one.processed for one in results):10,} {sum(one.repeats for one in results):8,} "
+            f"{sum(bool(one.violations) for one in results):10,} "
+            f"{simulated_s / sum(one.cpu_s for one in results):11.0f}"
+        )
+    total_s = sum(one.simulated_s for results in by_mode.values() for one in results)
+    print(f"{total_s / 3600:.1f} simulated hours in {real_s:.0f} s: {total_s / real_s:.0f} times real time")
+    for result in failed[:3]:
+        print(f"\n{result.job.setting.mode} seed {result.job.seed}, with as few faults as show it:")
+        print(
+            shrunk(
+                result.job.seed, result.job.setting, History(result.job.seed, result.job.setting).faults
+            ).timeline()
+        )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

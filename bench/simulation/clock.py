@@ -1,0 +1,89 @@
+"""Virtual time, processes that freeze and die, and steps that wait for answers."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Generator
+from typing import Any
+
+Step = Generator[Any, Any, None]
+"""Yields waits: objects with a method `begin`, which is called with the task that waits."""
+
+EPOCH_S = 1_700_000_000.0
+"""Wall time at which each history begins, in seconds since the epoch."""
+
+
+class Process:
+    """Receiver of events. A frozen one (SIGSTOP) gets them when it continues, a dead one never."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.frozen_until = 0.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[Any, ...]]] = []
+        self._numbers = itertools.count()
+
+    def at(self, when: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
+        heapq.heappush(self._heap, (when, next(self._numbers), process, action, arguments))
+
+    def after(self, seconds: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
+        self.at(self.now + seconds, process, action, *arguments)
+
+    def run(self, until: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            when, _, process, action, arguments = heapq.heappop(heap)
+            if not process.alive:
+                continue
+            if process.frozen_until > when:
+                self.at(process.frozen_until, process, action, *arguments)
+                continue
+            self.now = when
+            action(*arguments)
+        self.now = until
+
+
+class Cancelled(Exception):
+    """Ends a task whose connection is lost."""
+
+
+class Sleep:
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def begin(self, task: Task) -> None:
+        task.clock.after(self._seconds, task.process, task.resume, task.turn, None)
+
+
+class Task:
+    """Runs steps of a process, one after another. `turn` grows with each wait, so that a late answer is recognised."""
+
+    def __init__(self, clock: Clock, process: Process, steps: Step) -> None:
+        self.clock = clock
+        self.process = process
+        self.turn = 0
+        self._steps: Step | None = steps
+        self.resume(0, None)
+
+    def resume(self, turn: int, answer: Any) -> None:
+        if turn != self.turn or self._steps is None:
+            return
+        self.turn += 1
+        try:
+            wait = self._steps.throw(answer) if isinstance(answer, Exception) else self._steps.send(answer)
+        except StopIteration:
+            self._steps = None
+        else:
+            wait.begin(self)
+
+    def cancel(self) -> None:
+        steps, self._steps = self._steps, None
+        self.turn += 1
+        if steps is not None:
+            steps.close()

@@ -1,0 +1,215 @@
+"""One history: an installation, a plan of faults and operations, and time to recover."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from bench.simulation.application import Application, Chances
+from bench.simulation.clock import Clock, Process
+from bench.simulation.embedded import UNREAD_S, EmbeddedBroker
+from bench.simulation.faults import KINDS, Fault, plan
+from bench.simulation.judge import Judge
+from bench.simulation.member import Decoder, SimMember
+from bench.simulation.network import SILENCE_S, ClientEnd, Connection
+from bench.simulation.publisher import SimPublisher
+from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, GroupSpec, Names
+
+CALM_S = 150.0
+"""For everything to be served after the last fault: two heartbeats until a lost connection is detected on both sides, a
+freeze that may be as long again, a grace period, and retries."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Installation and load of a history. `rate_hz`: messages of all publishers a second. `kinds`: the faults and
+    operations that there are, by default all."""
+
+    mode: str = EXCLUSIVE
+    assignment: str = "balanced"
+    members: int = 8
+    queues: int = 32
+    publishers: int = 3
+    keys: int = 40
+    rate_hz: float = 20.0
+    seconds: float = 600.0
+    faults_per_hour: float = 500.0
+    kinds: tuple[str, ...] = ()
+
+
+class History:
+    def __init__(
+        self, seed: int, setting: Setting, *, faults: Sequence[Fault] | None = None, is_verbose: bool = False
+    ) -> None:
+        self.seed = seed
+        self.setting = setting
+        self.is_verbose = is_verbose
+        self.random = random.Random(seed)
+        self.clock = Clock()
+        self.process = Process("history")
+        self.is_calm = self.is_paused = False
+        self.notes: list[tuple[float, str]] = []
+        self.assignment = setting.assignment
+        self.grace_s = 20.0
+        self.call_timeout_s = 30.0
+        queues = setting.queues if setting.mode in (EXCLUSIVE, PARTITIONED) else 1
+        self.spec = GroupSpec(
+            name="g",
+            hash_prefix="h",
+            hash_count=64,
+            queue_count=queues,
+            queue_size_mb=1,
+            max_clients=None,
+            mode=setting.mode,
+        )
+        self.names = Names("g")
+        self.judge = Judge(self)
+        self.application = Application(self, Chances())
+        self.decoded = Decoder()
+        self.broker = EmbeddedBroker(self, self.spec)
+        self.members: list[SimMember] = []
+        self._joined = 0
+        self._sessions: set[str] = set()
+        for _ in range(setting.members):
+            self.join()
+        self.publishers = [
+            SimPublisher(self, f"p{number}", rate_hz=setting.rate_hz / setting.publishers)
+            for number in range(setting.publishers)
+        ]
+        self._copy: Any = None
+        self._states = {one.name: one.state.copied() for one in self.publishers}
+        if faults is None:
+            kinds = setting.kinds or tuple(KINDS)
+            faults = plan(seed, kinds, seconds=setting.seconds, per_hour=setting.faults_per_hour)
+        self.faults = faults
+
+    def run(self) -> list[str]:
+        """Returns the violations."""
+        for it in self.faults:
+            self.clock.at(it.at_s, self.process, KINDS[it.kind][1], self, it)
+        for minute in range(int(self.setting.seconds // 60)):
+            self.clock.at(60.0 * minute + 30, self.process, self._copy_files)
+        self.clock.run(self.setting.seconds)
+        self._calm_down()
+        end = self.clock.now + CALM_S
+        while self.clock.now < end and not self._is_over():
+            self.clock.run(self.clock.now + 5.0)
+        self.judge.ends()
+        return self.judge.violations
+
+    def note(self, text: str) -> None:
+        self.notes.append((self.clock.now, text))
+
+    def timeline(self) -> str:
+        return "\n".join(f"{at:10.3f}  {text}" for at, text in self.notes)
+
+    def delay_s(self) -> float:
+        """Time of a frame on its way."""
+        return 0.0002 - 0.0005 * math.log(1.0 - self.random.random())
+
+    def key_of(self, publisher: str, row: int) -> str:
+        return f"{publisher}-k{row * 7919 % 104729 % self.setting.keys}"
+
+    # Members
+
+    def join(self, name: str | None = None) -> SimMember:
+        if name is None:
+            name = f"m{self._joined}"
+            self._joined += 1
+        self._sessions.add(name)
+        self.members = [one for one in self.members if one.is_up]
+        member = SimMember(self, name)
+        self.members.append(member)
+        return member
+
+    def replace(self, member: SimMember, *, after_s: float) -> None:
+        """It is killed, and another process of its name is started."""
+        member.kill()
+        self.clock.after(after_s, self.process, self.join, member.name)
+
+    def member_of(self, client: ClientEnd) -> SimMember | None:
+        return next((one for one in self.members if one.process is client.process), None)
+
+    def frozen(self, connection: Connection, seconds: float) -> None:
+        """The client of a connection does not read for so long."""
+        process = self.broker.process
+        if seconds > UNREAD_S:
+            self.clock.after(UNREAD_S, process, self.broker.unread, connection, True)
+            self.clock.after(seconds, process, self.broker.unread, connection, False)
+        if seconds > SILENCE_S:
+            self.clock.after(SILENCE_S, process, connection._expire)
+
+    def pause(self, is_paused: bool) -> None:
+        self.is_paused = is_paused
+        for member in self.members:
+            self.clock.after(self.delay_s(), member.process, member.pause, is_paused)
+
+    # The broker
+
+    def restart_broker(self, stop: Callable[[], None], *, after_s: float) -> None:
+        stop()
+        self.judge.unacknowledged(self.broker.disk.durable_bodies())
+        self.clock.after(after_s, self.process, self.broker.start)
+
+    def free_disk(self) -> None:
+        self.broker.disk.is_full = False
+
+    def speed_disk(self) -> None:
+        self.broker.commit_s = 0.002
+
+    def ingress(self, is_open: bool) -> None:
+        self.broker.authority.ingress(is_open)
+
+    def put_back_store(self, *, after_s: float) -> None:
+        if self._copy is None or not self.broker.is_up:
+            return
+        self.note("the broker is stopped, and an old copy of its store is put back")
+        self.broker.stop()
+        self.broker.restore(self._copy.copied())
+        bodies = self.broker.disk.durable_bodies()
+        self.judge.unacknowledged(bodies)
+        self.judge.store_put_back(bodies)
+        self.clock.after(after_s, self.process, self.broker.start)
+
+    def put_back_state(self, publisher: SimPublisher, *, after_s: float) -> None:
+        publisher.kill()
+        publisher.put_back(self._states[publisher.name].copied())
+        self.judge.state_put_back(publisher)
+        self.clock.after(after_s, self.process, publisher.restart)
+
+    # Its end
+
+    def _copy_files(self) -> None:
+        if self.broker.is_up:
+            self._copy = self.broker.disk.copied()
+        for publisher in self.publishers:
+            self._states[publisher.name] = publisher.state.copied()
+
+    def _calm_down(self) -> None:
+        self.note("no more faults")
+        self.is_calm = True
+        self.free_disk()
+        self.speed_disk()
+        self.ingress(True)
+        self.pause(False)
+        self.broker.start()
+        for publisher in self.publishers:
+            publisher.restart()
+            publisher.is_stopped = True
+        for member in self.members:
+            member.app_ready(True)
+        up = {one.name for one in self.members if one.is_up and one.stopped_at is None}
+        if self.setting.mode == SESSIONS:
+            # The messages of a session wait for the consumer of its name.
+            for name in sorted(self._sessions - up):
+                self.clock.after(2 * self.grace_s, self.process, self.join, name)
+        elif not up:
+            self.join()
+
+    def _is_over(self) -> bool:
+        if any(not one.is_settled for one in self.publishers):
+            return False
+        return self.judge.confirmed_bodies <= self.judge.processed | self.judge.dead_bodies

@@ -1,0 +1,205 @@
+"""Invariants of every history, judged from the publishers' confirms and the calls of the application."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
+
+from lbg_broker.publisher.stamper import StampedMessage
+from lbg_sidecar.core.acks import WINDOW_MAX
+from lbg_sidecar.core.delivery import Attachment, InFlight
+
+if TYPE_CHECKING:
+    from bench.simulation.application import Call
+    from bench.simulation.history import History
+    from bench.simulation.member import SimMember
+    from bench.simulation.network import ClientEnd
+    from bench.simulation.publisher import SimPublisher
+
+Number = tuple[str, int, int]
+"""Publisher with its epoch, hash, sequence."""
+
+
+class Judge:
+    """`violations` are in the order in which they were found. A message is known by its body."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self.violations: list[str] = []
+        self.confirmed_bodies: set[bytes] = set()
+        self.processed: set[bytes] = set()
+        self.dead_bodies: set[bytes] = set()
+        self.repeats = 0
+        self._bodies: dict[Number, bytes] = {}
+        self._may_repeat: set[bytes] = set()
+        """Messages that were unacknowledged when a connection ended, or that their publisher sent again."""
+        self._unprocessed: dict[str, dict[bytes, int]] = defaultdict(dict)
+        """Messages of each key that have begun, and are neither processed nor dead letters."""
+        self._put_back: frozenset[bytes] = frozenset()
+        self._put_back_at = float("-inf")
+        """Messages of the last copy that was put back, and when: confirms of a connection before are of others."""
+        self._begun: set[bytes] = set()
+        self._highest: dict[str, int] = {}
+        self._inside: dict[str, list[Call]] = defaultdict(list)
+
+    def violation(self, text: str) -> None:
+        self.violations.append(f"{self.history.clock.now:.3f} {text}")
+        self.history.note(f"VIOLATION: {text}")
+
+    # Publishers
+
+    def sent(self, publisher: SimPublisher, identity: str, message: StampedMessage) -> None:
+        number = (identity, message.hash, message.seq)
+        former = self._bodies.setdefault(number, message.body)
+        if former != message.body:
+            self.violation(f"{number} was {former!r} and is {message.body!r}")
+        if message.unknown:
+            self._may_repeat.add(message.body)
+
+    def confirmed(self, publisher: SimPublisher, identity: str, message: StampedMessage) -> None:
+        body = self._bodies.get((identity, message.hash, message.seq))
+        if body is None:
+            body = publisher.row(message.position)[1]
+        client = publisher.connection_client
+        is_of_former_store = client is not None and client.connection.opened_at < self._put_back_at
+        if not is_of_former_store or body in self._put_back:
+            self.confirmed_bodies.add(body)
+
+    def resends(self, publisher: SimPublisher) -> None:
+        """Its connection is lost: what it had not confirmed is sent again."""
+        self._may_repeat.update(one.body for one in publisher.machine.floor.open if one.body)
+
+    def publisher_ended(self, publisher: SimPublisher) -> None:
+        self.resends(publisher)
+
+    def state_put_back(self, publisher: SimPublisher) -> None:
+        """An old copy of its state is in the place of the present one, and what was not confirmed is not sent again."""
+        for key in [one for one in self._unprocessed if one.startswith(f"{publisher.name}-")]:
+            del self._unprocessed[key]
+
+    # The broker
+
+    def unacknowledged(self, bodies: Iterable[bytes]) -> None:
+        """They were delivered and not acknowledged when a connection ended, or are on the disk of a broker that did."""
+        self._may_repeat.update(bodies)
+
+    def store_put_back(self, bodies: Collection[bytes]) -> None:
+        """An old copy of the broker's store, with these messages, is in the place of the present one."""
+        self.confirmed_bodies &= self.processed | self.dead_bodies | set(bodies)
+        self._put_back, self._put_back_at = frozenset(bodies), self.history.clock.now
+        self._unprocessed.clear()
+
+    # Members
+
+    def delivered(self, member: SimMember, in_flight: InFlight) -> None:
+        number, body = in_flight.identity, in_flight.delivery.body
+        if number is None or self._bodies.get(number) != body:
+            self.violation(
+                f"{member.name} got {body!r} as {number}, sent as {self._bodies.get(number or ('', 0, 0))!r}"
+            )
+        attachment = in_flight.attachment
+        window = attachment.ack_window.unacked
+        if window > WINDOW_MAX:
+            self.violation(f"{member.name} has {window} messages of queue {attachment.queue}")
+
+    def cut(self, member: SimMember) -> None:
+        """A connection has ended, on the member's side or the broker's."""
+        for call in self._calls_of(member):
+            call.cut_off = True
+            self._may_repeat.add(call.body)
+
+    def channel_closed(self, member: SimMember, attachment: Attachment) -> None:
+        for call in self._calls_of(member):
+            if call.in_flight.attachment is attachment:
+                call.cut_off = True
+
+    def taken(self, client: ClientEnd, channel: int, tags: Collection[int]) -> None:
+        """The broker has given deliveries to another consumer, because the time of a handoff is over."""
+        member = self.history.member_of(client)
+        if member is None or member.link is None:
+            return
+        attachment = member.link.attachments.get(channel)
+        lost = frozenset(tags)
+        for call in self._calls_of(member):
+            if call.in_flight.attachment is attachment and call.in_flight.tag in lost:
+                call.cut_off = True
+
+    def detached(self, member: SimMember, attachment: Attachment) -> None:
+        """A member closes a queue's channel: calls are cut off only where it does not wait any longer."""
+        history = self.history
+        is_late = (
+            member.stopped_at is not None and history.clock.now >= member.stopped_at + history.grace_s - 0.05
+        )
+        if not (is_late or not member.is_app_ready):
+            return
+        for call in self._calls_of(member):
+            if call.in_flight.attachment is attachment:
+                call.cut_off = True
+                self._may_repeat.add(call.body)
+        self._may_repeat.update(one.delivery.body for one in attachment.ack_window.all_unacked())
+
+    def done(self, member: SimMember, deliveries: Iterable[InFlight], *, is_settled: bool) -> None:
+        for in_flight in deliveries:
+            if in_flight.outcome is None:
+                self.violation(f"{member.name} has forgotten {in_flight}")
+
+    def dead(self, key: str, body: bytes) -> None:
+        self.dead_bodies.add(body)
+        self._unprocessed[key].pop(body, None)
+
+    # The application
+
+    def started(self, call: Call) -> None:
+        history, body, key = self.history, call.body, call.key
+        link = call.member.link
+        if link is None or not link.consuming.connection.is_open:
+            call.cut_off = True
+            self._may_repeat.add(body)
+        for other in self._inside[key]:
+            if other.member is call.member or not (other.cut_off or call.cut_off):
+                self.violation(
+                    f"overlap: {call.member.name} begins {body!r} while {other.member.name} has {other.body!r}"
+                )
+        self._inside[key].append(call)
+        if body not in self._begun:
+            self._begun.add(body)
+            if call.row < self._highest.get(key, -1):
+                self.violation(
+                    f"inversion: {call.member.name} begins {body!r} behind row {self._highest[key]}"
+                )
+            self._highest[key] = max(call.row, self._highest.get(key, -1))
+            for earlier, row in self._unprocessed[key].items():
+                if row < call.row:
+                    self.violation(
+                        f"inversion: {call.member.name} begins {body!r} before {earlier!r} is processed"
+                    )
+            self._unprocessed[key][body] = call.row
+        elif body in self.processed:
+            self.repeats += 1
+            if body not in self._may_repeat:
+                self.violation(f"repeat: {call.member.name} begins {body!r}, which was processed")
+            if history.is_verbose:
+                history.note(f"{call.member.name} repeats {body.decode()}")
+
+    def finished(self, call: Call, *, is_processed: bool) -> None:
+        self._inside[call.key].remove(call)
+        if is_processed:
+            self.processed.add(call.body)
+            self._unprocessed[call.key].pop(call.body, None)
+
+    def died(self, call: Call) -> None:
+        self._inside[call.key].remove(call)
+        self._may_repeat.add(call.body)
+
+    def ends(self) -> None:
+        """Judges the end, when everything has had its time."""
+        lost = sorted(self.confirmed_bodies - self.processed - self.dead_bodies)
+        if lost:
+            self.violation(f"lost or not served: {len(lost)}, as {lost[0]!r}")
+        for publisher in self.history.publishers:
+            if not publisher.is_settled:
+                self.violation(f"{publisher.name} waits for {len(publisher.machine.floor.open)} confirms")
+
+    def _calls_of(self, member: SimMember) -> list[Call]:
+        return [one for one in self.history.application.calls.values() if one.member is member]

@@ -1,0 +1,587 @@
+"""A member's process: its machine, two connections, and the shell that runs its effects."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from bench.simulation.application import place_of
+from bench.simulation.client import Channel, ChannelRefused, Client
+from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
+from bench.simulation.network import HEARTBEAT_S
+from lbg_broker.amqp import BasicProperties
+from lbg_broker.amqp.events import DeliverEvent
+from lbg_broker.amqp.methods import (
+    BasicAck,
+    BasicCapacity,
+    BasicConsume,
+    BasicNack,
+    BasicQos,
+    BasicRevokeOk,
+    ConfirmSelect,
+    QueueBind,
+    QueueDeclare,
+)
+from lbg_broker.client.backoff import Backoff
+from lbg_broker.client.retransmit import OpenTags, Outgoing
+from lbg_broker.group import (
+    MESSAGE_GROUPS,
+    PARTITIONED,
+    SESSIONS,
+    TO_ALL,
+    is_native,
+    mailbox_of,
+    stream_queues,
+)
+from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
+from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.protocol import Message, decode, encode
+from lbg_sidecar.core.retransmit import Retransmitter
+from lbg_sidecar.core.roster import IndexClaim, Post, Timings
+from lbg_sidecar.message import Verdict, in_flight_of
+from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
+
+if TYPE_CHECKING:
+    from bench.simulation.history import History
+
+RETRY_DEAD_S = 0.5
+DECODED_MAX = 4096
+
+
+class Decoder:
+    """Messages of members by their bytes: each is received by many, and none is ever changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Message | None] = {}
+
+    def __call__(self, body: bytes) -> Message | None:
+        if body not in self._known:
+            if len(self._known) > DECODED_MAX:
+                self._known.clear()
+            self._known[body] = decode(body)
+        return self._known[body]
+
+
+class Link:
+    """Both connections of a member that has claimed an index."""
+
+    def __init__(self, consuming: Client, publishing: Client) -> None:
+        self.consuming = consuming
+        self.publishing = publishing
+        self.index = -1
+        self.posting: Channel
+        self.dead: Channel
+        self.counting: Channel | None = None
+        self.directed = OpenTags[tuple[bytes, int]]()
+        self.letters = OpenTags[Outgoing[InFlight]]()
+        self.retransmitter = Retransmitter()
+        self.channels: dict[Attachment, Channel] = {}
+        self.attached: set[Attachment] = set()
+        self.attachments: dict[int, Attachment] = {}
+        """By the number of their channels."""
+
+    def abort(self) -> None:
+        self.consuming.abort()
+        self.publishing.abort()
+
+
+class SimMember:
+    """`is_up` until its process has ended. `link` is None while it has no connection."""
+
+    def __init__(self, history: History, name: str) -> None:
+        self.history = history
+        self.name = name
+        self.process = Process(name)
+        self.link: Link | None = None
+        self.machine = self._machine(None)
+        self.has_left = False
+        self.stopped_at: float | None = None
+        self.is_app_ready = True
+        self._previous: int | None = None
+        self._failures = 0
+        self._task: Task | None = None
+        self._tick_at = float("inf")
+        self._flush_at = float("inf")
+        self._turned_at = 0.0
+        self._is_running = False
+        self._is_ticking = False
+        self._opening: tuple[Client, ...] = ()
+        self._queues = stream_queues(history.spec, history.broker.engine)
+        self._connect_soon(0.0)
+
+    @property
+    def is_up(self) -> bool:
+        return self.process.alive and not self.has_left
+
+    def _machine(self, former: MemberCore | None) -> MemberCore:
+        history = self.history
+        spec, random = history.spec, history.random
+        native = is_native(spec, history.broker.engine)
+        settings = MemberSettings(
+            group=spec.name,
+            name=self.name,
+            assignment=history.assignment if not native else "balanced",
+            shutdown_grace_s=history.grace_s,
+            max_attempts=5,
+            when_exhausted="dead-letter",
+            retry_first_s=0.1,
+            retry_max_s=2.0,
+            call_timeout_s=history.call_timeout_s,
+            concurrency=4,
+        )
+        balancing = balancing_rules(
+            settings, spec, is_native=native, on_rabbitmq=history.broker.engine.is_rabbitmq
+        )
+        rules = processing_rules(settings, spec, concurrency=4)
+
+        def incarnation() -> str:
+            return f"{random.getrandbits(128):032x}"
+
+        if not native:
+            return ExclusiveMember(
+                self.name,
+                balancing=balancing,
+                rules=rules,
+                timings=Timings(),
+                uniform=random.random,
+                incarnation=incarnation,
+                former=former,
+            )
+        return BrokerAssignedMember(
+            self.name,
+            balancing=balancing,
+            rules=rules,
+            timings=Timings(),
+            uniform=random.random,
+            incarnation=incarnation,
+            partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
+            moves=spec.mode == PARTITIONED,
+            session=SessionPosition(self.name) if spec.mode == SESSIONS else None,
+            keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
+            former=former,
+        )
+
+    # Its process
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if not self.process.alive:
+            return
+        self.process.alive = False
+        self.history.application.killed(self)
+        self._abandon()
+
+    def freeze(self, seconds: float) -> None:
+        clock = self.history.clock
+        self.process.frozen_until = max(self.process.frozen_until, clock.now + seconds)
+        if self.link is not None:
+            self.history.frozen(self.link.consuming.connection, seconds)
+            self.history.frozen(self.link.publishing.connection, seconds)
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        if self.stopped_at is None:
+            self.stopped_at = self.now
+        if self.link is None:
+            self._exit()
+            return
+        self.machine.stop("SIGTERM", self.now)
+        self._run()
+
+    def app_ready(self, is_ready: bool) -> None:
+        if not self.is_up or self.is_app_ready == is_ready:
+            return
+        self.is_app_ready = is_ready
+        if not is_ready and self.link is not None:
+            self.machine.stand_down("the application is not ready", self.now)
+            self._run()
+        elif is_ready and self.link is None:
+            self._connect_soon(0.0)
+
+    def _abandon(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        for client in self._opening:
+            client.abort()
+        self._opening = ()
+        link, self.link = self.link, None
+        if link is not None:
+            link.abort()
+
+    def _exit(self) -> None:
+        self.has_left = True
+        self._abandon()
+        self.history.application.killed(self)
+        self.process.alive = False
+
+    @property
+    def now(self) -> float:
+        return self.history.clock.now
+
+    # Connections
+
+    def _connect_soon(self, seconds: float) -> None:
+        self.history.clock.after(seconds, self.process, self._connect)
+
+    def _connect(self) -> None:
+        if self.link is not None or not self.is_up or not self.is_app_ready or self._task is not None:
+            return
+        self._task = Task(self.history.clock, self.process, self._join())
+        if self._task._steps is None:
+            self._task = None
+
+    def _retry(self, why: str = "") -> None:
+        """A connection was not to be had, or was lost while it was opened."""
+        task, self._task = self._task, None
+        for client in self._opening:
+            client.abort()
+        self._opening = ()
+        self._failures += 1
+        self._connect_soon(Backoff().delay_s(self._failures, self.history.random.random))
+        if task is not None:
+            task.cancel()
+
+    def _join(self) -> Step:
+        history, names = self.history, self.history.names
+        yield Sleep(history.delay_s())
+        consuming = Client.connected(history, self.process, self.name, self._lost)
+        publishing = Client.connected(history, self.process, self.name, self._lost) if consuming else None
+        if consuming is None or publishing is None:
+            if consuming is not None:
+                consuming.abort()
+            history.clock.after(0.0, self.process, self._retry)
+            return
+        self._opening = (consuming, publishing)
+        link = Link(consuming, publishing)
+        try:
+            link.posting = publishing.open_channel()
+            yield link.posting.ask(ConfirmSelect())
+            link.dead = publishing.open_channel()
+            yield link.dead.ask(ConfirmSelect())
+            claiming = IndexClaim(previous=self._previous)
+            while True:
+                index = claiming.candidate()
+                assert index is not None
+                mailbox, bindings = mailbox_of(names, index)
+                channel = consuming.open_channel()
+                try:
+                    yield channel.ask(QueueDeclare(mailbox.name, exclusive=True))
+                    break
+                except ChannelRefused:
+                    claiming.refused(index)
+            for one in bindings:
+                yield channel.ask(QueueBind(one.queue, one.exchange, one.routing_key))
+            channel.on_deliveries = self._on_mail
+            yield channel.ask(BasicConsume(mailbox.name, "mail", no_ack=True))
+        except ChannelRefused:
+            history.clock.after(0.0, self.process, self._retry)
+            return
+        link.posting.on_return = self._on_return
+        link.posting.on_confirm = self._on_post_confirm
+        link.dead.on_confirm = self._on_letter_confirm
+        link.index = index
+        self._opening = ()
+        self._task = None
+        self._failures = 0
+        self._previous = index
+        self.link = link
+        if history.spec.queue_count != len(self._queues) and not is_native(
+            history.spec, history.broker.engine
+        ):
+            self._queues = stream_queues(history.spec, history.broker.engine)
+            self.machine = self._machine(self.machine)
+        self._turned_at = self.now
+        self.machine.pause(history.is_paused, self.now)
+        self.machine.connected(index, self.now)
+        self._run()
+        self._tick_soon()
+
+    def _lost(self, why: str) -> None:
+        if self._opening:
+            self._retry(why)
+        else:
+            self._disconnect(why)
+
+    def _disconnect(self, why: str) -> None:
+        link, self.link = self.link, None
+        if link is None:
+            return
+        self.history.judge.cut(self)
+        link.abort()
+        self.machine.disconnected(self.now)
+        self._run()
+        self._connect_soon(0.0)
+
+    # Events of the broker
+
+    def _on_mail(self, events: list[DeliverEvent]) -> None:
+        for event in events:
+            message = self.history.decoded(event.body)
+            if message is not None and self.link is not None:
+                self.machine.message(message, self.now)
+        self._run()
+
+    def _on_return(self, key: str, _text: str, body: bytes) -> None:
+        self._returned(body, int(key))
+
+    def _returned(self, body: bytes, to: int) -> None:
+        message = self.history.decoded(body)
+        if message is not None and self.link is not None:
+            self.machine.returned(message, to, self.now)
+            self._run()
+
+    def _on_post_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        if self.link is not None:
+            for body, to in self.link.directed.answered(tag, multiple=multiple):
+                if not ok:
+                    self._returned(body, to)
+
+    def _on_deliveries(self, attachment: Attachment, events: list[DeliverEvent]) -> None:
+        if self.link is None:
+            return
+        prefix = self.history.spec.hash_prefix
+        arrivals = [in_flight_of(attachment, event, prefix) for event in events]
+        for in_flight in arrivals:
+            self.history.judge.delivered(self, in_flight)
+        self.machine.deliver(attachment, arrivals, self.now)
+        self._run()
+
+    def _on_letter_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
+        link = self.link
+        if link is None:
+            return
+        for outgoing in link.letters.answered(tag, multiple=multiple):
+            done = link.retransmitter.answered(outgoing, self.now, ok=ok)
+            if done is not None:
+                self.history.judge.dead(place_of(done)[0], done.delivery.body)
+                self.machine.confirmed(done, NextCall.DEAD_LETTER, self.now)
+        self._send_letters()
+        self._run()
+
+    def _send_letters(self) -> None:
+        link = self.link
+        if link is None or link.publishing.is_blocked:
+            return
+        while (outgoing := link.retransmitter.next_to_send(self.now)) is not None:
+            delivery: DeliverEvent = outgoing.item.delivery
+            tag = link.dead.publish(
+                self.history.names.dlx,
+                delivery.routing_key,
+                delivery.body,
+                header=BasicProperties(delivery_mode=2).encode(),
+                mandatory=True,
+            )
+            link.letters.sent(tag, outgoing)
+        if link.retransmitter.next_due is not None:
+            self.history.clock.after(RETRY_DEAD_S, self.process, self._send_letters)
+
+    # The shell
+
+    def _attach(self, link: Link, effect: fx.Attach) -> Step:
+        attachment = effect.attachment
+        channel = link.consuming.open_channel()
+        link.channels[attachment] = channel
+        link.attachments[channel.number] = attachment
+        channel.on_deliveries = lambda events: self._on_deliveries(attachment, events)
+        channel.on_revoked = lambda tags, taken: self._on_revoked(attachment, tags, taken)
+        channel.on_cancelled = lambda: self._on_cancelled(attachment, channel)
+        channel.on_closed = lambda refusal: self._on_closed(link, attachment, refusal)
+        try:
+            yield channel.ask(BasicQos(0, attachment.prefetch, False))
+            queue = self._queues[attachment.queue]
+            yield channel.ask(BasicConsume(queue, f"m{link.index}", arguments=dict(effect.arguments)))
+        except ChannelRefused:
+            return
+        if link is self.link:
+            link.attached.add(attachment)
+            self.machine.attached(attachment, self.now)
+            self._run()
+
+    def _on_closed(self, link: Link, attachment: Attachment, refusal: ChannelRefused | None) -> None:
+        link.channels.pop(attachment, None)
+        if link is not self.link:
+            return
+        self.history.judge.channel_closed(self, attachment)
+        if refusal is not None and attachment not in link.attached:
+            self.machine.refused(attachment, refusal.code, refusal.text)
+        self.machine.closed(attachment, self.now)
+        self._run()
+
+    def _on_cancelled(self, attachment: Attachment, channel: Channel) -> None:
+        self.machine.cancelled(attachment)
+        channel.close()
+
+    def _on_revoked(self, attachment: Attachment, tags: list[int], taken: bool) -> None:
+        link = self.link
+        if link is None:
+            return
+        self.machine.revoked(attachment, tags, self.now, reassigned=taken)
+        self._run()
+        channel = link.channels.get(attachment)
+        if channel is not None:
+            channel.send(BasicRevokeOk(taken, tuple(tags)))
+
+    def _detach(self, link: Link, effect: fx.Detach) -> None:
+        channel = link.channels.get(effect.attachment)
+        if channel is None:
+            return
+        self.history.judge.detached(self, effect.attachment)
+        if effect.ack_tag is not None:
+            channel.send(BasicAck(effect.ack_tag, True))
+        for tag in effect.single_tags:
+            channel.send(BasicAck(tag, False))
+        channel.close()
+
+    def _count(self, link: Link, queue: int) -> Step:
+        if link.counting is None or not link.counting.is_open:
+            link.counting = link.consuming.open_channel()
+        ready = None
+        try:
+            answer = yield link.counting.ask(QueueDeclare(self._queues[queue], passive=True))
+            ready = answer.message_count
+        except ChannelRefused:
+            pass
+        if link is self.link:
+            self.machine.ready_counted(queue, ready, self.now)
+            self._run()
+
+    def ended(self, in_flight: InFlight, verdict: Verdict) -> None:
+        """The application has answered a call."""
+        self.machine.end(in_flight, verdict, self.now)
+        self._run()
+
+    def pause(self, is_paused: bool) -> None:
+        if self.is_up:
+            self.machine.pause(is_paused, self.now)
+            self._run()
+
+    def _run(self) -> None:
+        """Effects until there are none, then calls, then acks."""
+        if self._is_running:
+            return
+        self._is_running = True
+        machine = self.machine
+        while self.is_up:
+            effects = machine.effects
+            if effects:
+                due, effects[:] = effects[:], []
+                for effect in due:
+                    self._effect(effect)
+                continue
+            if self.is_app_ready and self.now - self._turned_at <= HEARTBEAT_S:
+                in_flight = machine.take(self.now)
+                if in_flight is not None:
+                    self.history.application.call(self, in_flight)
+                    continue
+            due_at = machine.flush(self.now)
+            if not machine.effects:
+                if due_at < self._flush_at:
+                    self._flush_at = due_at
+                    self.history.clock.at(due_at, self.process, self._flush)
+                break
+        self._is_running = False
+        if self.link is not None:
+            self._tick_soon()
+
+    def _flush(self) -> None:
+        self._flush_at = float("inf")
+        self._run()
+
+    def _effect(self, effect: fx.Effect) -> None:
+        link = self.link
+        match effect:
+            case fx.Abort(calls):
+                self.history.application.abort(self, calls)
+            case fx.Withdraw(calls, reassigned):
+                if reassigned:
+                    self.history.application.abort(self, calls)
+            case fx.Exit():
+                self._exit()
+            case fx.StoodDown():
+                self.link = None
+                if link is not None:
+                    self.history.judge.cut(self)
+                    link.abort()
+                    self.machine.disconnected(self.now)
+                if self.is_app_ready:
+                    self._connect_soon(0.0)
+            case fx.Reconnect(why):
+                self.history.clock.after(0.0, self.process, self._disconnect, why)
+            case fx.Fail(error):
+                self.history.judge.violation(f"{self.name} failed: {error}")
+            case fx.TakenOver():
+                self.machine.taken_over(effect)
+            case fx.Done(deliveries, settled):
+                self.history.judge.done(self, deliveries, is_settled=settled)
+            case _ if link is None:
+                pass
+            case Post(message, to):
+                body = encode(message)
+                exchange = self.history.names.members
+                if to is None:
+                    link.posting.publish(exchange, TO_ALL, body)
+                elif isinstance(to, str):
+                    link.posting.publish(exchange, to, body)
+                else:
+                    tag = link.posting.publish(exchange, str(to), body, mandatory=True)
+                    link.directed.sent(tag, (body, to))
+            case fx.Ack(attachment, tag, multiple):
+                self._send(link, attachment, BasicAck(tag, multiple))
+            case fx.Limit(attachment, prefetch):
+                self._send(link, attachment, BasicQos(0, prefetch, False), is_answered=True)
+            case fx.Capacity(attachment, keys):
+                self._send(link, attachment, BasicCapacity(f"m{link.index}", keys))
+            case fx.Requeue(attachment, tags):
+                for tag in tags:
+                    self._send(link, attachment, BasicNack(tag, False, True))
+            case fx.Attach():
+                Task(self.history.clock, self.process, self._attach(link, effect))
+            case fx.Detach():
+                self._detach(link, effect)
+            case fx.CountReady(queue):
+                Task(self.history.clock, self.process, self._count(link, queue))
+            case fx.DeadLetter(in_flight):
+                link.retransmitter.offer(in_flight)
+                self._send_letters()
+
+    @staticmethod
+    def _send(
+        link: Link,
+        attachment: Attachment,
+        method: BasicAck | BasicQos | BasicCapacity | BasicNack,
+        *,
+        is_answered: bool = False,
+    ) -> None:
+        channel = link.channels.get(attachment)
+        if channel is not None:
+            if is_answered:
+                channel.ask_soon(method)
+            else:
+                channel.send(method)
+
+    def _tick_soon(self) -> None:
+        due = max(self.machine.next_due(self.now), self.now + 0.001)
+        if due < self._tick_at:
+            self._tick_at = due
+            self.history.clock.at(due, self.process, self._tick, due)
+
+    def _tick(self, due: float) -> None:
+        if due != self._tick_at:
+            return
+        self._tick_at = float("inf")
+        if self.now - self._turned_at > HEARTBEAT_S and self.link is not None:
+            self._turned_at = self.now
+            self._disconnect("this process stood still")
+        self._turned_at = self.now
+        self.machine.tick(self.now)
+        self._run()
+        if self.is_up:
+            self._tick_soon()
+
+
+def wall_us(now: float) -> int:
+    return int((EPOCH_S + now) * 1e6)

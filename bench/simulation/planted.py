@@ -1,0 +1,190 @@
+"""Planted bugs: changes of the product that a simulation has to find."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.simulation import faults
+from bench.simulation.history import Setting
+from lbg_broker.amqp.methods import BasicAck
+from lbg_broker.client.ack_window import AckWindow
+from lbg_broker.client.retransmit import QueueWindow
+from lbg_broker.publisher.stamper import StartingPoint
+from lbg_broker.server.core.effects import StoreBatch
+from lbg_broker.server.core.machine import Broker
+from lbg_broker.server.core.message import Message
+from lbg_broker.server.core.queue import SingleActive
+from lbg_broker.server.core.spool import Spool
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.effects import Detach
+from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.queue_bindings import Binding, Bindings
+
+BUGS: dict[str, Bug] = {}
+"""By name."""
+
+
+@dataclass(frozen=True)
+class Bug:
+    """`within`: number of seeds by which it has to be found."""
+
+    owner: type
+    attribute: str
+    broken: Callable[[Any], Any]
+    setting: Setting = field(default_factory=lambda: Setting(seconds=120.0, faults_per_hour=1500.0))
+    within: int = 8
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        former = self.owner.__dict__[self.attribute]
+        setattr(self.owner, self.attribute, self.broken(former))
+        try:
+            yield
+        finally:
+            setattr(self.owner, self.attribute, former)
+
+
+def bug(owner: type, attribute: str, **options: Any) -> Callable[[Callable[[Any], Any]], None]:
+    """Registers the decorated function, which makes the broken attribute of the former one."""
+
+    def register(broken: Callable[[Any], Any]) -> None:
+        BUGS[broken.__name__] = Bug(owner, attribute, broken, **options)
+
+    return register
+
+
+PLANNED = Setting(seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED)
+
+
+@bug(Attachment, "drained", setting=PLANNED)
+def a_handoff_does_not_wait_for_calls(former: property) -> property:
+    return property(lambda attachment: True)
+
+
+@bug(AckWindow, "done")
+def an_ack_covers_what_is_not_done(former: Callable[..., None]) -> Callable[..., None]:
+    def done(self: AckWindow[Any], delivery: Any) -> None:
+        if delivery in self._outstanding:
+            while self._outstanding[0] is not delivery:
+                self.prefix.append(self._outstanding.popleft())
+            former(self, delivery)
+
+    return done
+
+
+@bug(StartingPoint, "__init__")
+def a_publisher_goes_on_in_the_epoch_of_its_state(former: Callable[..., None]) -> Callable[..., None]:
+    def init(self: StartingPoint, *positional: Any, **named: Any) -> None:
+        former(self, *positional, **{**named, "is_resumed": False})
+
+    return init
+
+
+@bug(Broker, "seal")
+def a_publish_is_confirmed_before_its_commit(former: Callable[..., Any]) -> Callable[..., Any]:
+    def seal(self: Broker, **options: bool) -> StoreBatch | None:
+        batch: StoreBatch | None = former(self, **options)
+        if batch is not None:
+            confirms = self.state.committing[batch.number].confirms
+            for channel, tag in confirms.items():
+                if not channel.closing:
+                    self.state.send(channel, BasicAck(tag, True))
+                    channel.confirmed = tag
+            confirms.clear()
+        return batch
+
+    return seal
+
+
+@bug(Spool, "requeue")
+def a_requeued_message_goes_behind_the_next(former: Callable[..., None]) -> Callable[..., None]:
+    def requeue(self: Spool, messages: Iterable[Message]) -> None:
+        former(self, messages)
+        if len(self._returned) > 1:
+            self._returned = [(-position, message) for position, message in self._returned]
+            self._returned.sort()
+
+    return requeue
+
+
+@bug(SingleActive, "dispatch")
+def a_queue_has_two_active_consumers(former: Callable[..., Any]) -> Callable[..., Any]:
+    def dispatch(self: SingleActive) -> Iterator[Any]:
+        yield from former(self)
+        if len(self.consumers) > 1:
+            self.consumers.reverse()
+            try:
+                yield from former(self)
+            finally:
+                self.consumers.reverse()
+
+    return dispatch
+
+
+@bug(Lanes, "admit")
+def messages_of_a_key_run_side_by_side(former: Callable[..., None]) -> Callable[..., None]:
+    def admit(self: Lanes, attachment: Attachment, arrivals: Iterable[InFlight]) -> None:
+        arrivals = list(arrivals)
+        for in_flight in arrivals:
+            in_flight.lane = None
+        former(self, attachment, arrivals)
+
+    return admit
+
+
+@bug(Bindings, "detach", setting=PLANNED)
+def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[..., int]:
+    def detach(self: Bindings, binding: Binding) -> int:
+        cut_off = former(self, binding)
+        for place, effect in enumerate(self._effects):
+            if isinstance(effect, Detach):
+                self._effects[place] = Detach(effect.attachment, None)
+        return cut_off
+
+    return detach
+
+
+@bug(Lanes, "delay")
+def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callable[..., None]:
+    def delay(self: Lanes, in_flight: InFlight, due: float) -> None:
+        attachment, lane = in_flight.attachment, in_flight.lane
+        if lane is not None and not attachment.closed and (waiting := attachment.lanes.get(lane)):
+            self._leave(in_flight)
+            waiting.append(in_flight)
+            self._make_ready(waiting.popleft())
+        else:
+            former(self, in_flight, due)
+
+    return delay
+
+
+@bug(Lanes, "unpark", within=12)
+def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
+    def unpark(self: Lanes, in_flight: InFlight) -> None:
+        if not in_flight.attachment.closed:
+            del in_flight.attachment.parked[in_flight]
+
+    return unpark
+
+
+@bug(
+    Spool,
+    "restore",
+    setting=Setting(seconds=120.0, faults_per_hour=3000.0, kinds=("fill_disk", "kill_broker", "pause")),
+)
+def a_batch_that_found_no_room_is_forgotten(former: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, change: None
+
+
+@bug(QueueWindow, "interrupted")
+def a_publisher_sends_again_in_another_order(former: Callable[..., Any]) -> Callable[..., Any]:
+    def interrupted(self: QueueWindow[Any], now: float) -> Sequence[Any]:
+        ended: Sequence[Any] = former(self, now)
+        self.pending = deque(reversed(self.pending))
+        return ended
+
+    return interrupted

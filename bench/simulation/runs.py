@@ -1,0 +1,52 @@
+"""Many histories, each a job for a process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bench.simulation.history import History, Setting
+from lbg_broker.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS
+
+MODES = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    seed: int
+    setting: Setting
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    job: Job
+    simulated_s: float
+    cpu_s: float
+    faults: int
+    processed: int
+    repeats: int
+    violations: tuple[str, ...]
+
+
+def result_of(job: Job) -> Result:
+    began = time.process_time()
+    history = History(job.seed, job.setting)
+    violations = history.run()
+    return Result(
+        job,
+        history.clock.now,
+        time.process_time() - began,
+        len(history.faults),
+        len(history.judge.processed),
+        history.judge.repeats,
+        tuple(violations),
+    )
+
+
+def jobs(first_seed: int, hours: float, settings: list[Setting]) -> Iterator[Job]:
+    """As many histories of each mode."""
+    count = max(1, round(hours * 3600 / settings[0].seconds / len(settings)))
+    for number in range(count):
+        for setting in settings:
+            yield Job(first_seed + number, setting)

@@ -1,0 +1,57 @@
+"""Histories of fixed seeds have no violation, and each planted bug is found."""
+
+from __future__ import annotations
+
+import pytest
+from bench.simulation.faults import PLANNED
+from bench.simulation.history import History, Setting
+from bench.simulation.planted import BUGS
+from bench.simulation.runs import MODES
+from bench.simulation.shrinking import shrunk
+
+SEEDS = range(1, 7)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_has_no_violation(mode: str, seed: int) -> None:
+    history = History(seed, Setting(mode=mode, seconds=120.0, faults_per_hour=1500.0))
+    assert history.run() == [], history.timeline()
+    assert len(history.judge.processed) > 1000
+    assert len(history.faults) == 50
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_planned_operations_repeat_nothing(mode: str) -> None:
+    setting = Setting(mode=mode, seconds=60.0, faults_per_hour=3000.0, rate_hz=200.0, kinds=PLANNED)
+    history = History(1, setting)
+    assert history.run() == [], history.timeline()
+    assert history.judge.repeats == 0
+    assert len(history.judge.processed) > 5000
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    bug = BUGS[name]
+    with bug.planted():
+        assert any(History(seed, bug.setting).run() for seed in range(1, bug.within + 1))
+
+
+def test_one_seed_gives_one_history() -> None:
+    first, second = (
+        History(3, Setting(seconds=60.0, faults_per_hour=3000.0), is_verbose=True) for _ in range(2)
+    )
+    assert first.run() == second.run() == []
+    assert first.timeline() == second.timeline()
+    assert first.judge.processed == second.judge.processed
+
+
+def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
+    bug = BUGS["a_publisher_goes_on_in_the_epoch_of_its_state"]
+    with bug.planted():
+        history = next(one for seed in range(1, bug.within + 1) if (one := History(seed, bug.setting)).run())
+        short = shrunk(history.seed, bug.setting, history.faults)
+    assert short.judge.violations
+    assert len(short.faults) <= 3
+    assert "goes on from an old copy of its state" in short.timeline()
+    assert "VIOLATION" in short.timeline()
