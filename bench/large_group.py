@@ -293,12 +293,15 @@ class Bench:
         result.killed_members = len(gone)
         result.killed_queues = sum(member in gone for member in latest.values())
         killed_ns = time.monotonic_ns()
+        self._workers = survivors
         for victim in victims:
             victim.signal(signal.SIGKILL)
         result.served_again_s, result.agreed_again_s = await asyncio.gather(
             self._served(killed_ns, gone),
             self._agreed(survivors, self._size.members - len(gone), killed_ns),
         )
+        for victim in victims:
+            await victim.kill()
         await asyncio.sleep(self._times.load_s)
         await self._pause()
         await self._all_seen()
@@ -367,8 +370,15 @@ class Bench:
         return await self._holds(are_seen, every_s=0.5)
 
     async def _holds(self, condition: Callable[[], bool], *, every_s: float = 0.05) -> bool:
+        """False after the limit. Raises RuntimeError if a process of members ends that was not killed."""
+
+        def holds() -> bool:
+            if any(worker.has_ended for worker in self._workers):
+                raise RuntimeError("a process of members ended")
+            return condition()
+
         try:
-            await until(condition, timeout_s=self._times.limit_s, every_s=every_s)
+            await until(holds, timeout_s=self._times.limit_s, every_s=every_s)
         except TimeoutError:
             return False
         return True

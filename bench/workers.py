@@ -42,6 +42,11 @@ class Worker:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def has_ended(self) -> bool:
+        """True if it ended by itself or was killed."""
+        return self._process.returncode is not None
+
     def last(self, kind: str) -> dict[str, Any]:
         """Latest report of this kind; {} before the first."""
         return self._answers.get(kind, {})

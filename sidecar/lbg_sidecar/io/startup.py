@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lbg_broker.admin import ProvisioningError, read_group
-from lbg_broker.admin.record import read_record
+from lbg_broker.admin.record import MEMBER_READS, read_record
 from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_broker.group import (
     IDENTITY_BYTES,
@@ -125,7 +125,7 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
     channel = await consume_connection.open_channel()
     try:
-        spec = await read_group(channel, name)
+        spec = await read_group(channel, name, reads=MEMBER_READS)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not retain it
         raise

@@ -35,6 +35,7 @@ from lbg_broker.admin.ownership import CLAIM_BY_HAND, Record
 from lbg_broker.client import ConnectionSettings, connect
 from lbg_broker.group import GroupSpec, Names, topology_of
 from lbg_broker.group.topology import Exchange
+from lbg_sidecar.io.startup import group_of
 from support.admin.place import Place
 from support.waiting import GUARD_S
 
@@ -216,6 +217,24 @@ async def test_twenty_readers_at_once_all_read_the_record(
     channels = [await connection.open_channel() for _ in range(20)]
     specs = await asyncio.gather(*(read_group(channel, "orders") for channel in channels))
     assert set(specs) == {orders}
+    await connection.close()
+
+
+async def test_a_member_that_starts_waits_for_a_record_that_others_hold_in_turn(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many members that start together hold it for longer than a single reader does."""
+    monkeypatch.setattr("lbg_broker.admin.record.READ_INTERVAL_S", 0.005)
+    await create_group(admin, orders)
+    connection = await connect(settings, name="test")
+    holder, reader = await connection.open_channel(), await connection.open_channel()
+    assert await holder.basic_get("lbg.orders.config") is not None
+    member = asyncio.create_task(group_of(connection, "orders"))
+    for _ in range(2):
+        with pytest.raises(RecordUnreadable, match="its queue is empty"):
+            await read_group(reader, "orders")
+    await holder.close()
+    assert (await member).spec == orders
     await connection.close()
 
 
