@@ -121,6 +121,11 @@ class Result:
     repeated: int = 0
 
     @property
+    def is_formed(self) -> bool:
+        """True if all queues were served and all members agreed: only then is more measured."""
+        return self.served_s is not None and self.agreed_s is not None
+
+    @property
     def is_sound(self) -> bool:
         """True if every wait ended, and no message was lost or out of order."""
         waits = (
@@ -229,12 +234,11 @@ class Bench:
         begun_ns = time.monotonic_ns()
         for worker in self._workers:
             await worker.tell("join")
-        served, result.agreed_s = await asyncio.gather(
+        result.served_s, result.agreed_s = await asyncio.gather(
             self._served(begun_ns),
             self._agreed(self._workers, self._size.members, begun_ns),
         )
-        result.served_s = served
-        if served is None or result.agreed_s is None:
+        if not result.is_formed:
             return False
         await self._resume()
         result.balanced_s = await self._balanced(begun_ns)
@@ -546,20 +550,24 @@ def table(engine: str, size: Size, result: Result) -> str:
     rows = {
         "all queues served": seconds(result.served_s),
         "all members agree": seconds(result.agreed_s),
-        "balanced": seconds(result.balanced_s),
-        "at rest: CPU of a member, of a core": f"{result.member_cpu:.2f} %",
-        "at rest: CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
-        "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
-        "at rest: RSS of the broker": f"{result.broker_mb:.0f} MB",
-        "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
-        "at rest: on the broker": ", ".join(f"{n:,} {name}" for name, n in result.objects.items()),
-        f"SIGKILL of {result.killed_members} members with {result.killed_queues} queues: all served": seconds(
-            result.served_again_s
-        ),
-        "SIGKILL: all members agree": seconds(result.agreed_again_s),
-        "lost, inverted, repeated": f"{result.lost}, {result.inverted}, {result.repeated}"
-        f" of {result.published:,}",
     }
+    if result.is_formed:
+        killed = f"{result.killed_members} members with {result.killed_queues} queues"
+        rows |= {
+            "balanced": seconds(result.balanced_s),
+            "at rest: CPU of a member, of a core": f"{result.member_cpu:.2f} %",
+            "at rest: CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
+            "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
+            "at rest: RSS of the broker": f"{result.broker_mb:.0f} MB",
+            "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
+            "at rest: on the broker": ", ".join(
+                f"{count:,} {name}" for name, count in result.objects.items()
+            ),
+            f"SIGKILL of {killed}: all served": seconds(result.served_again_s),
+            "SIGKILL: all members agree": seconds(result.agreed_again_s),
+            "lost, inverted, repeated": f"{result.lost}, {result.inverted}, {result.repeated}"
+            f" of {result.published:,}",
+        }
     title = f"\n{engine}, {size.members} members in {size.processes} processes, {size.queues} queues"
     lines = [title, "", "| what | measured |", "|---|---|"]
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows.items()])
