@@ -61,6 +61,9 @@ HEADER_PAUSED = "lbg-paused"
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 
+TO_OBSERVERS = "status"
+"""Routing key on the members exchange of the members' status reports: bound by observers, and by no mailbox."""
+
 IDENTITY_BYTES = 16
 """Random bytes of an identity: of a publisher, a member, a temporary queue. Of 4 bytes, two in 77,000 are as likely the
 same as not, and members drop what the second publisher sends as repeats of the first one's."""
