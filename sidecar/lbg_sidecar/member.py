@@ -96,8 +96,8 @@ class ConnectionStatus:
 
 log = logging.getLogger("lbg.member")
 
-PROBED_MAX = 256
-"""Indexes that are probed before one is claimed. Above that, the broker refuses those in use."""
+PROBED_MAX = 16
+"""Indexes that are probed before one is claimed. A member of a larger group asks index 0."""
 
 
 class Member:
@@ -232,7 +232,7 @@ class Member:
     async def count(self, queue: int) -> int | None:
         """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
         link = self._driver.link if self._driver is not None else None
-        return await link.count(queue) if link is not None else None
+        return (await link.count(queue))[0] if link is not None else None
 
     @property
     def last_received_at(self) -> float | None:

@@ -5,7 +5,14 @@ Pure: standard library only, no I/O, no clock, no threads; everything here is a 
 
 from __future__ import annotations
 
-from lbg_broker.group.assignment import balanced_primaries, standbys, static_primaries
+from lbg_broker.group.assignment import (
+    INDEX_MAX,
+    balanced_owners,
+    balanced_primaries,
+    standbys,
+    static_owners,
+    static_primaries,
+)
 from lbg_broker.group.errors import GroupError, JournalError, SpecError
 from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
@@ -122,6 +129,7 @@ __all__ = [
     "HEADER_STARTED_AT",
     "HEADER_TS",
     "IDENTITY_BYTES",
+    "INDEX_MAX",
     "MESSAGE_GROUPS",
     "MODES",
     "NATIVE_MODES",
@@ -150,6 +158,7 @@ __all__ = [
     "SessionChecker",
     "SpecError",
     "Topology",
+    "balanced_owners",
     "balanced_primaries",
     "binding_key",
     "binding_of",
@@ -172,6 +181,7 @@ __all__ = [
     "repartition_in",
     "routing_key",
     "standbys",
+    "static_owners",
     "static_primaries",
     "stream_queues",
     "topology_of",

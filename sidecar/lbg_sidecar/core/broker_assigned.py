@@ -67,14 +67,13 @@ def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> di
     content = encode_content(broker_assigned_content(machine))
     binding, me = machine.binding, machine.roster.me
     attachment = binding.attachment
-    elsewhere = (state.in_flight for peer in machine.roster.peers.values() for state in peer.queues.values())
     content["queues"][0] |= {
         "poisoned_messages": [asdict(one) for one in poisoned_messages(attachment, now)]
         if attachment
         else [],
         "window": attachment.prefetch if attachment is not None else None,
         "served_by": me.index if me is not None and binding.active else None,
-        "in_flight_elsewhere": sum(elsewhere),
+        "shared": True,
     }
     session = machine.session
     session_fields = (
@@ -232,7 +231,7 @@ class BrokerAssignedMember(MemberCore):
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
         self.dispatcher.deliver(attachment, arrivals, now)
 
-    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
+    def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
         pass
 
     def _call_ended(self, attachment: Attachment, now: float) -> None:
@@ -286,7 +285,7 @@ class BrokerAssignedMember(MemberCore):
 
     # For a view, and for the others
 
-    def content(self) -> BeatContent:
+    def content(self, all_queues: bool = False) -> BeatContent:
         return broker_assigned_content(self)
 
     def describe(self, now: float) -> dict[str, Any]:

@@ -87,7 +87,8 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class CountReady:
-    """Count the messages that wait in this queue, and report `ready_counted`: None when the count failed."""
+    """Count the messages that wait in this queue and its consumers, and report `ready_counted`: None when the count
+    failed."""
 
     queue: int
 

@@ -3,33 +3,177 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, StandingBy
+from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import (
+    PROTOCOL,
     Beat,
     BeatContent,
     Handover,
+    Identity,
     Knowledge,
     Message,
     Move,
+    QueueReport,
+    QueueState,
     Reattached,
     Repartition,
 )
-from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.queue_bindings import RESTS_S, Assignment, BalancingRules, Binding, Bindings, Phase
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
-from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.core.roster import JOINS_S, Post, Roster, Timings
 from lbg_sidecar.core.stall_watchdog import Watchdog
-from lbg_sidecar.core.status_report import beat_content, description
+from lbg_sidecar.core.status_report import beat_content, description, queue_state
 from lbg_sidecar.core.takeover import Takeovers
 
 EARLY_MAX = 64
 """Messages of type `knowledge` that are kept until the change is announced: at most 100 kB each."""
+
+
+SWEEP_S = 10.0
+"""In this time each queue is counted once by one of the members that do not consume it, on average."""
+
+SWEEP_STEP_S = 0.5
+"""Between two counts of one member, at least."""
+
+WITHOUT_CONSUMER_S = 1.0
+"""A queue that has no consumer in two counts at this distance is consumed by who counted."""
+
+CONSUMED_FOR_S = 30.0
+"""For so long a member consumes a queue that is neither its primary nor backed up by it, unless it serves it."""
+
+REPEATS_S = 1.0
+"""Between two reports of a queue that a member serves without being its primary."""
+
+
+class Sweep:
+    """Backstop against wrong views of the live set: counts the consumers of queues that this member does not consume.
+
+    Which members consume a queue follows from the live set, and that is a belief. The broker knows the consumers. A
+    passive declare of RabbitMQ 3.10 counts one at most, so that only zero is evidence (docs/rabbitmq.md).
+    """
+
+    def __init__(self, bindings: Bindings, roster: Roster, *, uniform: Callable[[], float]) -> None:
+        self.due = float("inf")
+        self._bindings = bindings
+        self._roster = roster
+        self._uniform = uniform
+        self._round: list[int] = []
+        self._without_since: dict[int, float] = {}
+
+    def joined(self, now: float) -> None:
+        self._without_since.clear()
+        self._schedule(now)
+
+    def tick(self, now: float) -> list[CountReady]:
+        """The count that is due, if one is."""
+        if now < self.due:
+            return []
+        self._schedule(now)
+        for queue, since in self._without_since.items():
+            if now - since >= WITHOUT_CONSUMER_S:
+                return [CountReady(queue)]
+        queues = self._bindings.rules.queue_count
+        if len(self._bindings.bound) == queues:
+            return []
+        while True:
+            if not self._round:
+                self._round = list(range(queues))
+            at = int(self._uniform() * len(self._round)) % len(self._round)
+            self._round[at], self._round[-1] = self._round[-1], self._round[at]
+            queue = self._round.pop()
+            if queue not in self._bindings.bound:
+                return [CountReady(queue)]
+
+    def counted(self, queue: int, consumers: int | None, now: float) -> bool:
+        """True if the queue has had no consumer for long enough."""
+        if consumers != 0 or queue in self._bindings.bound:
+            self._without_since.pop(queue, None)
+            return False
+        since = self._without_since.setdefault(queue, now)
+        if now - since < WITHOUT_CONSUMER_S:
+            self.due = min(self.due, now + WITHOUT_CONSUMER_S)
+            return False
+        del self._without_since[queue]
+        return True
+
+    def _schedule(self, now: float) -> None:
+        rules, members = self._bindings.rules, max(1, len(self._roster.live))
+        if rules.assignment is Assignment.STATIC or members <= rules.standbys + 1:
+            self.due = now + SWEEP_S  # all consume all
+        else:
+            step_s = max(SWEEP_STEP_S, SWEEP_S * members / rules.queue_count)
+            self.due = now + step_s * (0.8 + 0.4 * self._uniform())
+
+
+class QueueReports:
+    """Reports of bindings to the other consumers of the same queues, those of a short time in one message each."""
+
+    def __init__(self, bindings: Bindings, roster: Roster) -> None:
+        self.due = float("inf")
+        self._bindings = bindings
+        self._roster = roster
+        self._queues: dict[int, set[int]] = {}
+        self._informed: dict[int, set[int]] = {}
+        self._repeat_due = 0.0
+
+    def add(self, queue: int, now: float, *, to: int | None = None, after_s: float | None = None) -> None:
+        """Report this queue to its consumers, and to `to`, soon or `after_s` at the latest."""
+        also = self._queues.setdefault(queue, set())
+        if to is not None:
+            also.add(to)
+        self._informed.pop(queue, None)
+        self.due = min(self.due, now + (self._roster.change_s if after_s is None else after_s))
+
+    def live_changed(self, me: int, live: frozenset[int], now: float) -> None:
+        """Report own primaries to members that back them up since now: they attach, or step, behind this one."""
+        primaries = self._bindings.rules.primaries(live)
+        for queue, binding in self._bindings.bound.items():
+            if primaries[queue] != me or binding.phase is not Phase.ATTACHED or queue in self._queues:
+                continue
+            informed = self._informed.setdefault(queue, set())
+            informed &= live
+            if not self._bindings.rules.consumers(queue, live) - {me} <= informed:
+                self._queues[queue] = set()
+                self.due = min(self.due, now + self._roster.change_s)
+
+    def disconnected(self) -> None:
+        self._clear()
+        self._informed.clear()
+
+    def _clear(self) -> None:
+        self._queues.clear()
+        self.due = float("inf")
+
+    def tick(self, now: float, state_of: Callable[[Binding], QueueState]) -> list[Post]:
+        rules, roster = self._bindings.rules, self._roster
+        me, live = roster.me, roster.live
+        if me is None:
+            return []
+        if now >= self._repeat_due:
+            self._repeat_due = now + REPEATS_S
+            primaries = rules.primaries(live)
+            for binding in self._bindings.bound.values():
+                if binding.active and primaries[binding.queue] not in (None, me.index):
+                    self.add(binding.queue, now)
+                    self.due = now
+        if now < self.due:
+            return []
+        by_member: dict[int, list[QueueState]] = {}
+        for queue, also in self._queues.items():
+            state = state_of(self._bindings.all[queue])
+            informed = self._informed.setdefault(queue, set())
+            for index in ((rules.consumers(queue, live) | also) & roster.peers.keys()) - informed:
+                informed.add(index)
+                by_member.setdefault(index, []).append(state)
+        self._clear()
+        return [Post(QueueReport(me, tuple(states)), to=index) for index, states in by_member.items()]
 
 
 class MessageHandler:
@@ -45,7 +189,13 @@ class MessageHandler:
         watchdog: Watchdog,
         holddown: HoldDown,
         processed: Processed,
+        bindings: Bindings,
+        reports: QueueReports,
+        live_changed: Callable[[float], None],
     ) -> None:
+        self._bindings = bindings
+        self._reports = reports
+        self._live_changed = live_changed
         self._rules = rules
         self._roster = roster
         self._effects = effects
@@ -67,7 +217,9 @@ class MessageHandler:
             case Reattached():
                 self._handoffs.answered(message, now)
             case Beat():
-                self._watchdog.heartbeat_received(message, now)
+                self._report_received(message.sender, message.content.queues, now)
+            case QueueReport():
+                self._report_received(message.sender, message.queues, now)
             case Handover():
                 if self._takeovers.is_expected(message):
                     self._processed.merge(message.positions, queues=(message.queue,))
@@ -90,10 +242,22 @@ class MessageHandler:
         if live != self._live:
             self._live = live
             self._effects.append(LiveSet(live))
+            self._live_changed(now)
             self._handoffs.live_changed(roster.peers, now)
             self._takeovers.live_changed(roster.peers, now)
         if roster.me is not None:
             self._holddown.observe(live, now)
+
+    def _report_received(self, sender: Identity, states: Iterable[QueueState], now: float) -> None:
+        self._watchdog.report_received(sender, states, now)
+        for state in states:
+            if (
+                state.active
+                and state.queue < len(self._bindings.all)
+                and self._bindings.all[state.queue].active
+            ):
+                # Both count themselves as active.
+                self._reports.add(state.queue, now, to=sender.index, after_s=REPEATS_S)
 
     def _repartition(self, message: Repartition) -> None:
         me, count = self._roster.me, self._rules.queue_count
@@ -124,10 +288,12 @@ class MessageHandler:
             self._early.append(knowledge)
 
     def _believe(self, knowledge: Knowledge) -> None:
-        """A live member is believed about the queues that it served."""
+        """A live member is believed."""
         peer = self._roster.peers.get(knowledge.sender.index)
         if peer is not None and peer.identity == knowledge.sender:
-            self._processed.merge(knowledge.positions, queues=peer.served)
+            # One of protocol 2 reports what it served to the other consumers only.
+            queues = peer.served if peer.identity.protocol < PROTOCOL else None
+            self._processed.merge(knowledge.positions, queues=queues)
 
     def _announced(self, move: Move, now: float) -> None:
         me = self._roster.me
@@ -177,7 +343,12 @@ class ExclusiveMember(MemberCore):
             self.dispatcher.counts,
             uniform=uniform,
         )
-        self._successor_binding = SuccessorBinding(self.bindings, self.roster, self.effects)
+        self.handoffs.settled = lambda: self.balancer.holddown.settled
+        self._successor_binding = SuccessorBinding(self.bindings, self.roster, self.effects, want=self._want)
+        self._sweep = Sweep(self.bindings, self.roster, uniform=uniform)
+        self._reports = QueueReports(self.bindings, self.roster)
+        self._also_wanted: dict[int, float] = {}
+        self._joined_at = 0.0
         self._stands_by = False
         self._message_handler = MessageHandler(
             balancing,
@@ -189,6 +360,9 @@ class ExclusiveMember(MemberCore):
             watchdog=self.watchdog,
             holddown=self.balancer.holddown,
             processed=self.dispatcher.processed,
+            bindings=self.bindings,
+            reports=self._reports,
+            live_changed=self._live_changed,
         )
 
     # The connection
@@ -197,6 +371,9 @@ class ExclusiveMember(MemberCore):
         if self._join(index, now):
             self.handoffs.may_abandon = True
         self.balancer.joined(now)
+        self._sweep.joined(now)
+        self._joined_at = now
+        self._live_changed(now)
         if self.leaving is None:
             self.bindings.attach_due(now)
         self._after(now)
@@ -207,6 +384,9 @@ class ExclusiveMember(MemberCore):
         self.takeovers.disconnected()
         self.balancer.disconnected()
         self.watchdog.disconnected()
+        self._reports.disconnected()
+        self._sweep.due = float("inf")
+        self._also_wanted.clear()
         self._after(now)
 
     # The members exchange
@@ -218,10 +398,17 @@ class ExclusiveMember(MemberCore):
 
     def attached(self, attachment: Attachment, now: float) -> None:
         binding = self.bindings.attached(attachment)
-        if binding is not None:
-            if not binding.quiet:
-                self.roster.changed(now)
-            binding.quiet = False
+        if binding is None:
+            return
+        self._successor_binding.attached(binding)
+        me = self.roster.me
+        if me is not None and self.rules.primaries(self.roster.live)[binding.queue] == me.index:
+            self._reports.add(binding.queue, now)
+        if not binding.quiet:
+            self.roster.changed(now)
+        binding.quiet = False
+        if self.leaving is None:
+            self.bindings.attach_due(now)
 
     def closed(self, attachment: Attachment, now: float) -> None:
         binding = self.bindings.closed(attachment, now)
@@ -233,8 +420,8 @@ class ExclusiveMember(MemberCore):
             # A quorum queue carries out one command after another: it should be busy with the successor now.
             binding.attach_due = now + REATTACH_AFTER_S
         self._successor_binding.closed(binding)
-        if self.leaving is None and now >= binding.attach_due:
-            self.bindings.attach(binding, now)
+        if self.leaving is None:
+            self.bindings.attach_due(now)
         self._after(now)
 
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
@@ -249,10 +436,14 @@ class ExclusiveMember(MemberCore):
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
             self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
+            self._reports.add(attachment.queue, now)
         self.dispatcher.deliver(attachment, arrivals, now)
 
-    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
-        self.watchdog.ready_counted(queue, ready, now)
+    def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
+        if queue in self.bindings.bound:
+            self.watchdog.ready_counted(queue, ready, now)
+        if self._sweep.counted(queue, consumers, now):
+            self._want(queue, now)
         self._after(now)
 
     def _call_ended(self, attachment: Attachment, now: float) -> None:
@@ -264,24 +455,53 @@ class ExclusiveMember(MemberCore):
         self.handoffs.tick(now)
         self.takeovers.tick(now)
         if self.roster.me is not None and self.leaving is None:
+            self._drop_unwanted(now)
             self.bindings.attach_due(now)
             self.watchdog.tick(now)
+            self.effects.extend(self._sweep.tick(now))
+            self._post(self._reports.tick(now, lambda binding: queue_state(self, binding)))
 
     def next_due(self, now: float) -> float:
-        return min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
+        due = min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
+        return min(due, self._sweep.due, self._reports.due)
 
-    def content(self) -> BeatContent:
-        return beat_content(self)
+    def content(self, all_queues: bool = False) -> BeatContent:
+        return beat_content(self, all_queues=all_queues)
 
     def describe(self, now: float) -> dict[str, Any]:
         return description(self, now)
 
     # Inside
 
+    def _live_changed(self, now: float) -> None:
+        """Consume the queues that follow from the new live set. What others back up now is closed after the delay."""
+        if now - self._joined_at < JOINS_S:
+            self.bindings.rests_at = now + RESTS_S
+        self._fit_wanted()
+        if self.roster.me is not None:
+            self._reports.live_changed(self.roster.me.index, self.roster.live, now)
+
+    def _fit_wanted(self) -> None:
+        me = self.roster.me
+        if me is not None:
+            self.bindings.want([*self.rules.consumed(me.index, self.roster.live), *self._also_wanted])
+
+    def _want(self, queue: int, now: float) -> None:
+        """A queue that has no consumer, or that is to come here, though that does not follow from the live set."""
+        self._also_wanted[queue] = now + CONSUMED_FOR_S
+        self._fit_wanted()
+        if self.leaving is None:
+            self.bindings.attach_due(now)
+
+    def _drop_unwanted(self, now: float) -> None:
+        if any(until <= now for until in self._also_wanted.values()):
+            self._also_wanted = {queue: until for queue, until in self._also_wanted.items() if until > now}
+            self._fit_wanted()
+
     def _report_standing_by(self) -> None:
         """Reports once that this member is one of those beyond the number of queues."""
         me = self.roster.me
-        at_work = set(self.rules.primaries(self.balancer.holddown.settled).values()) - {None}
+        at_work = set(self.rules.primaries(self.balancer.holddown.settled)) - {None}
         stands_by = me is not None and me.index not in at_work and len(at_work) == self.rules.queue_count
         if stands_by and not self._stands_by:
             self.effects.append(StandingBy(self.rules.queue_count, len(at_work)))

@@ -16,7 +16,7 @@ from lbg_broker.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
-from lbg_sidecar.core.protocol import Handover, Move, Reattached
+from lbg_sidecar.core.protocol import PROTOCOL, Handover, Identity, Move, Reattached
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Post, Roster
 
@@ -42,6 +42,8 @@ class Handoff:
     move: str
     stage: Stage = Stage.ANNOUNCED
     awaiting: set[int] = field(default_factory=set)
+    is_expected: bool = True  # the successor has answered, or is of protocol 1 and does not answer
+    announced_at: float = 0.0
     deadline: float = 0.0
     halt_at: float = (
         0.0  # while draining: from then on nothing starts, also what is older than what was started
@@ -49,6 +51,13 @@ class Handoff:
     paused_at: float = 0.0
     drained_at: float = 0.0
     forced: int = 0
+
+
+SUCCESSOR_WITHIN_S = 2.0
+"""For the successor's answer that it is attached. The queue is served here until then."""
+
+SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
+"""The same where the mover leaves: then a standby gets the queue."""
 
 
 class Handoffs:
@@ -61,6 +70,8 @@ class Handoffs:
         *,
         uniform: Callable[[], float],
     ) -> None:
+        self.settled: Callable[[], frozenset[int]] = frozenset
+        """The live set before the rebalance delay: its consumers may still be attached."""
         self.moves: dict[int, Handoff] = {}
         self.may_abandon = True
         """True: a handoff that does not drain within `drain_s` is abandoned, and the queue stays here. False while the
@@ -82,11 +93,28 @@ class Handoffs:
         handoff = Handoff(binding.queue, to, why, f"{me.incarnation}-{self._started}")
         self.moves[binding.queue] = handoff
         if to is not None:
-            handoff.awaiting = set(self._roster.peers) - {to}
-            handoff.deadline = now + self._rules.answers_s
-            self._effects.append(Post(Move(me, binding.queue, to, handoff.move, why)))
+            self._announce(handoff, to, me, now)
         if not handoff.awaiting:
             self._pause(handoff, now)
+
+    def _announce(self, handoff: Handoff, to: int, me: Identity, now: float) -> None:
+        roster, queue = self._roster, handoff.queue
+        peer = roster.peers.get(to)
+        handoff.is_expected = peer is None or peer.identity.protocol < PROTOCOL
+        handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
+        message = Move(me, queue, to, handoff.move, handoff.why)
+        if roster.is_mixed:
+            handoff.awaiting = set(roster.peers)
+            self._effects.append(Post(message))
+        else:
+            consumers = self._rules.consumers(queue, roster.live) | self._rules.consumers(
+                queue, self.settled()
+            )
+            handoff.awaiting = (consumers | {to}) & roster.peers.keys()
+            if handoff.awaiting:
+                self._effects.append(Post(message, to=tuple(sorted(handoff.awaiting))))
+        if handoff.is_expected:
+            handoff.awaiting.discard(to)
 
     def answered(self, message: Reattached, now: float) -> None:
         """Records that a member has attached behind the successor."""
@@ -94,7 +122,9 @@ class Handoffs:
         if handoff is None or handoff.move != message.move:
             return
         handoff.awaiting.discard(message.sender.index)
-        if not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
+        handoff.is_expected |= message.sender.index == handoff.to
+        is_late = now >= handoff.announced_at + self._rules.answers_s
+        if handoff.stage is Stage.ANNOUNCED and handoff.is_expected and (is_late or not handoff.awaiting):
             self._pause(handoff, now)
 
     def live_changed(self, live: Collection[int], now: float) -> None:
@@ -150,11 +180,29 @@ class Handoffs:
             if now < handoff.deadline or handoff.stage is Stage.DETACHING:
                 continue
             if handoff.stage is Stage.ANNOUNCED:
-                self._pause(handoff, now)
+                self._answers_are_late(handoff, now)
             elif self.may_abandon:
                 self._abandon(handoff, now)
             else:
                 handoff.deadline = float("inf")
+
+    def _answers_are_late(self, handoff: Handoff, now: float) -> None:
+        """Without other consumers' answers a move may take more hops, without the successor's it may end nowhere."""
+        if handoff.is_expected:
+            self._pause(handoff, now)
+        elif now < handoff.announced_at + (within_s := self._successor_within_s):
+            handoff.deadline = handoff.announced_at + within_s
+        elif self.may_abandon:
+            binding = self._bindings.all[handoff.queue]
+            binding.move_due = now + self._rules.rebalance_delay_s * (0.8 + 0.4 * self._uniform())
+            self._cancel(handoff)
+        else:
+            handoff.to = None
+            self._pause(handoff, now)
+
+    @property
+    def _successor_within_s(self) -> float:
+        return SUCCESSOR_WITHIN_S if self.may_abandon else SUCCESSOR_OF_LEAVING_WITHIN_S
 
     def under_way(self, now: float, *, except_drains_of_s: float) -> int:
         """Number of handoffs, except those that have drained for at least `except_drains_of_s`."""
@@ -167,7 +215,7 @@ class Handoffs:
     def drain_s(self) -> float:
         """Seconds that the next handoff of any queue may wait for the application: twice as long after each that was
         put off in vain, until a call that began before would have been aborted (docs/adr/0044)."""
-        put_off = max(binding.put_off for binding in self._bindings.all)
+        put_off = max((binding.put_off for binding in self._bindings.bound.values()), default=0)
         longest_s = self._rules.max_handoff_s + self._dispatcher.rules.call_timeout_s
         return doubled_s(self._rules.max_handoff_s, longest_s, put_off)
 

@@ -371,7 +371,7 @@ class MemberCore(ABC):
 
     def _held(self) -> Iterator[InFlight]:
         """Messages that this member holds, and has not settled, of each queue in the order of delivery."""
-        for binding in self.bindings.all:
+        for binding in self.bindings.own():
             attachment = binding.attachment
             if attachment is not None and not attachment.closed:
                 for in_flight in attachment.ack_window.all_unacked():
@@ -442,8 +442,9 @@ class MemberCore(ABC):
             self.effects.append(Reassigned(_queues_of(lost), len(at_work)))
 
     @abstractmethod
-    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
-        """So many messages wait in the queue; None when the count failed."""
+    def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
+        """So many messages wait in the queue, which has so many consumers; None when the count failed. RabbitMQ 3.10
+        counts one consumer at most where there is a single active one."""
 
     # Calls
 
@@ -556,8 +557,8 @@ class MemberCore(ABC):
     # For a view, and for the others
 
     @abstractmethod
-    def content(self) -> BeatContent:
-        """Heartbeat content of this member."""
+    def content(self, all_queues: bool = False) -> BeatContent:
+        """Heartbeat content of this member: of the queues that it consumes or should consume, or of all."""
 
     @abstractmethod
     def describe(self, now: float) -> dict[str, Any]:

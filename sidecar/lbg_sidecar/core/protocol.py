@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import enum
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from lbg_broker.group import INDEX_MAX
 from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
 from lbg_sidecar.errors import MessageError
 
@@ -44,14 +46,20 @@ class Rebalance(enum.StrEnum):
     REBALANCING = "Rebalancing"
 
 
+PROTOCOL = 2
+"""Of a member of this version. One of protocol 1 reports the state of all queues to all members each second, expects
+the same of them, and does not know the messages of protocol 2 (docs/adr/0063-membership-at-o-1.md)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Identity of a member. The incarnation is new with every connection, so that messages by or about an earlier one
-    of the same index do not count for this one."""
+    of the same index do not count for this one. `protocol`: see `PROTOCOL`."""
 
     index: int
     name: str
     incarnation: str
+    protocol: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,14 +90,64 @@ class BeatContent:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """To all, once after the index was claimed."""
+    """After the index was claimed: to index 0 (`attempt` 0), and to all as long as no directory arrives."""
 
     sender: Identity
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    """To one: the live members, as the sender has them, and the last incarnations that ended. To a member that joins,
+    and to one whose digest differs, which answers with its own if the two still differ (`is_answer`)."""
+
+    sender: Identity
+    members: tuple[Identity, ...]
+    ended: tuple[str, ...] = ()
+    is_answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """Changes of the live set. To all by the coordinator; with a `target`, the coordinator's incarnation, to it alone,
+    which sends them to all."""
+
+    sender: Identity
+    joined: tuple[Identity, ...] = ()
+    lost: tuple[Identity, ...] = ()
+    left: tuple[Identity, ...] = ()
+    target: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexRequest:
+    """To index 0, by a member without an index: the lowest free one, and none of `refused`. `answer` is the routing key
+    of its temporary queue."""
+
+    sender: Identity
+    answer: int
+    refused: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexOffer:
+    """The answer to an index request: an index that is offered to nobody else for a few seconds."""
+
+    sender: Identity
+    offered: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueReport:
+    """To the other consumers of these queues, on change: the state of the sender's bindings."""
+
+    sender: Identity
+    queues: tuple[QueueState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """The answer to a hello, to its sender."""
+    """The answer to a hello of protocol 1, to its sender."""
 
     sender: Identity
     content: BeatContent
@@ -97,7 +155,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """To all, every second and on change."""
+    """To observers, every second and on change: the status report, with the queues that the sender serves or backs up.
+    While a member of protocol 1 is live also to all, with all queues."""
 
     sender: Identity
     content: BeatContent
@@ -105,14 +164,15 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """To all: the sender hands its queues over and leaves."""
+    """To the coordinator, and to all where one of protocol 1 is live: the sender hands its queues over and leaves."""
 
     sender: Identity
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """To all: `dead` has no mailbox any more; `by` is the index that found it out."""
+    """`dead` has no mailbox any more; `by` is the index that found it out. To all where a member of protocol 1 is live;
+    and to a member that counts as gone and is not."""
 
     dead: Identity
     by: int
@@ -120,15 +180,20 @@ class Gone:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """To one, mandatory. It needs no answer: only its return has a meaning."""
+    """To one, mandatory: its return proves that the mailbox is gone. With the digest and number of the live set, and
+    for how long it has not changed; 0 members: none is sent."""
 
     sender: Identity
     target: str  # the incarnation that is meant
+    members: int = 0
+    digest: int = 0
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """To all: the sender is about to hand `queue` over to member `to`; every other member attaches behind it."""
+    """To the consumers of `queue`: the sender is about to hand it over to member `to`, which answers when it is
+    attached; every other one attaches behind it. To all where a member of protocol 1 is live."""
 
     sender: Identity
     queue: int
@@ -139,7 +204,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Reattached:
-    """To the mover: the sender is out of the successor's way."""
+    """To the mover: the sender is out of the successor's way, or is the successor and attached."""
 
     sender: Identity
     queue: int
@@ -305,6 +370,11 @@ class Skipped:
 
 Message = (
     Hello
+    | Directory
+    | Changes
+    | IndexRequest
+    | IndexOffer
+    | QueueReport
     | Welcome
     | Beat
     | Leave
@@ -352,14 +422,33 @@ def encode(message: Message) -> bytes:
         "index": identity.index,
         "name": identity.name,
         "incarnation": identity.incarnation,
+        **({"protocol": identity.protocol} if identity.protocol != 1 else {}),
     }
     match message:
+        case Hello(attempt=attempt) if attempt:
+            fields["attempt"] = attempt
+        case Directory():
+            fields["members"] = _encode_members(message.members)
+            fields |= {"ended": message.ended, "is_answer": message.is_answer}
+        case Changes():
+            members = {"joined": message.joined, "lost": message.lost, "left": message.left}
+            fields |= {name: _encode_members(some) for name, some in members.items() if some}
+            if message.target:
+                fields["target"] = message.target
+        case IndexRequest(answer=answer, refused=refused):
+            fields |= {"answer": answer, "refused": refused}
+        case IndexOffer(offered=offered):
+            fields["offered"] = offered
+        case QueueReport(queues=queues):
+            fields["queues"] = _encode_states(queues)
         case Welcome(content=content) | Beat(content=content):
             fields |= encode_content(content)
         case Gone(by=by):
             fields["by"] = by
-        case Ping(target=target):
+        case Ping(target=target, members=count):
             fields["target"] = target
+            if count:
+                fields |= {"members": count, "digest": message.digest, "quiet_s": round(message.quiet_s, 3)}
         case Move():
             fields |= {"queue": message.queue, "to": message.to, "move": message.move, "why": message.why}
         case Reattached():
@@ -408,10 +497,24 @@ def decode(body: bytes | memoryview) -> Message | None:
 
 
 def _decode(fields: dict[str, Any]) -> Message | None:
-    sender = Identity(_number(fields["index"]), str(fields["name"]), str(fields["incarnation"]))
+    sender = _identity(fields["index"], fields["name"], fields["incarnation"], fields.get("protocol", 1))
     match fields["type"]:
         case "hello":
-            return Hello(sender)
+            return Hello(sender, _number(fields.get("attempt", 0)))
+        case "directory":
+            ended = tuple(map(str, fields["ended"]))
+            return Directory(sender, _decode_members(fields["members"]), ended, fields["is_answer"] is True)
+        case "changes":
+            joined, lost, left = (
+                _decode_members(fields.get(name, ())) for name in ("joined", "lost", "left")
+            )
+            return Changes(sender, joined, lost, left, str(fields.get("target", "")))
+        case "indexrequest":
+            return IndexRequest(sender, _number(fields["answer"]), tuple(map(_number, fields["refused"])))
+        case "indexoffer":
+            return IndexOffer(sender, _index(fields["offered"]))
+        case "queuereport":
+            return QueueReport(sender, _decode_states(fields["queues"]))
         case "leave":
             return Leave(sender)
         case "welcome":
@@ -421,7 +524,9 @@ def _decode(fields: dict[str, Any]) -> Message | None:
         case "gone":
             return Gone(sender, _number(fields["by"]))
         case "ping":
-            return Ping(sender, str(fields["target"]))
+            quiet_s = float(fields.get("quiet_s", 0.0))
+            count, digest = _number(fields.get("members", 0)), _number(fields.get("digest", 0))
+            return Ping(sender, str(fields["target"]), count, digest, quiet_s)
         case "move":
             queue, to = _number(fields["queue"]), _number(fields["to"])
             return Move(sender, queue, to, str(fields["move"]), str(fields.get("why", "")))
@@ -517,26 +622,28 @@ def _decode_positions(fields: dict[str, Any]) -> Positions:
     )
 
 
+def _encode_members(members: Iterable[Identity]) -> list[list[str | int]]:
+    return [[one.index, one.name, one.incarnation, one.protocol] for one in members]
+
+
+def _decode_members(members: Any) -> tuple[Identity, ...]:
+    return tuple(_identity(*one) for one in members)
+
+
+def _identity(index: object, name: object, incarnation: object, protocol: object) -> Identity:
+    return Identity(_index(index), str(name), str(incarnation), _number(protocol))
+
+
+def _index(value: object) -> int:
+    index = _number(value)
+    if index > INDEX_MAX:
+        raise ValueError(f"{index} is not an index up to {INDEX_MAX}")
+    return index
+
+
 def encode_content(content: BeatContent) -> dict[str, Any]:
     return {
-        "queues": [
-            {
-                "queue": state.queue,
-                "role": "primary" if state.primary else "secondary",
-                "active": state.active,
-                "in_flight": state.in_flight,
-                "delivered": state.delivered,
-                "status": state.status.value,
-                "epoch": state.epoch,
-                "progress": state.progress.value,
-                "poisoned": state.poisoned,
-                "poisoned_keys": list(state.poisoned_keys),
-                **({"poisoned_ids": list(state.poisoned_ids)} if state.poisoned_ids else {}),
-                "put_off": state.put_off,
-                **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
-            }
-            for state in content.queues
-        ],
+        "queues": _encode_states(content.queues),
         "rebalance": content.rebalance.value,
         "counts": content.counts,
         **({"paused": True} if content.paused else {}),
@@ -544,8 +651,40 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
     }
 
 
+def _encode_states(states: Iterable[QueueState]) -> list[dict[str, Any]]:
+    return [
+        {
+            "queue": state.queue,
+            "role": "primary" if state.primary else "secondary",
+            "active": state.active,
+            "in_flight": state.in_flight,
+            "delivered": state.delivered,
+            "status": state.status.value,
+            "epoch": state.epoch,
+            "progress": state.progress.value,
+            "poisoned": state.poisoned,
+            "poisoned_keys": list(state.poisoned_keys),
+            **({"poisoned_ids": list(state.poisoned_ids)} if state.poisoned_ids else {}),
+            "put_off": state.put_off,
+            **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
+        }
+        for state in states
+    ]
+
+
 def _decode_content(fields: dict[str, Any]) -> BeatContent:
-    queues = tuple(
+    counts = {str(name): _number(count) for name, count in fields["counts"].items()}
+    return BeatContent(
+        _decode_states(fields["queues"]),
+        Rebalance(fields["rebalance"]),
+        counts,
+        fields.get("paused") is True,
+        _number(fields.get("oldest_us", 0)),
+    )
+
+
+def _decode_states(states: Any) -> tuple[QueueState, ...]:
+    return tuple(
         QueueState(
             queue=_number(state["queue"]),
             primary=state["role"] == "primary",
@@ -561,15 +700,7 @@ def _decode_content(fields: dict[str, Any]) -> BeatContent:
             put_off=_number(state.get("put_off", 0)),
             next_drain_s=float(state.get("next_drain_s", 0.0)),
         )
-        for state in fields["queues"]
-    )
-    counts = {str(name): _number(count) for name, count in fields["counts"].items()}
-    return BeatContent(
-        queues,
-        Rebalance(fields["rebalance"]),
-        counts,
-        fields.get("paused") is True,
-        _number(fields.get("oldest_us", 0)),
+        for state in states
     )
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import balanced_primaries, static_primaries
+from lbg_broker.group import balanced_owners, standbys, static_owners
 from lbg_sidecar.core.acks import derived_prefetch
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
@@ -35,15 +35,35 @@ class BalancingRules:
     answers_s: float = 0.1
     moves_at_once: int = 2
     shutdown_grace_s: float = 20.0
+    standbys: int = 2
     ack_interval_s: float = 0.005
     consumer_timeout_s: float = 1800.0
     on_rabbitmq: bool = False
 
-    def primaries(self, live: frozenset[int]) -> dict[int, int | None]:
+    def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
         """Index that should serve each queue; None if any may."""
         if self.assignment is Assignment.STATIC:
-            return static_primaries(self.queue_count, self.client_count, live)
-        return dict.fromkeys(range(self.queue_count)) | balanced_primaries(self.queue_count, live)
+            return static_owners(self.queue_count, self.client_count, live)
+        return balanced_owners(self.queue_count, live) if live else (None,) * self.queue_count
+
+    def consumed(self, index: int, live: frozenset[int]) -> list[int]:
+        """Queues that member `index` consumes, its primaries first. In mode `static` and in small groups it is all."""
+        primaries = self.primaries(live)
+        first = [queue for queue, primary in enumerate(primaries) if primary == index]
+        if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1 or index not in live:
+            return first + [queue for queue, primary in enumerate(primaries) if primary != index]
+        backed_up = standbys(self.queue_count, live, self.standbys)
+        return first + [queue for queue, found in enumerate(backed_up) if index in found]
+
+    def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
+        """Members that consume a queue, as far as they matter to each other: its primary and its standbys."""
+        if not live:
+            return set()
+        primary = self.primaries(live)[queue]
+        known = set() if primary is None else {primary}
+        if self.assignment is Assignment.STATIC:
+            return known
+        return known.union(standbys(self.queue_count, live, self.standbys)[queue])
 
 
 class Phase(enum.Enum):
@@ -75,8 +95,9 @@ class Binding:
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way
+    arrivals: list[tuple[int, str]] = field(default_factory=list)  # movers that wait for us to be attached
     quiet: bool = False  # attached anew only to be behind another member: not reported to all
-    release_due: float | None = None  # when to get behind the primary
+    release_due: float | None = None  # when to get behind the primary, or to close: others back the queue up
     delivered: int = 0  # through earlier attachments
 
     @property
@@ -97,6 +118,18 @@ class Binding:
             return Status.PAUSED if self.attachment.paused or self.phase is Phase.DETACHING else Status.READY
         return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
 
+
+ATTACHING_MAX = 16
+"""Requests to consume that are open at the same time: the next one follows an answer."""
+
+ANSWERS_WITHIN_S = 2.0
+"""A quorum queue answers nothing while most of its nodes are down."""
+
+ATTACHED_AT_ONCE = 16
+"""So many queues a member consumes at once. It consumes more when the live set has rested for `RESTS_S`: the first one
+of many that start together would else consume all queues for a moment."""
+
+RESTS_S = 0.25
 
 ATTACH_BACKOFF = Backoff(first_s=0.2, max_s=10.0, jitter=0.2)
 
@@ -136,6 +169,13 @@ class Bindings:
         self.consumer_timeout_s = rules.consumer_timeout_s
         """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
         self.all = [Binding(queue) for queue in range(rules.queue_count)]
+        self.bound: dict[int, Binding] = {}
+        """Those with a channel, by queue."""
+        self.rests_at = 0.0
+        """From then on the number of consumed queues is not limited."""
+        self._wanted: dict[int, None] = dict.fromkeys(range(rules.queue_count))
+        self._missing: dict[int, None] = dict(self._wanted)
+        self._attaching: dict[int, float] = {}
         self._dispatcher = dispatcher
         self._effects = effects
         self._uniform = uniform
@@ -149,20 +189,54 @@ class Bindings:
                 if binding.attachment is not None:
                     binding.attachment.partitions = partitions
 
+    def want(self, queues: Iterable[int]) -> None:
+        """Consume these, in this order. Others are not closed."""
+        self._wanted = dict.fromkeys(queues)
+        self._missing = {queue: None for queue in self._wanted if queue not in self.bound}
+
+    def is_wanted(self, queue: int) -> bool:
+        return queue in self._wanted
+
+    def own(self) -> list[Binding]:
+        """Of the queues that are consumed, or shall be, in their order."""
+        return [self.all[queue] for queue in sorted(self.bound.keys() | self._wanted.keys())]
+
     def attach_due(self, now: float) -> None:
-        """Attach to every queue that has no channel and whose time has come."""
-        for binding in self.all:
-            if binding.phase is Phase.UNBOUND and now >= binding.attach_due:
-                self.attach(binding, now)
+        """Attach to the wanted queues that have no channel and whose time has come, a few at the same time."""
+        if not self._missing:
+            return
+        for queue in list(self._missing):
+            if not self._has_room(now):
+                return
+            if now >= self.all[queue].attach_due:
+                self.attach(self.all[queue], now)
+
+    def _has_room(self, now: float) -> bool:
+        if self._answers_due(now) > now:
+            return False
+        return now >= self.rests_at or len(self.bound) < ATTACHED_AT_ONCE
+
+    def _answers_due(self, now: float) -> float:
+        """When there is room for a further request. One without an answer does not hold the others up for long."""
+        if len(self._attaching) < ATTACHING_MAX:
+            return now
+        open_ = [since for since in self._attaching.values() if now - since < ANSWERS_WITHIN_S]
+        return now if len(open_) < ATTACHING_MAX else min(open_) + ANSWERS_WITHIN_S
 
     @property
     def next_due(self) -> float:
-        return min(
-            (binding.attach_due for binding in self.all if binding.phase is Phase.UNBOUND),
-            default=float("inf"),
-        )
+        if not self._missing:
+            return float("inf")
+        due = min(self.all[queue].attach_due for queue in self._missing)
+        if len(self._attaching) >= ATTACHING_MAX:
+            due = max(due, min(self._attaching.values()) + ANSWERS_WITHIN_S)
+        return due if len(self.bound) < ATTACHED_AT_ONCE else max(due, self.rests_at)
 
     def attach(self, binding: Binding, now: float) -> None:
+        self.bound[binding.queue] = binding
+        self._missing.pop(binding.queue, None)
+        self._attaching[binding.queue] = now
+        binding.release_due = None
         binding.epoch += 1
         binding.phase = Phase.ATTACHING
         binding.attached_at = now
@@ -182,6 +256,7 @@ class Bindings:
         binding = self.all[attachment.queue]
         if binding.attachment is not attachment:
             return None
+        self._attaching.pop(binding.queue, None)
         if binding.phase is Phase.ATTACHING:
             binding.phase = Phase.ATTACHED
             binding.failures = 0
@@ -226,14 +301,16 @@ class Bindings:
         """Ends every channel with the connection. Returns how many messages that cut off: called, or done and not
         acknowledged."""
         cut_off = 0
+        for binding in list(self.bound.values()):
+            assert binding.attachment is not None
+            if not binding.attachment.closed:
+                cut_off += len(binding.attachment.ack_window.prefix) + _at_work(binding.attachment)
+                self._cut_off(binding.attachment)
+            self._unbind(binding)
         for binding in self.all:
-            if binding.attachment is not None:
-                if not binding.attachment.closed:
-                    cut_off += len(binding.attachment.ack_window.prefix) + _at_work(binding.attachment)
-                    self._cut_off(binding.attachment)
-                self._unbind(binding)
             binding.attach_due = 0.0
             binding.answers.clear()
+            binding.arrivals.clear()
         return cut_off
 
     def _cut_off(self, attachment: Attachment) -> None:
@@ -251,6 +328,10 @@ class Bindings:
 
     def _unbind(self, binding: Binding) -> None:
         assert binding.attachment is not None
+        del self.bound[binding.queue]
+        self._attaching.pop(binding.queue, None)
+        if binding.queue in self._wanted:
+            self._missing[binding.queue] = None
         binding.delivered += binding.attachment.delivered
         binding.attachment = None
         binding.phase = Phase.UNBOUND

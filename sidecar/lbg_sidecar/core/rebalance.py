@@ -5,11 +5,11 @@ Waiting consumers are first in, first out, and each wrong one in between costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.protocol import Identity, Move, Reattached, Rebalance, Status
+from lbg_sidecar.core.protocol import PROTOCOL, Identity, Move, Reattached, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Peer, Post, Roster
 
@@ -43,7 +43,7 @@ class HoldDown:
         return True
 
 
-Primaries = dict[int, int | None]
+Primaries = Sequence[int | None]
 
 
 def due_moves(
@@ -52,16 +52,17 @@ def due_moves(
     """Queues that this member serves and another should: (queue, successor).
 
     A queue that it serves by chance stays for the rebalance delay, and one whose handoff was abandoned until its
-    `move_due`. A successor that has not reported to be bound to the queue, or is silent, could not take it.
+    `move_due`. A successor of protocol 1 that has not reported to be bound to the queue, or is silent, could not take
+    it; one of protocol 2 has to answer.
     """
     assert roster.me is not None
-    for binding in bindings.all:
+    for binding in list(bindings.bound.values()):
         to = primaries[binding.queue]
         if not binding.active or to is None or to == roster.me.index or binding.phase is Phase.DETACHING:
             continue
         if now < max(binding.activated_at + bindings.rules.rebalance_delay_s, binding.move_due):
             continue
-        if _bound(roster, to, binding.queue) and not roster.is_silent(to, now):
+        if not roster.is_silent(to, now) and (answers(roster, to) or _bound(roster, to, binding.queue)):
             yield binding, to
 
 
@@ -72,7 +73,7 @@ def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> It
     takes one hop only if its successor, as a rule the primary, is next. Attaching behind it once is enough.
     """
     assert roster.me is not None
-    for binding in bindings.all:
+    for binding in bindings.bound.values():
         to = primaries[binding.queue]
         if binding.phase is not Phase.ATTACHED or binding.active or to is None or to == roster.me.index:
             continue
@@ -98,12 +99,18 @@ def unacked_too_long(bindings: Bindings, now: float, *, share: float) -> Iterato
     Closing the channel returns it in order before the broker closes the channel with an error.
     """
     limit_s = bindings.consumer_timeout_s * share
-    for binding in bindings.all:
+    for binding in list(bindings.bound.values()):
         if binding.active and binding.phase is Phase.ATTACHED:
             assert binding.attachment is not None
             oldest = binding.attachment.ack_window.oldest
             if oldest is not None and now - oldest.received_at > limit_s:
                 yield binding
+
+
+def answers(roster: Roster, index: int) -> bool:
+    """True for a live member that answers a move to it when it is attached."""
+    peer = roster.peers.get(index)
+    return peer is not None and peer.identity.protocol >= PROTOCOL
 
 
 def _bound(roster: Roster, index: int, queue: int) -> bool:
@@ -117,7 +124,17 @@ MOVE_OVER_AFTER_S = 0.5
 
 
 class SuccessorBinding:
-    def __init__(self, bindings: Bindings, roster: Roster, effects: list[Effect]) -> None:
+    """`want` adds a queue to those that this member consumes, for a while."""
+
+    def __init__(
+        self,
+        bindings: Bindings,
+        roster: Roster,
+        effects: list[Effect],
+        *,
+        want: Callable[[int, float], None],
+    ) -> None:
+        self._want = want
         self._bindings = bindings
         self._roster = roster
         self._effects = effects
@@ -129,13 +146,17 @@ class SuccessorBinding:
         self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
         if move.to == me.index:
+            self._expected(move, me, binding, now)
             return
         if binding.active:
             # Deliveries on a live channel prove that this member is the active one: the mover's channel is closed.
             return
         successor = self._roster.peers.get(move.to)
         # What the successor reported after the last move of this queue still holds: no member attaches anew otherwise.
-        is_reported = successor is not None and successor.reported_at > moved_at + MOVE_OVER_AFTER_S
+        reported_at = (
+            successor.queue_reported_at.get(move.queue, float("-inf")) if successor else float("-inf")
+        )
+        is_reported = reported_at > moved_at + MOVE_OVER_AFTER_S
         if binding.phase is Phase.ATTACHED and not (
             successor and is_reported and is_behind(binding, successor)
         ):
@@ -147,6 +168,25 @@ class SuccessorBinding:
         else:
             # Behind the successor already, or not attached, or only just attaching.
             self._answer(me, binding, move.sender.index, move.move)
+
+    def _expected(self, move: Move, me: Identity, binding: Binding, now: float) -> None:
+        """It comes to this member, which answers when the broker has its consumer. Members of protocol 1 do not wait
+        for that."""
+        if move.sender.protocol < PROTOCOL:
+            return
+        if binding.phase is Phase.ATTACHED:
+            self._answer(me, binding, move.sender.index, move.move)
+            return
+        binding.arrivals.append((move.sender.index, move.move))
+        self._want(binding.queue, now)
+
+    def attached(self, binding: Binding) -> None:
+        """The broker has the consumer of this member."""
+        me = self._roster.me
+        if me is not None:
+            for mover, move in binding.arrivals:
+                self._answer(me, binding, mover, move)
+        binding.arrivals.clear()
 
     def closed(self, binding: Binding) -> None:
         """The channel of a queue is closed: this member does not wait for it now."""
@@ -171,6 +211,9 @@ released if it drains; at three quarters what has not drained is cut off, before
 PAUSED_WITHIN = 0.5
 """Of the time in which a leaving member hands over its queues: by then every handoff has begun, whatever the
 application does. A move that waits for a slow call makes room for the next one."""
+
+CLOSES_WITHIN_S = 2.0
+"""Time over which a member closes its consumers of queues that others back up now, after the rebalance delay."""
 
 STEP_BEHIND_WITHIN = 0.6
 """Of the rebalance delay: the rest is for heartbeats to report it."""
@@ -213,11 +256,12 @@ class Balancer:
             return
         self._step_behind_primaries(now)
         if self.holddown.due is None:
+            self._close_unwanted(now)
             self._move(now)
 
     def leave(self, now: float, *, by: float) -> bool:
         """Hand every queue over, from `by` on at any price; True when none is bound any more."""
-        bound = [binding for binding in self._bindings.all if binding.attachment is not None]
+        bound = list(self._bindings.bound.values())
         moves = self._handoffs.moves
         late = now >= by
         primaries = self._rules.primaries(self._roster.live)
@@ -243,7 +287,7 @@ class Balancer:
         primaries = self._rules.primaries(self.holddown.settled)
         moves = self._handoffs.moves
         me = self._roster.me
-        for binding in self._bindings.all:
+        for binding in self._bindings.bound.values():
             if me is None or primaries[binding.queue] in (None, me.index):
                 binding.put_off = 0
         for binding, to in due_moves(self._bindings, self._roster, primaries, now):
@@ -251,6 +295,24 @@ class Balancer:
                 break
             if binding.queue not in moves:
                 self._handoffs.start(binding, to, "rebalance", now)
+
+    def _close_unwanted(self, now: float) -> None:
+        """Ends consumers of queues that other members serve and back up since the last change of the live set."""
+        room = self._room()
+        for binding in list(self._bindings.bound.values()):
+            if (
+                self._bindings.is_wanted(binding.queue)
+                or binding.phase is not Phase.ATTACHED
+                or binding.active
+                or binding.answers
+            ):
+                continue
+            if binding.release_due is None:
+                binding.release_due = now + CLOSES_WITHIN_S * self._uniform()
+            if now >= binding.release_due and room > 0:
+                room -= 1
+                binding.quiet = True
+                self._bindings.detach(binding)
 
     def _step_behind_primaries(self, now: float) -> None:
         """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
@@ -260,9 +322,10 @@ class Balancer:
         primaries = self._rules.primaries(self._roster.live)
         releases = set(due_releases(self._bindings, self._roster, primaries))
         room = self._room()
-        for binding in self._bindings.all:
+        for binding in list(self._bindings.bound.values()):
             if binding not in releases:
-                binding.release_due = None
+                if self._bindings.is_wanted(binding.queue):
+                    binding.release_due = None
                 continue
             if binding.release_due is None:
                 binding.release_due = (
@@ -300,7 +363,8 @@ class Balancer:
                 self._bindings.detach(binding)
 
     def _room(self) -> int:
-        return REATTACH_AT_ONCE - sum(binding.phase is Phase.DETACHING for binding in self._bindings.all)
+        bound = self._bindings.bound.values()
+        return REATTACH_AT_ONCE - sum(binding.phase is Phase.DETACHING for binding in bound)
 
     def _release_in_s(self) -> float:
         return self._rules.release_interval_s * (0.9 + 0.2 * self._uniform())

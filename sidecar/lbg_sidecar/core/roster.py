@@ -1,38 +1,41 @@
 """Roster of live members, and the claim of an index.
 
 A member is live from the first message of its incarnation until its leave, or until a message to its mailbox is
-returned: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody: it causes a
-ping. Each member pings the next one in the ring of indexes, so each crash is detected by one ping of one member, which
-reports it to the rest; heartbeats repair what was lost on the way.
+returned: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody.
+
+It costs the same in a group of any size (docs/adr/0063-membership-at-o-1.md). Each member pings the next one in the
+ring of indexes, so each crash is detected by one ping of one member, and one at random, with a digest of its live set.
+Changes go to one member, the coordinator (the lowest index), which sends those of a short time to all in one message.
+What is lost on the way shows as two digests that differ, and is repaired by a directory.
+
+Members of protocol 1 get what they expect: hellos, ends and heartbeats to all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
+from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.protocol import (
-    Activity,
+    PROTOCOL,
     Beat,
     BeatContent,
+    Changes,
+    Directory,
     Gone,
-    Handover,
     Hello,
     Identity,
-    Knowledge,
+    IndexOffer,
+    IndexRequest,
     Leave,
     Message,
     Move,
-    Pause,
-    Peek,
-    Peeked,
     Ping,
+    QueueReport,
     QueueState,
-    Reattached,
-    Repartition,
-    Skip,
-    Skipped,
-    Watch,
     Welcome,
 )
 
@@ -43,6 +46,9 @@ class IndexClaim:
     Its previous index first, then the lowest that may be free. `probed` are the indexes to whose mailboxes this member
     sent a mandatory message, `free` those whose message was returned, because the mailbox is missing. An index that is
     `probed` and not `free` is in use: it would only be refused. A member with a `fixed` index tries only that.
+
+    Members that start together would all try the same: whose index is refused, or finds none free among the probed,
+    asks index 0 for one.
     """
 
     def __init__(
@@ -58,13 +64,23 @@ class IndexClaim:
         self._first = fixed if fixed is not None else previous
         if self._first is not None and fixed is None and self._first in self._in_use:
             self._first = None
+        self._offered: int | None = None
+        self._is_answered = fixed is None
+        self.needs_offer = fixed is None and bool(probed) and not free and self._first is None
+        """True if index 0 should be asked before the next declaration."""
+
+    @property
+    def in_use(self) -> tuple[int, ...]:
+        """Indexes that are known to be in use, the lowest first."""
+        return tuple(sorted(self._in_use))
 
     def candidate(self) -> int | None:
         """The index to declare next; None when the fixed one is in use."""
         if self.fixed is not None:
             return None if self.fixed in self._in_use else self.fixed
-        if self._first is not None and self._first not in self._in_use:
-            return self._first
+        for wish in (self._offered, self._first):
+            if wish is not None and wish not in self._in_use:
+                return wish
         index = 0
         while index in self._in_use:
             index += 1
@@ -73,10 +89,26 @@ class IndexClaim:
     def refused(self, index: int) -> None:
         """The broker refused `index` (405 RESOURCE_LOCKED)."""
         self._in_use.add(index)
+        self.needs_offer = self._is_answered
+
+    def offered(self, index: int | None) -> None:
+        """Index 0 offers this one; None: it did not answer."""
+        self._offered = index
+        self._is_answered = index is not None
+        self.needs_offer = False
+
+    def vacant(self) -> None:
+        """Index 0 does not exist: it is free."""
+        self._in_use.discard(0)
+        self.offered(0)
 
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
 """Cause for which a queue was without an active member; see `Roster.last_server`."""
+
+
+CLAIM_S = 3.5
+"""Three reports and a half: for so long the primary of a queue believes another member that serves it."""
 
 
 @dataclass(slots=True)
@@ -84,27 +116,33 @@ class Peer:
     identity: Identity
     last_seen_at: float
     pinged_at: float = float("-inf")
-    queues: dict[int, QueueState] = field(default_factory=dict)
+    queues: dict[int, QueueState] = field(default_factory=dict)  # as it reported them
+    queue_reported_at: dict[int, float] = field(default_factory=dict)
     attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first reported
     handing_over: set[int] = field(
         default_factory=set
     )  # queues of which it announced a move, until its next heartbeat
     served: set[int] = field(default_factory=set)  # queues of which it reported to be the active consumer
-    reported_at: float = float("-inf")  # when it last reported its state
+    reported_at: float = float("-inf")  # when it last reported the state of any queue
+    digest: int = 0
 
     def claims(self, queue: int) -> bool:
         """True if it reported to be the active consumer."""
         state = self.queues.get(queue)
         return state is not None and state.active and queue not in self.handing_over
 
+    def claims_now(self, queue: int, now: float) -> bool:
+        """True if it reported that a moment ago. One that is not the primary repeats it."""
+        return self.claims(queue) and now - self.queue_reported_at[queue] <= CLAIM_S
+
 
 @dataclass(frozen=True, slots=True)
 class Post:
-    """A message to publish: to one index (mandatory: its return proves that mailbox gone), to all (None), or by a
-    routing key, as the answer to an administrator."""
+    """A message to publish: to one index or several (mandatory: its return proves that mailbox gone), to all (None), or
+    by a routing key, as the answer to an administrator."""
 
     message: Message
-    to: int | str | None = None
+    to: int | tuple[int, ...] | str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +150,76 @@ class Timings:
     """Seconds; each is spread by plus or minus a fifth, so that members do not act in step."""
 
     beat_s: float = 1.0
-    ping_s: float = 0.5
-    silence_s: float = 3.5  # three heartbeats and a half without a message: ping its mailbox
+    ping_s: float = 0.5  # the next in the ring
+    digest_s: float = 1.0  # one at random
+    silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
+    changes_s: float = 0.1  # between two messages of the coordinator to all
+    answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all
+    quiet_s: float = 1.0  # a live set that has not changed for so long is compared
     suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
 
 
+OFFERED_S = 3.0
+"""For so long an index is offered to one member only. A claim takes milliseconds."""
+
+UNRESPONSIVE_S = 5.0
+"""For so long a member that did not send changes to all in time is not the coordinator."""
+
+ENDED_MAX = 1024
+ENDED_SHOWN_MAX = 128
+"""Of the last incarnations that ended, in a directory."""
+
+HELLOS_MAX = 4
+JOINS_S = 5.0
+RING_PINGS_MAX = 64
+
+
+class ChangeQueue:
+    """Changes of the live set that this member has to pass on, by incarnation. Those that it sent to the coordinator
+    stay until they come back to all."""
+
+    def __init__(self) -> None:
+        self.joined: dict[str, Identity] = {}
+        self.lost: dict[str, Identity] = {}
+        self.left: dict[str, Identity] = {}
+        self.due = float("inf")
+
+    def __bool__(self) -> bool:
+        return bool(self.joined or self.lost or self.left)
+
+    def message(self, sender: Identity, target: str = "") -> Changes:
+        return Changes(
+            sender, tuple(self.joined.values()), tuple(self.lost.values()), tuple(self.left.values()), target
+        )
+
+    def discard(self, changes: Changes) -> None:
+        """These are known to all."""
+        for pending, known in (
+            (self.joined, changes.joined),
+            (self.lost, (*changes.lost, *changes.left)),
+            (self.left, (*changes.left, *changes.lost)),
+        ):
+            for identity in known:
+                pending.pop(identity.incarnation, None)
+        if not self:
+            self.due = float("inf")
+
+    def clear(self) -> None:
+        for pending in (self.joined, self.lost, self.left):
+            pending.clear()
+        self.due = float("inf")
+
+
 class Roster:
+    """`content` makes the heartbeat: of the queues that this member serves or backs up, or of all."""
+
     def __init__(
         self,
         timings: Timings,
         *,
         uniform: Callable[[], float],
-        content: Callable[[], BeatContent],
+        content: Callable[[bool], BeatContent],
         incarnation: Callable[[], str],
     ) -> None:
         self.me: Identity | None = None
@@ -135,85 +230,162 @@ class Roster:
         self._uniform = uniform
         self._content = content
         self._incarnation = incarnation
-        self._dead: dict[str, None] = {}  # incarnations that are over, the latest last
+        self._ended: dict[str, None] = {}  # incarnations that are over, the latest last
         self._left_behind: dict[int, tuple[int, str]] = {}  # queues of members that are gone, and the cause
-        self._beat_due = self._ping_due = 0.0
+        self._beat_due = self._ping_due = self._digest_due = self._hello_due = 0.0
         self._leaving = False
+        self._changes = ChangeQueue()
+        self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
+        self._sent_at = float("-inf")  # when this member last sent changes to all
+        self._unresponsive: dict[int, float] = {}  # index -> until when it is not the coordinator
+        self._asked: Identity | None = None  # the coordinator that has not sent the changes to all
+        self._asked_at = self._joined_at = float("-inf")
+        self._hellos = 0
+        self._is_known_to_all = False
+        self._offered: dict[int, float] = {}
+        self._changed_at = self._directory_at = self._returned_at = float("-inf")
+        self._returns_in_row = 0
+        self._my_digest = 0
+        self._peers_digest = 0
+        self._former_protocol = 0  # members of protocol 1
+        self._live: frozenset[int] | None = None
+        self._order: list[int] = []
 
     @property
     def live(self) -> frozenset[int]:
-        me = {self.me.index} if self.me is not None and not self._leaving else set()
-        return frozenset(me | self.peers.keys())
+        if self._live is None:
+            me = {self.me.index} if self.me is not None and not self._leaving else set()
+            self._live = frozenset(me | self.peers.keys())
+            self._order = sorted(self.peers)
+        return self._live
+
+    @property
+    def change_s(self) -> float:
+        """Seconds after which a change is reported, together with those that follow it."""
+        return self._timings.change_s
+
+    @property
+    def is_mixed(self) -> bool:
+        """True while a member of protocol 1 is live."""
+        return self._former_protocol > 0
 
     def join(self, index: int, name: str, now: float) -> list[Post]:
         """Sends the hello of this member, which has the mailbox of `index`."""
-        self.peers.clear()
-        self._dead.clear()  # what the last connection showed, the side of a partition perhaps
+        self._clear()
+        self._ended.clear()  # what the last connection showed, the side of a partition perhaps
         self._left_behind.clear()
         self.conflict = False
-        self.me = Identity(index, name, self._incarnation())
+        self._become(Identity(index, name, self._incarnation(), PROTOCOL))
         self._beat_due = now + self._spread(self._timings.beat_s)
         self._ping_due = now + self._spread(self._timings.ping_s)
-        return [Post(Hello(self.me))]
+        self._digest_due = now + self._spread(self._timings.digest_s)
+        self._hellos = 0 if index else 1
+        self._is_known_to_all = False
+        self._changed_at = self._joined_at = now
+        return self._hello(now)
 
     def disconnected(self) -> None:
         """The connection is lost, and with it the mailbox."""
         if self.me is not None:
-            self._mark_dead(self.me.incarnation)
+            self._mark_ended(self.me.incarnation)
         self.me = None
-        self.peers.clear()
+        self._clear()
 
     def cancel_leave(self) -> None:
         """It left for a while only, and may join again."""
         self._leaving = False
+        self._live = None
 
     def leave(self) -> list[Post]:
+        coordinator = self._coordinator(except_me=True)
         self._leaving = True
-        return [Post(Leave(self.me))] if self.me is not None else []
+        self._live = None
+        if self.me is None:
+            return []
+        to_all = coordinator is None or self.is_mixed
+        return [Post(Leave(self.me), to=None if to_all or coordinator is None else coordinator.index)]
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
-        if me is None or isinstance(
-            message, Repartition | Peek | Peeked | Skip | Skipped | Pause | Watch | Activity
-        ):
+        if me is None:
             return []
-        if isinstance(message, Gone):
-            return self._gone_received(me, message, now)
+        match message:
+            case Gone():
+                return self._gone_received(me, message, now)
+            case IndexRequest():
+                return self._offer(me, message, now)
+            case (
+                Hello()
+                | Directory()
+                | Changes()
+                | QueueReport()
+                | Welcome()
+                | Beat()
+                | Leave()
+                | Ping()
+                | Move()
+            ):
+                if message.sender.incarnation == me.incarnation:
+                    return []
+            case _:
+                return []
         sender = message.sender
-        if sender.incarnation == me.incarnation:
-            return []
         if isinstance(message, Leave):
-            return self._remove(sender, now, how=LEAVE)
+            if sender.index in self.peers:
+                self._changed(self._changes.left, sender, now)
+            return self._remove([sender], now, how=LEAVE)
         if isinstance(message, Move):
             peer = self.peers.get(sender.index)
             if peer is not None and peer.identity == sender:
                 peer.handing_over.add(message.queue)
             return []
-        if isinstance(message, Reattached | Handover | Knowledge):
-            return []
-        if sender.incarnation in self._dead:
+        if sender.incarnation in self._ended:
             # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it receives this.
             return [Post(Gone(sender, me.index), to=sender.index)]
         if sender.index == me.index:
             self.conflict = True
             return []
         peer = self._admit(sender, now)
-        if isinstance(message, Welcome | Beat):
-            self._update(peer, message.content, now)
-        elif isinstance(message, Hello):
-            return [Post(Welcome(me, self._content()), to=sender.index)]
-        return []
+        match message:
+            case Hello():
+                return self._hello_received(me, message, now)
+            case Welcome() | Beat():
+                self._update(peer, message.content.queues, now)
+                peer.handing_over.clear()
+                return self._greet_former_protocol(now)
+            case QueueReport():
+                self._update(peer, message.queues, now)
+                peer.handing_over.difference_update(state.queue for state in message.queues)
+                return []
+            case Ping():
+                return self._ping_received(me, peer, message, now)
+            case Directory():
+                return self._directory_received(me, message, now)
+            case Changes():
+                return self._changes_received(me, message, now)
 
     def returned(self, message: Message, to: int, now: float) -> list[Post]:
         """A message to index `to` came back: that mailbox was not there when it was sent."""
-        peer = self.peers.get(to)
-        if peer is None or self.me is None:
+        me, peer = self.me, self.peers.get(to)
+        if me is None:
             return []
-        if not isinstance(message, Ping):
+        if isinstance(message, Hello):  # index 0 is free: to all
+            return self._hello(now) if self._hello_due < float("inf") else []
+        if peer is None:
+            return []
+        if not isinstance(message, Ping | Changes) or not message.target:
             return self.suspect(to, now)
         if message.target != peer.identity.incarnation:
             return []
-        return [Post(Gone(peer.identity, self.me.index)), *self._remove(peer.identity, now)]
+        if now - self._returned_at > self._timings.ping_s:
+            self._returns_in_row = 0
+        self._returned_at = now
+        self._returns_in_row += 1
+        self._changed(self._changes.lost, peer.identity, now)
+        if isinstance(message, Changes):
+            self._changes.due = now
+        posts = [Post(Gone(peer.identity, me.index))] if self.is_mixed else []
+        return [*posts, *self._remove([peer.identity], now)]
 
     def suspect(self, index: int, now: float) -> list[Post]:
         """Ping this member now, unless that was just done."""
@@ -231,9 +403,12 @@ class Roster:
         return self._left_behind.pop(queue, (None, UNSERVED))
 
     def is_silent(self, index: int, now: float) -> bool:
-        """True if it sent nothing for so long that no queue should be handed over to it, though it may be alive."""
+        """True if no queue should be handed over to it: it is not live, or of protocol 1 and sent nothing for so long
+        that it may stand still. One of protocol 2 has to answer before it gets a queue."""
         peer = self.peers.get(index)
-        return peer is None or now - peer.last_seen_at > self._timings.silence_s
+        if peer is None:
+            return True
+        return peer.identity.protocol < PROTOCOL and now - peer.last_seen_at > self._timings.silence_s
 
     def changed(self, now: float) -> None:
         """A value of the heartbeat has changed: send it soon."""
@@ -247,81 +422,337 @@ class Roster:
         if now >= self._beat_due:
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
-                posts.append(Post(Beat(me, self._content())))
+                posts.append(Post(Beat(me, self._content(False)), to=TO_OBSERVERS))
+                if self.is_mixed:
+                    posts.append(Post(Beat(me, self._content(True))))
         if now >= self._ping_due:
             self._ping_due = now + self._spread(self._timings.ping_s)
-            for peer in self.peers.values():
-                silent_since = max(peer.last_seen_at, peer.pinged_at)
-                if now - silent_since > self._timings.silence_s:
-                    posts.append(self._ping(me, peer, now))
-            posts += self._ping_successor(me, now)
+            if self.is_mixed:
+                posts += self._ping_silent(me, now)
+            posts += self._ping_next(me, now)
+        if now >= self._digest_due:
+            self._digest_due = now + self._spread(self._timings.digest_s)
+            posts += self._ping_at_random(me, now)
+        if now >= self._hello_due:
+            posts += self._hello(now)
+        if now >= self._changes.due:
+            posts += self._pass_on(me, now)
         return posts
 
     @property
     def next_due(self) -> float:
-        return min(self._beat_due, self._ping_due)
+        return min(self._beat_due, self._ping_due, self._digest_due, self._hello_due, self._changes.due)
 
-    def _gone_received(self, me: Identity, message: Gone, now: float) -> list[Post]:
-        if message.dead.incarnation != me.incarnation:
-            return self._remove(message.dead, now)
-        # A mailbox that gets this message is not gone. The others ignore the old incarnation from here on.
-        self._mark_dead(me.incarnation)
-        self.me = Identity(me.index, me.name, self._incarnation())
-        return [] if self._leaving else [Post(Hello(self.me))]
+    # Joining
 
-    def _admit(self, sender: Identity, now: float) -> Peer:
-        peer = self.peers.get(sender.index)
-        if peer is None or peer.identity.incarnation != sender.incarnation:
-            if peer is not None:
-                self._mark_dead(peer.identity.incarnation)
-            peer = self.peers[sender.index] = Peer(sender, now)
-        peer.last_seen_at = now
-        return peer
+    def _hello(self, now: float) -> list[Post]:
+        """To index 0, which is the coordinator as a rule; then to all, of whom more answer with each attempt."""
+        assert self.me is not None
+        attempt = self._hellos
+        self._hellos += 1
+        self._hello_due = now + self._spread(self._timings.answer_s) if attempt < HELLOS_MAX else float("inf")
+        self._is_known_to_all |= attempt > 0
+        return [Post(Hello(self.me, attempt), to=None if attempt else 0)]
 
-    def _update(self, peer: Peer, content: BeatContent, now: float) -> None:
-        reported = peer.queues
-        for state in content.queues:
-            former = reported.get(state.queue)
-            if former is None or former.epoch != state.epoch:
-                peer.attached_at[state.queue] = now
-        peer.queues = {state.queue: state for state in content.queues}
-        for state in content.queues:
-            if state.active:
-                peer.served.add(state.queue)
-                self._left_behind.pop(state.queue, None)
-        peer.handing_over.clear()
-        peer.reported_at = now
+    def _hello_received(self, me: Identity, hello: Hello, now: float) -> list[Post]:
+        sender = hello.sender
+        if sender.protocol < PROTOCOL:
+            return [Post(Welcome(me, self._content(True)), to=sender.index)]
+        if hello.attempt:
+            order = [index for index in self._protocol_2(me) if index != sender.index]
+            if me.index not in order[: 4 ** (hello.attempt - 1)]:
+                return []
+        self._newcomers[sender.index] = None
+        self._changed(self._changes.joined, sender, now)
+        return []
 
-    def _remove(self, identity: Identity, now: float, *, how: str = LOST) -> list[Post]:
-        self._mark_dead(identity.incarnation)
-        peer = self.peers.get(identity.index)
-        me = self.me
-        if peer is None or peer.identity.incarnation != identity.incarnation or me is None:
+    def _greet_former_protocol(self, now: float) -> list[Post]:
+        """Those of protocol 1 do not receive changes: one that has joined a moment ago sends its hello to all."""
+        if not self.is_mixed or self._is_known_to_all or now - self._joined_at > JOINS_S or self.me is None:
             return []
-        self._left_behind |= {queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)}
-        was_next = self._successor(me) is peer
-        del self.peers[identity.index]
-        # Members often go together (a node of a cluster): ping the one behind now.
-        return self._ping_successor(me, now) if was_next else []
+        self._is_known_to_all = True
+        return [Post(Hello(self.me, 1))]
 
-    def _mark_dead(self, incarnation: str) -> None:
-        self._dead[incarnation] = None
-        if len(self._dead) > 1024:
-            del self._dead[next(iter(self._dead))]
+    def _offer(self, me: Identity, request: IndexRequest, now: float) -> list[Post]:
+        self._offered = {index: until for index, until in self._offered.items() if until > now}
+        unavailable = self.live | self._offered.keys() | set(request.refused) | {me.index}
+        index = 0
+        while index in unavailable:
+            index += 1
+        self._offered[index] = now + OFFERED_S
+        return [Post(IndexOffer(me, index), to=str(request.answer))]
 
-    def _successor(self, me: Identity) -> Peer | None:
-        if not self.peers:
-            return None
-        higher = [index for index in self.peers if index > me.index]
-        return self.peers[min(higher or self.peers)]
+    # Changes
 
-    def _ping_successor(self, me: Identity, now: float) -> list[Post]:
-        peer = self._successor(me)
-        return [] if peer is None or self._leaving else [self._ping(me, peer, now)]
+    def _coordinator(self, *, except_me: bool = False) -> Identity | None:
+        """The lowest index of protocol 2 that sends changes to all in time."""
+        me = self.me
+        _ = self.live
+        first = next(
+            (
+                self.peers[index].identity
+                for index in self._order
+                if self.peers[index].identity.protocol >= PROTOCOL and index not in self._unresponsive
+            ),
+            None,
+        )
+        if me is None or except_me or self._leaving:
+            return first
+        return me if first is None or me.index < first.index else first
+
+    def _protocol_2(self, me: Identity) -> list[int]:
+        own = [] if self._leaving else [me.index]
+        return sorted(
+            [*own, *(index for index, peer in self.peers.items() if peer.identity.protocol >= PROTOCOL)]
+        )
+
+    def _changed(self, changes: dict[str, Identity], identity: Identity, now: float) -> None:
+        """This member detected a change, which it passes on."""
+        changes[identity.incarnation] = identity
+        due = max(now + self._timings.change_s, self._sent_at + self._timings.changes_s)
+        self._changes.due = min(self._changes.due, due)
+
+    def _pass_on(self, me: Identity, now: float) -> list[Post]:
+        """To all, if this member is the coordinator, else to the coordinator, which sends it to all."""
+        changes = self._changes
+        if not changes:
+            changes.due = float("inf")
+            return []
+        asked = self._asked
+        if asked is not None and now - self._asked_at >= 0.8 * self._timings.answer_s:
+            peer = self.peers.get(asked.index)
+            if peer is not None and peer.identity == asked:
+                self._unresponsive[asked.index] = now + UNRESPONSIVE_S
+        self._unresponsive = {index: until for index, until in self._unresponsive.items() if until > now}
+        coordinator = self._coordinator()
+        if coordinator is None or coordinator.index == me.index or len(self._unresponsive) > 1:
+            posts = [Post(changes.message(me))]
+            self._sent_at = now
+            self._asked = None
+            changes.clear()
+            return [*posts, *self._directories(me)]
+        if self._asked != coordinator:
+            self._asked, self._asked_at = coordinator, now
+        changes.due = now + self._spread(self._timings.answer_s)
+        posts = [Post(changes.message(me, coordinator.incarnation), to=coordinator.index)]
+        return [*posts, *self._directories(me)]
+
+    def _directories(self, me: Identity) -> list[Post]:
+        to = tuple(index for index in self._newcomers if index in self.peers)
+        self._newcomers.clear()
+        return [Post(self._directory(me), to=to)] if to else []
+
+    def _directory(self, me: Identity, *, is_answer: bool = False) -> Directory:
+        members = [peer.identity for peer in self.peers.values()]
+        if not self._leaving:
+            members.append(me)
+        return Directory(me, tuple(members), tuple(self._ended)[-ENDED_SHOWN_MAX:], is_answer)
+
+    def _changes_received(self, me: Identity, changes: Changes, now: float) -> list[Post]:
+        if changes.target:
+            if changes.target != me.incarnation:
+                return []
+            for identity in changes.joined:
+                self._changed(self._changes.joined, identity, now)
+            for identity in changes.lost:
+                self._changed(self._changes.lost, identity, now)
+            for identity in changes.left:
+                self._changed(self._changes.left, identity, now)
+        else:
+            self._changes.discard(changes)
+            self._asked_at = now
+            if not self._changes:
+                self._asked = None
+        posts = []
+        for identity in (*changes.lost, *changes.left):
+            if identity.incarnation == me.incarnation:
+                posts += self._begin_anew(me, now)
+        posts += self._remove(changes.lost, now)
+        posts += self._remove(changes.left, now, how=LEAVE)
+        for identity in changes.joined:
+            if identity.incarnation not in self._ended and identity.index != me.index:
+                self._admit(identity, now)
+        return [*posts, *self._greet_former_protocol(now)]
+
+    def _directory_received(self, me: Identity, directory: Directory, now: float) -> list[Post]:
+        """What others report does not replace what is known of an index: a ping decides, or its owner."""
+        self._hello_due = float("inf")
+        posts = []
+        ended = set(directory.ended)
+        if me.incarnation in ended:
+            posts += self._begin_anew(me, now)
+        posts += self._remove(
+            [peer.identity for peer in self.peers.values() if peer.identity.incarnation in ended], now
+        )
+        for identity in directory.members:
+            if identity.index == me.index or identity.incarnation in self._ended:
+                continue
+            peer = self.peers.get(identity.index)
+            if peer is None:
+                self._admit(identity, now)
+            elif peer.identity.incarnation != identity.incarnation:
+                posts += self.suspect(identity.index, now)
+        posts += self._greet_former_protocol(now)
+        others = {one.incarnation for one in directory.members}
+        mine = {peer.identity.incarnation for peer in self.peers.values()} | {me.incarnation}
+        if not directory.is_answer and not self._leaving and mine - others - {directory.sender.incarnation}:
+            posts.append(Post(self._directory(me, is_answer=True), to=directory.sender.index))
+        return posts
+
+    # Pings
+
+    def _ping_received(self, me: Identity, peer: Peer, ping: Ping, now: float) -> list[Post]:
+        if ping.target != me.incarnation:
+            if peer.identity.protocol < PROTOCOL:
+                return []
+            meant = Identity(me.index, me.name, ping.target, PROTOCOL)
+            return [Post(Changes(me, joined=(me,), lost=(meant,)), to=peer.identity.index)]
+        if not ping.members or self._leaving:
+            return []
+        if (ping.members, ping.digest) == (len(self.peers) + 1, self._digest):
+            return []
+        quiet_s, timings = min(ping.quiet_s, now - self._changed_at), self._timings
+        if quiet_s < timings.quiet_s or now - self._directory_at < timings.quiet_s:
+            return []
+        self._directory_at = now
+        return [Post(self._directory(me), to=peer.identity.index)]
+
+    def _ping_next(self, me: Identity, now: float, count: int = 1) -> list[Post]:
+        """The next ones in the ring."""
+        if self._leaving or not self.peers:
+            return []
+        _ = self.live
+        order, at = self._order, bisect_right(self._order, me.index)
+        following = (order[(at + step) % len(order)] for step in range(min(count, len(order))))
+        return [self._ping(me, self.peers[index], now) for index in following]
+
+    def _ping_at_random(self, me: Identity, now: float) -> list[Post]:
+        if self._leaving or len(self.peers) < 2:
+            return []
+        _ = self.live
+        index = self._order[int(self._uniform() * len(self._order)) % len(self._order)]
+        return [self._ping(me, self.peers[index], now)]
+
+    def _ping_silent(self, me: Identity, now: float) -> list[Post]:
+        posts = []
+        for peer in self.peers.values():
+            silent_since = max(peer.last_seen_at, peer.pinged_at)
+            if peer.identity.protocol < PROTOCOL and now - silent_since > self._timings.silence_s:
+                posts.append(self._ping(me, peer, now))
+        return posts
 
     def _ping(self, me: Identity, peer: Peer, now: float) -> Post:
         peer.pinged_at = now
-        return Post(Ping(me, peer.identity.incarnation), to=peer.identity.index)
+        identity = peer.identity
+        if self._leaving or identity.protocol < PROTOCOL:
+            return Post(Ping(me, identity.incarnation), to=identity.index)
+        quiet_s = now - self._changed_at
+        message = Ping(me, identity.incarnation, len(self.peers) + 1, self._digest, quiet_s)
+        return Post(message, to=identity.index)
+
+    @property
+    def _digest(self) -> int:
+        return self._peers_digest ^ self._my_digest
+
+    # The live set
+
+    def _gone_received(self, me: Identity, message: Gone, now: float) -> list[Post]:
+        if message.dead.incarnation != me.incarnation:
+            return self._remove([message.dead], now)
+        return self._begin_anew(me, now)
+
+    def _begin_anew(self, me: Identity, now: float) -> list[Post]:
+        """A mailbox that gets messages is not gone. The others ignore the old incarnation from here on."""
+        self._mark_ended(me.incarnation)
+        self._become(Identity(me.index, me.name, self._incarnation(), PROTOCOL))
+        self._changed_at = now
+        if self._leaving:
+            return []
+        self._hellos = 1
+        return self._hello(now)
+
+    def _become(self, me: Identity) -> None:
+        self.me = me
+        self._my_digest = _digest_of(me)
+        self._live = None
+
+    def _clear(self) -> None:
+        self.peers.clear()
+        self._newcomers.clear()
+        self._changes.clear()
+        self._unresponsive.clear()
+        self._offered.clear()
+        self._asked = None
+        self._peers_digest = self._former_protocol = 0
+        self._hello_due = float("inf")
+        self._live = None
+
+    def _admit(self, identity: Identity, now: float) -> Peer:
+        peer = self.peers.get(identity.index)
+        if peer is None or peer.identity.incarnation != identity.incarnation:
+            if peer is not None:
+                self._mark_ended(peer.identity.incarnation)
+                self._forget(peer)
+            peer = self.peers[identity.index] = Peer(identity, now, digest=_digest_of(identity))
+            self._peers_digest ^= peer.digest
+            self._former_protocol += identity.protocol < PROTOCOL
+            self._offered.pop(identity.index, None)
+            self._live = None
+            self._changed_at = now
+        peer.last_seen_at = now
+        return peer
+
+    def _update(self, peer: Peer, states: Iterable[QueueState], now: float) -> None:
+        reported = peer.queues
+        for state in states:
+            former = reported.get(state.queue)
+            if former is None or former.epoch != state.epoch:
+                peer.attached_at[state.queue] = now
+            reported[state.queue] = state
+            peer.queue_reported_at[state.queue] = now
+            if state.active:
+                peer.served.add(state.queue)
+                self._left_behind.pop(state.queue, None)
+        peer.reported_at = now
+
+    def _remove(self, identities: Iterable[Identity], now: float, *, how: str = LOST) -> list[Post]:
+        next_before = self._next()
+        for identity in identities:
+            self._mark_ended(identity.incarnation)
+            peer = self.peers.get(identity.index)
+            if peer is not None and peer.identity.incarnation == identity.incarnation:
+                self._left_behind |= {
+                    queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)
+                }
+                self._forget(peer)
+                self._changed_at = now
+        if self.me is None or self._next() == next_before:
+            return []
+        # Members often go together (a node of a cluster): ping those behind now, more each time.
+        return self._ping_next(self.me, now, min(1 << self._returns_in_row >> 1 or 1, RING_PINGS_MAX))
+
+    def _forget(self, peer: Peer) -> None:
+        del self.peers[peer.identity.index]
+        self._peers_digest ^= peer.digest
+        self._former_protocol -= peer.identity.protocol < PROTOCOL
+        self._unresponsive.pop(peer.identity.index, None)
+        self._live = None
+
+    def _next(self) -> int | None:
+        _ = self.live
+        if self.me is None or not self._order:
+            return None
+        return self._order[bisect_right(self._order, self.me.index) % len(self._order)]
+
+    def _mark_ended(self, incarnation: str) -> None:
+        self._ended[incarnation] = None
+        if len(self._ended) > ENDED_MAX:
+            del self._ended[next(iter(self._ended))]
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())
+
+
+def _digest_of(identity: Identity) -> int:
+    text = f"{identity.index}:{identity.incarnation}".encode()
+    return int.from_bytes(blake2b(text, digest_size=6).digest(), "big")

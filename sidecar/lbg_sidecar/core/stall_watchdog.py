@@ -9,13 +9,13 @@ and a wrong one closes a channel with nothing at work in it, whose messages come
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lbg_sidecar.core.dispatcher import Counts
 from lbg_sidecar.core.effects import CountReady, Effect, Stalled, Superseded
 from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.protocol import Beat
+from lbg_sidecar.core.protocol import Identity, QueueState
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.takeover import Takeovers
@@ -95,20 +95,25 @@ class Watchdog:
             return
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._roster.live)
-        for binding, watched in zip(self._bindings.all, self._watched, strict=True):
-            is_claimed = self._takeovers.is_announced(binding.queue, now) or any(
-                peer.claims(binding.queue) for peer in self._roster.peers.values()
-            )
-            if is_claimed and not binding.active:
-                watched.restarts = 0
-                self._rest(watched, now)
-            elif not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
+        for binding in self._bindings.bound.values():
+            watched = self._watched[binding.queue]
+            if not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
                 self._rest(watched, now)
             elif not self._is_quiet(binding, watched):
                 self._progressed(binding, watched, now)
             elif now >= watched.count_due and not watched.is_counting:
-                watched.is_counting = True
-                self._effects.append(CountReady(binding.queue))
+                if not binding.active and self._is_claimed(binding.queue, now):
+                    watched.restarts = 0
+                    self._rest(watched, now)
+                else:
+                    watched.is_counting = True
+                    self._effects.append(CountReady(binding.queue))
+
+    def _is_claimed(self, queue: int, now: float) -> bool:
+        """True if another member reported that it serves the queue, or hands it over to this one."""
+        return self._takeovers.is_announced(queue, now) or any(
+            peer.claims_now(queue, now) for peer in self._roster.peers.values()
+        )
 
     def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
         """So many messages wait at the broker; None: the count failed, and has no effect."""
@@ -127,25 +132,25 @@ class Watchdog:
         if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
-    def heartbeat_received(self, beat: Beat, now: float) -> None:
+    def report_received(self, sender: Identity, states: Iterable[QueueState], now: float) -> None:
         """Another member serves a queue that this one counts as its own: the member that gets deliveries is active."""
-        peer = self._roster.peers.get(beat.sender.index)
-        if peer is None or peer.identity != beat.sender:
+        peer = self._roster.peers.get(sender.index)
+        if peer is None or peer.identity != sender:
             return
-        for state in beat.content.queues:
+        for state in states:
             queue = state.queue
             if not state.active or queue >= len(self._watched) or not self._bindings.all[queue].active:
                 continue
             binding, rival = self._bindings.all[queue], self._rivals.get(queue)
             ours = binding.delivered_in_all
-            if rival is None or rival.incarnation != beat.sender.incarnation or rival.ours != ours:
-                self._rivals[queue] = Rival(beat.sender.incarnation, state.delivered, ours, now)
+            if rival is None or rival.incarnation != sender.incarnation or rival.ours != ours:
+                self._rivals[queue] = Rival(sender.incarnation, state.delivered, ours, now)
             elif state.delivered > rival.theirs and now - rival.began_at >= OVERLAP_S:
                 del self._rivals[queue]
                 if binding.phase is Phase.ATTACHED and queue not in self._handoffs.moves:
                     self._counts.overlaps += 1
                     cut_off = self._bindings.detach(binding)
-                    self._effects.append(Superseded(queue, beat.sender.index, cut_off))
+                    self._effects.append(Superseded(queue, sender.index, cut_off))
 
     def disconnected(self) -> None:
         """Forgets open counts: their answers were lost with the connection."""

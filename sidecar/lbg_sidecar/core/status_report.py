@@ -33,37 +33,47 @@ ID_MAX_CHARS = 200
 """A heartbeat goes to every member every second, so it has only some of the poisoned keys."""
 
 
-def beat_content(machine: ExclusiveMember) -> BeatContent:
-    me = machine.roster.me
-    primaries = machine.rules.primaries(machine.roster.live)
-    queues = []
-    for binding in machine.bindings.all:
-        attachment = binding.attachment
-        is_stalled = machine.watchdog.is_stalled(binding.queue)
-        queues.append(
-            QueueState(
-                queue=binding.queue,
-                primary=me is not None and primaries[binding.queue] == me.index,
-                active=binding.active,
-                status=binding.status,
-                in_flight=attachment.ack_window.unacked if attachment is not None else 0,
-                delivered=binding.delivered_in_all,
-                epoch=binding.epoch,
-                progress=Progress.STALLED if is_stalled else progress_of(binding),
-                poisoned=len(attachment.poisoned) if attachment is not None else 0,
-                poisoned_keys=poisoned_keys(binding),
-                poisoned_ids=poisoned_ids(binding),
-                put_off=binding.put_off,
-                next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
-            )
-        )
+def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatContent:
+    """Content of a heartbeat: of the queues that this member consumes or should consume, or of all."""
+    bindings = machine.bindings.all if all_queues else machine.bindings.own()
     dispatcher = machine.dispatcher
     return BeatContent(
-        tuple(queues),
+        tuple(queue_state(machine, binding) for binding in bindings),
         machine.balancer.status,
         asdict(dispatcher.counts),
         dispatcher.paused,
-        oldest_us(machine.bindings.all),
+        oldest_us(machine.bindings.bound.values()),
+    )
+
+
+def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
+    me, attachment = machine.roster.me, binding.attachment
+    is_primary = me is not None and machine.rules.primaries(machine.roster.live)[binding.queue] == me.index
+    is_stalled = machine.watchdog.is_stalled(binding.queue)
+    if attachment is None:
+        return QueueState(
+            queue=binding.queue,
+            primary=is_primary,
+            active=False,
+            status=binding.status,
+            delivered=binding.delivered,
+            epoch=binding.epoch,
+            progress=Progress.STALLED if is_stalled else Progress.IDLE,
+        )
+    return QueueState(
+        queue=binding.queue,
+        primary=is_primary,
+        active=binding.active,
+        status=binding.status,
+        in_flight=attachment.ack_window.unacked,
+        delivered=binding.delivered_in_all,
+        epoch=binding.epoch,
+        progress=Progress.STALLED if is_stalled else progress_of(binding),
+        poisoned=len(attachment.poisoned),
+        poisoned_keys=poisoned_keys(binding),
+        poisoned_ids=poisoned_ids(binding),
+        put_off=binding.put_off,
+        next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
     )
 
 
@@ -150,7 +160,7 @@ def poisoned_ids(binding: Binding) -> tuple[str, ...]:
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
     content = encode_content(beat_content(machine))
-    for fields, binding in zip(content["queues"], machine.bindings.all, strict=True):
+    for fields, binding in zip(content["queues"], machine.bindings.own(), strict=True):
         attachment = binding.attachment
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]

@@ -8,6 +8,7 @@ everything else over the other: the mailbox, deliveries and acks. Losing either 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -22,15 +23,20 @@ from lbg_broker.client import (
     connect,
 )
 from lbg_broker.client.retransmit import OpenTags
-from lbg_broker.group import TO_ALL, Names, mailbox_of
+from lbg_broker.group import INDEX_MAX, TO_ALL, Names, mailbox_of
 from lbg_sidecar.core.member_core import CONNECTIONS_S
-from lbg_sidecar.core.protocol import LOOK, encode
+from lbg_sidecar.core.protocol import LOOK, Identity, IndexOffer, IndexRequest, decode, encode
 from lbg_sidecar.core.roster import IndexClaim, Post
-from lbg_sidecar.errors import IndexTaken
+from lbg_sidecar.errors import IndexTaken, MessageError
 from lbg_sidecar.io.consumers import QueueConsumers
 from lbg_sidecar.io.log_events import StateLogger
 
 OnBody = Callable[[bytes], None]
+
+ASK_AGAIN_S = 0.25
+BIND_S = 0.02
+OFFER_S = 2.0
+"""For an offer of an index. Without one the lowest ones are tried."""
 
 PROBE_S = 2.0
 """Time limit for finding the free indexes: that only saves refusals."""
@@ -66,10 +72,83 @@ async def free_indexes(
     return free
 
 
+class OfferMailbox:
+    """Gets a free index from the member with index 0, over a temporary queue that is called as a mailbox of an index
+    that no member has. A hint, as everything that members send: a declaration claims the index."""
+
+    def __init__(self, consume_connection: ClientConnection, posting: Channel, names: Names) -> None:
+        self._connection = consume_connection
+        self._posting = posting
+        self._names = names
+        self._number = INDEX_MAX + 1 + secrets.randbelow(1 << 40)
+        self._channel: Channel | None = None
+        self._answer: asyncio.Future[int | None] | None = None
+
+    async def ask(self, claiming: IndexClaim) -> None:
+        """Requests an index until there is an answer, for `OFFER_S` at most. Raises ClientError."""
+        if self._channel is None:
+            self._channel = await self._open()
+        loop = asyncio.get_running_loop()
+        self._posting.on_return = self._on_return
+        request = encode(IndexRequest(Identity(0, "", ""), self._number, claiming.in_use))
+        until = loop.time() + OFFER_S
+        while loop.time() < until:
+            self._answer = loop.create_future()
+            self._posting.publish(self._names.members, "0", request, mandatory=True)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ASK_AGAIN_S):
+                    index = await self._answer
+                if index is not None:
+                    claiming.offered(index)
+                    return
+                if 0 not in claiming.in_use:
+                    claiming.vacant()
+                    return
+                await asyncio.sleep(BIND_S)  # it is declared, and will be bound
+        claiming.offered(None)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            with suppress(ClientError):
+                await self._channel.queue_delete(self._names.mailbox(self._number))
+                await self._channel.close()
+
+    async def _open(self) -> Channel:
+        channel = await self._connection.open_channel()
+        queue = self._names.mailbox(self._number)
+        await channel.queue_declare(queue, exclusive=True)
+        await channel.queue_bind(queue, self._names.members, str(self._number))
+        await channel.consume(queue, self._on_deliveries, no_ack=True)
+        return channel
+
+    def _on_deliveries(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with suppress(MessageError):
+                message = decode(delivery.body)
+                if isinstance(message, IndexOffer):
+                    self._resolve(message.offered)
+
+    def _on_return(self, returned: Returned) -> None:
+        self._resolve(None)
+
+    def _resolve(self, index: int | None) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result(index)
+
+
 async def claim(
-    consume_connection: ClientConnection, names: Names, claiming: IndexClaim, on_body: OnBody
+    consume_connection: ClientConnection,
+    names: Names,
+    claiming: IndexClaim,
+    on_body: OnBody,
+    offers: OfferMailbox,
 ) -> tuple[int, Channel]:
-    while (index := claiming.candidate()) is not None:
+    while True:
+        if claiming.needs_offer:
+            await offers.ask(claiming)
+        index = claiming.candidate()
+        if index is None:
+            break
         mailbox, bindings = mailbox_of(names, index)
         channel = await consume_connection.open_channel()
         try:
@@ -93,7 +172,8 @@ async def claim(
 OnReturned = Callable[[bytes, int], None]
 """Body and index of a message to one member that did not reach its mailbox."""
 
-OnCounted = Callable[[int, int | None], None]
+OnCounted = Callable[[int, int | None, int | None], None]
+"""Queue, messages that wait in it, and consumers; None where the count failed."""
 
 
 class Posts:
@@ -121,8 +201,9 @@ class Posts:
         if isinstance(post.to, str):
             self._channel.publish(self._exchange, post.to, body)
             return
-        tag = self._channel.publish(self._exchange, str(post.to), body, mandatory=True)
-        self._directed.sent(tag, (body, post.to))
+        for index in post.to if isinstance(post.to, tuple) else (post.to,):
+            tag = self._channel.publish(self._exchange, str(index), body, mandatory=True)
+            self._directed.sent(tag, (body, index))
 
     def _on_return(self, returned: Returned) -> None:
         """Its confirm follows."""
@@ -193,9 +274,13 @@ class MemberConnection:
             dead = await ConfirmingPublisher.open(publish_connection)
             republished = await ConfirmingPublisher.open(publish_connection)
             free = await free_indexes(publish_connection, posting, names, candidates)
-            posts = Posts(posting, names.members, on_returned)
             probed = candidates if free is not None else ()
-            index, mailbox = await claim(consume_connection, names, claim_of(probed, free or ()), on_body)
+            offers = OfferMailbox(consume_connection, posting, names)
+            index, mailbox = await claim(
+                consume_connection, names, claim_of(probed, free or ()), on_body, offers
+            )
+            await offers.close()
+            posts = Posts(posting, names.members, on_returned)
         except BaseException:
             publish_connection.abort()
             raise
@@ -248,23 +333,23 @@ class MemberConnection:
             self._posts.send(post)
 
     def count_ready(self, queue: int, on_counted: OnCounted) -> None:
-        """Count the messages that wait in a queue, and call `on_counted` with it, or with None if that fails."""
+        """Count the messages that wait in a queue and its consumers, and call `on_counted` with both."""
         task = asyncio.get_running_loop().create_task(self._count_ready(queue, on_counted))
         self._counts.add(task)
         task.add_done_callback(self._counts.discard)
 
     async def _count_ready(self, queue: int, on_counted: OnCounted) -> None:
-        on_counted(queue, await self.count(queue))
+        on_counted(queue, *await self.count(queue))
 
-    async def count(self, queue: int) -> int | None:
-        """Number of messages that wait in a queue at the broker; None if it cannot be read."""
+    async def count(self, queue: int) -> tuple[int, int] | tuple[None, None]:
+        """Messages that wait in a queue at the broker, and its consumers; None if they cannot be read."""
         with suppress(ClientError):
             async with self._count_lock:
                 if self._count_channel is None or not self._count_channel.is_open:
                     self._count_channel = await self.consume_connection.open_channel()
                 answer = await self._count_channel.queue_declare(self._queues[queue], passive=True)
-            return answer.message_count
-        return None
+            return answer.message_count, answer.consumer_count
+        return None, None
 
     async def close(self) -> None:
         """Both connections, within `CONNECTIONS_S`."""

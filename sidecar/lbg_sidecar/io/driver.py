@@ -277,9 +277,9 @@ class Driver:
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)
 
-    def on_ready_counted(self, queue: int, ready: int | None) -> None:
+    def on_ready_counted(self, queue: int, ready: int | None, consumers: int | None) -> None:
         if self.link is not None:
-            self.machine.ready_counted(queue, ready, self._loop.time())
+            self.machine.ready_counted(queue, ready, consumers, self._loop.time())
             self._run_effects()
 
     def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None:

@@ -1,7 +1,8 @@
 """Lag of the group, in the queues that this member is the primary of.
 
 A queue's lag is what waits at the broker, counted there by a passive declare, and what is delivered and not
-acknowledged, counted here. Every queue has one primary, so the sum over all members is the group's. The counting costs
+acknowledged, counted here. Every queue has one primary, so the sum over all members is the group's. A queue that the
+broker shares out has deliveries at every member: the primary adds what waits, and each member its own. The counting costs
 the broker one request for each queue of the group in five seconds, or ten a second for each member at most; between
 two, the last count stands, with its age.
 """
@@ -28,7 +29,8 @@ class Count:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Over all primary queues; `counted_at` is of the oldest count in it, None where there is no queue."""
+    """Over all primary queues, and own deliveries of shared ones; `counted_at` is of the oldest count in it, None where
+    there is no primary queue."""
 
     messages: int
     counted_at: float | None
@@ -78,7 +80,10 @@ class LagWatch:
         if len(fresh) < len(queues):
             return None
         oldest = min((one.counted_at for one in fresh), default=None)
-        return Lag(sum(one.ready + one.unacked for one in fresh), oldest)
+        own = sum(
+            one["in_flight"] for one in state["queues"] if one.get("shared") and one["role"] != "primary"
+        )
+        return Lag(sum(one.ready + one.unacked for one in fresh) + own, oldest)
 
     def describe(self) -> dict[str, Any]:
         """For a view: the whole, and each queue with the age of its count."""
@@ -103,12 +108,10 @@ def _primary(state: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def _unacked(queue: Mapping[str, Any]) -> int | None:
-    """None when another member serves it, and alone has the number. Where the broker assigns parts of a queue, all
-    serve it, and the others' part is as they last reported."""
-    elsewhere = int(queue.get("in_flight_elsewhere", 0))
-    if queue["active"]:
-        return int(queue["in_flight"]) + elsewhere
-    return elsewhere if queue["served_by"] is None else None
+    """None when another member serves it, and alone has the number."""
+    if queue["active"] or queue.get("shared"):
+        return int(queue["in_flight"])
+    return 0 if queue["served_by"] is None else None
 
 
 def _step_s(queues: int) -> float:

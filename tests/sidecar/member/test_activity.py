@@ -14,7 +14,7 @@ from lbg_sidecar.core.dispatcher import COUNTED_KEYS_MAX, KeyCounts
 from lbg_sidecar.core.protocol import WATCH_MAX_S, Activity, Identity, Takeover, Watch, decode, encode
 from lbg_sidecar.core.status_report import HOT_KEYS_MAX, beat_content
 from lbg_sidecar.errors import MessageError
-from support.member.world import SimMember, World
+from support.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")
 
@@ -99,6 +99,8 @@ def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_wit
     of_second = {state.queue for state in beat_content(second.machine).queues if state.primary}
     assert of_second
     busy(world, 2)
+    world.chances = Chances(call_s=0.06)
+    published(world, {f"k{hash_}": 20 for hash_ in range(8)})  # so that a queue that moves has messages
     second.stop()
     busy(world, 5)
     planned = [one.takeover for one in reports(world) if one.takeover is not None]

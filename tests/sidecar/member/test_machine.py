@@ -103,7 +103,8 @@ def test_deliveries_between_freeze_and_close_are_not_called_and_come_again_in_or
     world.join()
     feed(world, 1)
     mover.stop()
-    world.run(0.001)
+    while mover.machine.handoffs.moves[0].stage is Stage.ANNOUNCED:
+        world.run(0.001)
     assert mover.machine.handoffs.moves[0].stage is Stage.DRAINING
     started = set(mover.calls)
     assert started

@@ -39,12 +39,12 @@ from lbg_sidecar.errors import MessageError
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 
 
-def roster(index: int = 0) -> Roster:
+def roster(index: int = 0, timings: Timings | None = None) -> Roster:
     numbers = itertools.count()
     made = Roster(
-        Timings(),
+        Timings(digest_s=1e9) if timings is None else timings,
         uniform=lambda: 0.5,
-        content=BeatContent,
+        content=lambda _: BeatContent(),
         incarnation=lambda: f"mine-{index}-{next(numbers)}",
     )
     made.join(index, f"m{index}", 0.0)

@@ -36,12 +36,16 @@ async def test_the_lag_is_what_waits_and_what_is_in_flight() -> None:
     assert [one["queue"] for one in watched.watch.describe()["queues"]] == [0, 1]
 
 
-async def test_of_a_queue_that_all_members_serve_what_the_others_hold_counts_as_well() -> None:
-    for told in ({"in_flight": 3}, {"active": False, "served_by": None, "in_flight": 0}):
-        watched = Watched(queue(0, in_flight_elsewhere=7, **told))
-        watched.ready = {0: 40}
-        await watched.count_queue()
-        assert watched.watch.lag() == Lag(47 + told["in_flight"], 100.0)
+async def test_of_a_shared_queue_the_primary_counts_what_waits_and_each_member_what_it_holds() -> None:
+    primary = Watched(queue(0, shared=True, in_flight=3))
+    primary.ready = {0: 40}
+    await primary.count_queue()
+    others = [
+        Watched(queue(0, role="secondary", shared=True, in_flight=held, active=active, served_by=None))
+        for held, active in ((7, True), (0, False))
+    ]
+    assert primary.watch.lag() == Lag(43, 100.0)
+    assert [other.watch.lag() for other in others] == [Lag(7, None), Lag(0, None)]
 
 
 async def test_before_every_queue_is_counted_the_lag_is_not_known() -> None:

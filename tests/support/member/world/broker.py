@@ -109,13 +109,17 @@ class Broker:
                 queue.remove(consumer)
             case ("look", queue):
                 failed = not self.world.calm and self.world.random.random() < self.world.chances.look_fails
-                link.down(pipe, ("looked", queue, None if failed else len(self.queues[queue].ready)))
+                ready, consumers = len(self.queues[queue].ready), min(1, len(self.queues[queue].consumers))
+                link.down(pipe, ("looked", queue, *((None, None) if failed else (ready, consumers))))
             case ("post", body, None):
                 for mailbox in list(self.mailboxes.values()):
                     if not self._hint_is_lost():
                         mailbox.down("group", ("message", body))
             case ("post", body, str()):
                 self.answers.append(decode(body))
+            case ("post", body, tuple() as many):
+                for to in many:
+                    self.does(link, pipe, ("post", body, to))
             case ("post", body, to):
                 if to not in self.mailboxes:
                     link.down(pipe, ("returned", body, to))

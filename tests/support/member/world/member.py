@@ -56,7 +56,7 @@ class SimMember:
         self.stood_down = False  # until `connect`
         self.calls: dict[InFlight, Call] = {}
         self._missed: list[Callable[[], None]] = []
-        self._ticking = False
+        self._tick_at = float("inf")
 
     @property
     def index(self) -> int | None:
@@ -80,7 +80,6 @@ class SimMember:
         self.previous = index
         self.machine.connected(index, self.world.now)
         self.run()
-        self._tick()
 
     def hears(self, link: Link, event: tuple[Any, ...]) -> None:
         if not self.alive or link is not self.link:
@@ -102,8 +101,8 @@ class SimMember:
                 machine.attached(attachment, now)
             case ("closed", attachment):
                 machine.closed(attachment, now)
-            case ("looked", queue, ready):
-                machine.ready_counted(queue, ready, now)
+            case ("looked", queue, ready, consumers):
+                machine.ready_counted(queue, ready, consumers, now)
             case ("deliver", attachment, batch):
                 arrivals = [
                     InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
@@ -161,6 +160,7 @@ class SimMember:
             if not self.machine.effects:
                 if due < float("inf"):
                     self.world.at(due, self._flush)
+                self._tick_soon()
                 return
 
     def _flush(self) -> None:
@@ -226,20 +226,17 @@ class SimMember:
         if link is not None:
             link.close()
 
-    def _tick(self) -> None:
-        if self._ticking:
-            return
-        self._ticking = True
-        self._later()
-
-    def _later(self) -> None:
+    def _tick_soon(self) -> None:
         due = max(self.machine.next_due(self.world.now), self.world.now + 0.005)
-        self.world.at(due, self._ticked)
+        if due < self._tick_at:
+            self._tick_at = due
+            self.world.at(due, lambda: self._tick(due))
 
-    def _ticked(self) -> None:
-        if not self.alive or self.exited:
+    def _tick(self, due: float) -> None:
+        if due != self._tick_at or not self.alive or self.exited:
             return
+        self._tick_at = float("inf")
         if not self.stalled:
             self.machine.tick(self.world.now)
             self.run()
-        self._later()
+        self._tick_soon()
