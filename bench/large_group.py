@@ -580,7 +580,7 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--engine", choices=ENGINES, action="append", help="by default both")
     parser.add_argument("--rate", type=float, default=1000, help="messages per second")
-    parser.add_argument("--limit-s", type=float, default=Times.limit_s, help="longest wait for each thing")
+    parser.add_argument("--limit-s", type=float, default=Times().limit_s, help="longest wait for each thing")
     asked = parser.asked()
     size = Size(asked.members, asked.queues, asked.processes)
     if not 2 <= size.processes <= size.members:

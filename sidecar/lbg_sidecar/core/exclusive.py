@@ -305,6 +305,9 @@ class MessageHandler:
             self._takeovers.announced(move, now)
 
 
+TICK_MOVING_S = 0.25
+"""While queues are moved, consumers of other queues closed and attached, or queues perhaps stalled."""
+
 REATTACH_AFTER_S = 0.1
 """Delay before a member that handed a queue over, or stepped aside, subscribes again behind the successor."""
 
@@ -463,7 +466,13 @@ class ExclusiveMember(MemberCore):
 
     def next_due(self, now: float) -> float:
         due = min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
-        return min(due, self._sweep.due, self._reports.due)
+        delay_due = self.balancer.holddown.due or float("inf")
+        return min(due, self._sweep.due, self._reports.due, self.watchdog.next_due, delay_due)
+
+    def _step_s(self) -> float:
+        step_s = super()._step_s()
+        is_busy = self.balancer.has_work or self.watchdog.has_doubts
+        return min(step_s, TICK_MOVING_S) if is_busy else step_s
 
     def content(self, all_queues: bool = False) -> BeatContent:
         return beat_content(self, all_queues=all_queues)

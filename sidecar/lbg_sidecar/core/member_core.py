@@ -60,6 +60,10 @@ from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
 from lbg_sidecar.message import Kind, Verdict
 
+TICK_BUSY_S = 0.1
+TICK_IDLE_S = 0.6
+"""A little more than between two pings, which are due at the same ticks."""
+
 SHOWN_MAX = 1000
 """Messages in an answer to a peek."""
 
@@ -533,10 +537,15 @@ class MemberCore(ABC):
 
     def next_due(self, now: float) -> float:
         """Time of the next tick, at the latest."""
-        soon = now + (0.1 if self.dispatcher.running else 0.25)
+        soon = now + (self._step_s() if self.leaving is None else TICK_BUSY_S)
         wake = self.dispatcher.lanes.next_due()
         due = soon if wake is None else min(soon, wake)
+        due = min(due, self.activity.next_due)
         return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
+
+    def _step_s(self) -> float:
+        """Seconds to the next tick, if nothing is due before."""
+        return TICK_BUSY_S if self.dispatcher.running else TICK_IDLE_S
 
     def stop(self, why: str, now: float) -> None:
         """Leaves: hands every queue over, then exits. When the grace period is over, or with the second call, running

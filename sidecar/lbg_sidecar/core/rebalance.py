@@ -244,6 +244,12 @@ class Balancer:
             return Rebalance.HOLD_DOWN
         return Rebalance.REBALANCING if self._handoffs.moves or self._to_release else Rebalance.READY
 
+    @property
+    def has_work(self) -> bool:
+        """True while queues are moved, released, or closed because others back them up."""
+        bound = self._bindings.bound.values()
+        return self.status is not Rebalance.READY or any(one.release_due is not None for one in bound)
+
     def balance(self, now: float) -> None:
         """Goes through all queues once. Needs a claimed index."""
         for binding in unacked_too_long(self._bindings, now, share=GIVE_BACK_AT):

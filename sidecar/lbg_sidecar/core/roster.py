@@ -419,7 +419,13 @@ class Roster:
         if me is None:
             return []
         posts = []
-        if now >= self._beat_due:
+        if now >= self._ping_due:
+            # One wake-up and one write for what is due soon.
+            soon = now + self._timings.ping_s / 2
+            is_beat_due, is_digest_due = self._beat_due <= soon, self._digest_due <= soon
+        else:
+            is_beat_due, is_digest_due = self._beat_due <= now, False
+        if is_beat_due:
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
                 posts.append(Post(Beat(me, self._content(False)), to=TO_OBSERVERS))
@@ -430,7 +436,7 @@ class Roster:
             if self.is_mixed:
                 posts += self._ping_silent(me, now)
             posts += self._ping_next(me, now)
-        if now >= self._digest_due:
+        if is_digest_due:
             self._digest_due = now + self._spread(self._timings.digest_s)
             posts += self._ping_at_random(me, now)
         if now >= self._hello_due:
@@ -441,7 +447,7 @@ class Roster:
 
     @property
     def next_due(self) -> float:
-        return min(self._beat_due, self._ping_due, self._digest_due, self._hello_due, self._changes.due)
+        return min(self._beat_due, self._ping_due, self._hello_due, self._changes.due)
 
     # Joining
 

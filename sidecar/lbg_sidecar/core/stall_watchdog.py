@@ -89,6 +89,19 @@ class Watchdog:
         count."""
         return self._watched[queue].restarts > 0
 
+    @property
+    def has_doubts(self) -> bool:
+        """True while a queue has messages that are not delivered, by the last count, or had."""
+        watched = (self._watched[queue] for queue in self._bindings.bound)
+        return any(one.stalled_counts or one.restarts for one in watched)
+
+    @property
+    def next_due(self) -> float:
+        """When the next queue is to be counted, unless something is delivered before."""
+        watched = (self._watched[queue] for queue in self._bindings.bound)
+        counts_due = (one.count_due for one in watched if not one.is_counting)
+        return max(self._due, min(counts_due, default=float("inf")))
+
     def tick(self, now: float) -> None:
         me = self._roster.me
         if me is None or now < self._due:
@@ -99,15 +112,17 @@ class Watchdog:
             watched = self._watched[binding.queue]
             if not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
                 self._rest(watched, now)
+                continue
+            is_count_due = now >= watched.count_due and not watched.is_counting
+            may_be_elsewhere = not binding.active and (watched.restarts or is_count_due)
+            if may_be_elsewhere and self._is_claimed(binding.queue, now):
+                watched.restarts = 0
+                self._rest(watched, now)
             elif not self._is_quiet(binding, watched):
                 self._progressed(binding, watched, now)
-            elif now >= watched.count_due and not watched.is_counting:
-                if not binding.active and self._is_claimed(binding.queue, now):
-                    watched.restarts = 0
-                    self._rest(watched, now)
-                else:
-                    watched.is_counting = True
-                    self._effects.append(CountReady(binding.queue))
+            elif is_count_due:
+                watched.is_counting = True
+                self._effects.append(CountReady(binding.queue))
 
     def _is_claimed(self, queue: int, now: float) -> bool:
         """True if another member reported that it serves the queue, or hands it over to this one."""

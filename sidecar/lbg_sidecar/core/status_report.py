@@ -99,6 +99,10 @@ class ActivityMonitor:
         self.key_counts: KeyCounts | None = None
         self._until = self._due = 0.0
 
+    @property
+    def next_due(self) -> float:
+        return float("inf") if self.key_counts is None else self._due
+
     def watch(self, seconds: float, now: float) -> None:
         """Report for so long from now on."""
         if self.key_counts is None:

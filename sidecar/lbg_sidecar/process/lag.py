@@ -2,7 +2,7 @@
 
 A queue's lag is what waits at the broker, counted there by a passive declare, and what is delivered and not
 acknowledged, counted here. Every queue has one primary, so the sum over all members is the group's. A queue that the
-broker shares out has deliveries at every member: the primary adds what waits, and each member its own. The counting costs
+broker shares out has deliveries at every member: the primary counts what waits, and each member its own. Counting costs
 the broker one request for each queue of the group in five seconds, or ten a second for each member at most; between
 two, the last count stands, with its age.
 """

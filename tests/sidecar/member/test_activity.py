@@ -100,7 +100,8 @@ def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_wit
     assert of_second
     busy(world, 2)
     world.chances = Chances(call_s=0.06)
-    published(world, {f"k{hash_}": 20 for hash_ in range(8)})  # so that a queue that moves has messages
+    published(world, {f"k{hash_}": 20 for hash_ in range(8)})
+    world.run(0.1)  # so that a queue that moves has messages
     second.stop()
     busy(world, 5)
     planned = [one.takeover for one in reports(world) if one.takeover is not None]
