@@ -99,11 +99,13 @@ def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_wit
     of_second = {state.queue for state in beat_content(second.machine).queues if state.primary}
     assert of_second
     busy(world, 2)
-    world.chances = Chances(call_s=0.06)
+    world.chances, world.calm = Chances(call_s=0.06), False
     published(world, {f"k{hash_}": 20 for hash_ in range(8)})
     world.run(0.1)  # so that a queue that moves has messages
     second.stop()
-    busy(world, 5)
+    world.run(1)
+    world.chances, world.calm = Chances(), True
+    busy(world, 4)
     planned = [one.takeover for one in reports(world) if one.takeover is not None]
     assert {one.queue for one in planned if one.planned} == of_second
     assert all(one.former == 1 for one in planned if one.planned)
