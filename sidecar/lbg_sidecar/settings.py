@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
+from lbg_broker.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
 from lbg_sidecar.errors import SettingsError
@@ -52,6 +52,9 @@ class MemberSettings:
       is that of "Sticky Load Balancing".
     - `moves_at_once`: queues of this member that are on the move at the same time. 2 keeps the work of a move,
       and so its pause, short, and 16 queues still leave a member in well under a second.
+    - `standbys`: members that consume a queue behind its primary, with `balanced`. A crash that takes the primary and
+      all of them leaves the queue without a consumer until the other members agree on it, about a second. 2 costs
+      three consumers for each queue, in a group of any size.
 
     Processing:
 
@@ -101,6 +104,7 @@ class MemberSettings:
     max_handoff_s: float | None = None
     release_interval_s: float = 30.0
     moves_at_once: int = 2
+    standbys: int = 2
     concurrency: int | None = None
     order: Order | Literal["key", "queue"] | None = None
     prefetch: int | None = None
@@ -132,7 +136,7 @@ class MemberSettings:
         for name in ("journal", "commits"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
-        for name in ("moves_at_once", "max_attempts"):
+        for name in ("moves_at_once", "standbys", "max_attempts"):
             _at_least(1, name, getattr(self, name))
         for name, least in (
             ("clients", 1),
@@ -153,6 +157,8 @@ class MemberSettings:
             _at_least(0, "rebalance_delay_s", self.rebalance_delay_s)
         _at_least(0, "shutdown_grace_s", self.shutdown_grace_s)
         _positive("consumer_timeout_s", self.consumer_timeout_s)
+        if self.index is not None and self.index > INDEX_MAX:
+            raise SettingsError("index", self.index, f"must be at most {INDEX_MAX}")
         if self.index is not None and self.clients is not None and self.index >= self.clients:
             raise SettingsError("index", self.index, f"must be below clients ({self.clients})")
         if not self.addresses:
@@ -239,6 +245,7 @@ def balancing_rules(
         max_handoff_s=spec.max_handoff_s if max_handoff_s is None else max_handoff_s,
         release_interval_s=settings.release_interval_s,
         moves_at_once=settings.moves_at_once,
+        standbys=settings.standbys,
         shutdown_grace_s=settings.shutdown_grace_s,
         consumer_timeout_s=settings.consumer_timeout_s,
         on_rabbitmq=on_rabbitmq,

@@ -155,6 +155,7 @@ class Timings:
     silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
     changes_s: float = 0.1  # between two messages of the coordinator to all
+    alone_s: float = 3.0  # between two hellos to all of a member that knows no other
     answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all
     quiet_s: float = 1.0  # a live set that has not changed for so long is compared
     suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
@@ -440,7 +441,10 @@ class Roster:
             self._digest_due = now + self._spread(self._timings.digest_s)
             posts += self._ping_at_random(me, now)
         if now >= self._hello_due:
-            posts += self._hello(now)
+            if self._hellos > HELLOS_MAX and self.peers:
+                self._hello_due = float("inf")
+            else:
+                posts += self._hello(now)
         if now >= self._changes.due:
             posts += self._pass_on(me, now)
         return posts
@@ -456,9 +460,10 @@ class Roster:
         assert self.me is not None
         attempt = self._hellos
         self._hellos += 1
-        self._hello_due = now + self._spread(self._timings.answer_s) if attempt < HELLOS_MAX else float("inf")
+        within_s = self._timings.answer_s if attempt < HELLOS_MAX else self._timings.alone_s
+        self._hello_due = now + self._spread(within_s)
         self._is_known_to_all |= attempt > 0
-        return [Post(Hello(self.me, attempt), to=None if attempt else 0)]
+        return [Post(Hello(self.me, min(attempt, HELLOS_MAX)), to=None if attempt else 0)]
 
     def _hello_received(self, me: Identity, hello: Hello, now: float) -> list[Post]:
         sender = hello.sender

@@ -1,0 +1,388 @@
+"""Rosters of many members that exchange messages in virtual time: agreement, repair, and what it costs."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_broker.group import TO_OBSERVERS
+from lbg_sidecar.core.protocol import (
+    Beat,
+    BeatContent,
+    Changes,
+    Directory,
+    Gone,
+    Hello,
+    Identity,
+    IndexOffer,
+    IndexRequest,
+    Leave,
+    Message,
+    Ping,
+    Welcome,
+)
+from lbg_sidecar.core.roster import IndexClaim, Post, Roster, Timings
+
+
+class Net:
+    """Mailboxes by index. `loses`: the part of messages that never arrives."""
+
+    def __init__(self, seed: int, *, loses: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.now = 0.0
+        self.loses = loses
+        self.rosters: dict[int, Roster] = {}
+        self.received: Counter[int] = Counter()
+        self.frozen: set[int] = set()
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._number = 0
+
+    def at(self, when: float, action: Callable[[], None]) -> None:
+        self._number += 1
+        heapq.heappush(self._heap, (when, self._number, action))
+
+    def join(self, index: int) -> Roster:
+        roster = Roster(
+            Timings(),
+            uniform=self.random.random,
+            content=lambda _: BeatContent(),
+            incarnation=lambda: f"{self.random.getrandbits(64):x}",
+        )
+        self.rosters[index] = roster
+        self.send(index, roster.join(index, f"m{index}", self.now))
+        self._tick(index, roster)
+        return roster
+
+    def kill(self, index: int) -> None:
+        del self.rosters[index]
+
+    def send(self, sender: int, posts: list[Post]) -> None:
+        for post in posts:
+            match post.to:
+                case None:
+                    for index in list(self.rosters):
+                        self._deliver(index, post.message)
+                case int() as index:
+                    self._direct(sender, index, post.message)
+                case tuple() as indexes:
+                    for index in indexes:
+                        self._direct(sender, index, post.message)
+                case _:
+                    pass
+
+    def _direct(self, sender: int, index: int, message: Message) -> None:
+        if index in self.rosters:
+            self._deliver(index, message)
+            return
+
+        def returned() -> None:
+            if (roster := self.rosters.get(sender)) is not None:
+                self.send(sender, roster.returned(message, index, self.now))
+
+        self.at(self.now + self._delay(), returned)
+
+    def _deliver(self, index: int, message: Message) -> None:
+        if self.random.random() < self.loses:
+            return
+        target = self.rosters[index]
+
+        def arrive() -> None:
+            if self.rosters.get(index) is target and index not in self.frozen:
+                self.received[index] += 1
+                self.send(index, target.receive(message, self.now))
+                self._tick(index, target)
+
+        self.at(self.now + self._delay(), arrive)
+
+    def _tick(self, index: int, roster: Roster) -> None:
+        def tick() -> None:
+            if self.rosters.get(index) is roster and index not in self.frozen and self.now >= roster.next_due:
+                self.send(index, roster.tick(self.now))
+                self._tick(index, roster)
+
+        self.at(max(roster.next_due, self.now + 0.001), tick)
+
+    def _delay(self) -> float:
+        return self.random.expovariate(1 / 0.002)
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self._heap and self._heap[0][0] <= end:
+            self.now, _, action = heapq.heappop(self._heap)
+            action()
+        self.now = end
+
+    @property
+    def agreed(self) -> bool:
+        there = frozenset(self.rosters)
+        return all(roster.live == there for index, roster in self.rosters.items() if index not in self.frozen)
+
+
+def settled(count: int, *, seed: int = 1) -> Net:
+    net = Net(seed)
+    for index in range(count):
+        net.join(index)
+        net.run(0.01)
+    net.run(5)
+    assert net.agreed
+    return net
+
+
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_members_that_start_together_agree_within_a_second(count: int) -> None:
+    net = Net(count)
+    for index in range(count):
+        net.join(index)
+    net.run(1.0)
+    assert net.agreed
+
+
+def test_members_that_start_together_receive_few_messages_each() -> None:
+    net = Net(3)
+    for index in range(100):
+        net.join(index)
+        net.run(0.01)
+    net.run(1)
+    assert net.agreed
+    assert sum(net.received.values()) / 100 < 40
+
+
+@pytest.mark.parametrize("count", [4, 16, 100])
+def test_at_rest_a_member_receives_five_messages_a_second_at_most(count: int) -> None:
+    net = settled(count)
+    net.received.clear()
+    net.run(20)
+    assert sum(net.received.values()) / count / 20 <= 5
+    assert max(net.received.values()) / 20 <= 5
+
+
+def test_a_crash_is_agreed_on_within_a_second() -> None:
+    for index in (0, 7, 19):
+        net = settled(20)
+        net.kill(index)
+        net.run(1.0)
+        assert net.agreed
+
+
+@pytest.mark.parametrize("first", [0, 30, 60])
+def test_the_crash_of_a_third_is_agreed_on_within_five_seconds_and_without_many_messages(first: int) -> None:
+    net = settled(90)
+    net.received.clear()
+    for index in range(first, first + 30):
+        net.kill(index)
+    net.run(5.0)
+    assert net.agreed
+    assert sum(net.received.values()) / 60 < 60
+
+
+def test_a_coordinator_that_hangs_delays_a_change_by_less_than_two_seconds() -> None:
+    net = settled(12)
+    net.frozen.add(0)
+    net.kill(5)
+    net.run(2.5)
+    assert net.agreed
+    net.join(5)
+    net.run(2.5)
+    assert net.agreed
+
+
+def test_a_member_that_leaves_is_live_for_nobody() -> None:
+    net = settled(6)
+    for index in (0, 3):
+        net.send(index, net.rosters[index].leave())
+        net.run(0.3)
+        for other, roster in net.rosters.items():
+            assert other == index or index not in roster.live
+        net.kill(index)
+        net.run(1)
+        assert net.agreed
+
+
+@given(st.integers(0, 2**32), st.data())
+def test_after_losses_and_crashes_everybody_agrees_again(seed: int, data: st.DataObject) -> None:
+    net = Net(seed, loses=data.draw(st.sampled_from([0.0, 0.1, 0.5])))
+    for _ in range(data.draw(st.integers(2, 12))):
+        free = [index for index in range(14) if index not in net.rosters]
+        if data.draw(st.booleans()) or len(net.rosters) < 2:
+            net.join(data.draw(st.sampled_from(free)))
+        else:
+            net.kill(data.draw(st.sampled_from(sorted(net.rosters))))
+        net.run(data.draw(st.sampled_from([0.0, 0.05, 0.7, 3.0])))
+    net.loses = 0.0
+    net.run(25)
+    assert net.agreed
+
+
+def test_members_that_met_nobody_while_nothing_arrived_find_each_other() -> None:
+    net = Net(9, loses=1.0)
+    for index in range(5):
+        net.join(index)
+    net.run(20)
+    assert all(roster.live == {index} for index, roster in net.rosters.items())
+    net.loses = 0.0
+    net.run(10)
+    assert net.agreed
+
+
+# Messages
+
+A, B, C, D = (Identity(index, f"m{index}", f"life-{index}", 2) for index in range(4))
+FORMER = Identity(3, "m3", "life-3")
+
+
+def roster(index: int, *known: Identity) -> Roster:
+    made = Roster(
+        Timings(digest_s=1e9),
+        uniform=lambda: 0.5,
+        content=lambda _: BeatContent(),
+        incarnation=lambda: f"mine-{index}",
+    )
+    made.join(index, f"m{index}", 0.0)
+    if known:
+        made.receive(Directory(known[0], known), 0.0)
+    return made
+
+
+def messages(posts: list[Post], kind: type[Message]) -> list[Post]:
+    return [post for post in posts if isinstance(post.message, kind)]
+
+
+def test_the_coordinator_sends_joins_of_a_moment_to_all_in_one_message_and_a_directory_to_each() -> None:
+    me = roster(0)
+    for joined in (B, C, D):
+        assert not me.receive(Hello(joined), 1.0)
+    posts = me.tick(1.05)
+    (changes,) = messages(posts, Changes)
+    assert (changes.to, changes.message) == (None, Changes(me.me, joined=(B, C, D)))  # type: ignore[arg-type]
+    (directory,) = messages(posts, Directory)
+    assert directory.to == (1, 2, 3)
+
+
+def test_who_detects_a_crash_reports_it_to_the_coordinator_and_no_more_when_that_has_sent_it() -> None:
+    me = roster(1, A, C, D)
+    ping = next(post for post in me.tick(1.0) if isinstance(post.message, Ping))
+    assert ping.to == 2
+    me.returned(ping.message, 2, 1.01)
+    (report,) = messages(me.tick(me.next_due), Changes)
+    assert report.to == 0
+    assert isinstance(report.message, Changes)
+    assert (report.message.lost, report.message.target) == ((C,), A.incarnation)
+    me.receive(Changes(A, lost=(C,)), 1.1)
+    assert not messages(me.tick(2.0), Changes)
+
+
+def test_a_report_that_comes_back_proves_that_the_coordinator_is_gone_too() -> None:
+    me = roster(1, A, C, D)
+    ping = next(post for post in me.tick(1.0) if isinstance(post.message, Ping))
+    me.returned(ping.message, 2, 1.01)
+    (report,) = messages(me.tick(me.next_due), Changes)
+    me.returned(report.message, 0, 1.05)
+    (to_all,) = messages(me.tick(me.next_due), Changes)
+    assert to_all.to is None
+    assert isinstance(to_all.message, Changes)
+    assert set(to_all.message.lost) == {A, C}
+    assert me.live == {1, 3}
+
+
+def test_live_sets_that_differ_are_repaired_by_directories() -> None:
+    me, other = roster(0, B, C), roster(1, A)
+    assert me.me is not None
+    assert other.me is not None
+    me.receive(Ping(other.me, me.me.incarnation), 0.0)
+    (ping,) = messages(me.tick(5.0), Ping)
+    other.receive(Hello(me.me, 1), 0.0)
+    (directory,) = other.receive(ping.message, 6.0)
+    assert directory.to == 0
+    (answer,) = me.receive(directory.message, 6.0)
+    assert isinstance(answer.message, Directory)
+    assert answer.message.is_answer
+    assert not other.receive(answer.message, 6.0)
+    assert other.live == {0, 1, 2} == me.live
+
+
+def test_a_live_set_that_has_just_changed_is_not_compared() -> None:
+    me = roster(0, B, C)
+    me.receive(Hello(D, 1), 10.0)
+    assert me.me is not None
+    assert not me.receive(Ping(B, me.me.incarnation, members=2, digest=1, quiet_s=9.0), 10.5)
+    assert not me.receive(Ping(B, me.me.incarnation, members=2, digest=1, quiet_s=0.5), 20.0)
+    assert me.receive(Ping(B, me.me.incarnation, members=2, digest=1, quiet_s=9.0), 20.1)
+
+
+def test_who_is_pinged_by_the_name_of_an_earlier_life_says_who_it_is() -> None:
+    me = roster(0, B)
+    (answer,) = me.receive(Ping(B, "an-earlier-life", members=2, digest=1, quiet_s=9.0), 5.0)
+    assert answer.to == 1
+    assert isinstance(answer.message, Changes)
+    assert answer.message.joined == (me.me,)
+    assert [one.incarnation for one in answer.message.lost] == ["an-earlier-life"]
+
+
+def test_an_index_is_offered_to_one_member_only() -> None:
+    me = roster(0, B, C)
+    offers = [me.receive(IndexRequest(Identity(0, "", ""), 99), 1.0)[0] for _ in range(3)]
+    assert [post.message.offered for post in offers if isinstance(post.message, IndexOffer)] == [3, 4, 5]
+    assert all(post.to == "99" for post in offers)
+    (again,) = me.receive(IndexRequest(Identity(0, "", ""), 99, refused=(6,)), 1.0)
+    assert again.message == IndexOffer(me.me, 7)  # type: ignore[arg-type]
+    (late,) = me.receive(IndexRequest(Identity(0, "", ""), 99), 10.0)
+    assert late.message == IndexOffer(me.me, 3)  # type: ignore[arg-type]
+
+
+def test_a_claim_that_is_refused_asks_index_0_and_without_an_answer_tries_the_lowest() -> None:
+    claim = IndexClaim(probed=range(16), free=range(2, 16))
+    assert not claim.needs_offer
+    claim.refused(2)
+    assert claim.needs_offer
+    claim.offered(7)
+    assert claim.candidate() == 7
+    claim.refused(7)
+    assert claim.needs_offer
+    claim.offered(None)
+    assert claim.candidate() == 3
+    claim.refused(3)
+    assert not claim.needs_offer
+
+
+def test_a_claim_asks_first_where_all_probed_indexes_are_in_use() -> None:
+    assert IndexClaim(probed=range(16), free=()).needs_offer
+    assert not IndexClaim(probed=range(16), free={4}).needs_offer
+    assert not IndexClaim(fixed=3, probed=range(16), free=()).needs_offer
+
+
+# Members of protocol 1
+
+
+def test_while_a_member_of_the_version_before_is_live_heartbeats_and_ends_go_to_all() -> None:
+    me = roster(0, B)
+    (welcome,) = me.receive(Hello(FORMER), 1.0)
+    assert (type(welcome.message), welcome.to) == (Welcome, 3)
+    assert me.is_mixed
+    assert [post.to for post in messages(me.tick(2.0), Beat)] == [TO_OBSERVERS, None]
+    ping = next(post for post in me.tick(3.0) if isinstance(post.message, Ping))
+    assert ping.to == 1
+    assert Post(Gone(B, 0)) in me.returned(ping.message, 1, 3.1)
+    me.receive(Leave(FORMER), 4.0)
+    assert not me.is_mixed
+    assert [post.to for post in messages(me.tick(6.0), Beat)] == [TO_OBSERVERS]
+
+
+def test_who_learns_at_its_join_of_a_member_of_the_version_before_says_hello_to_all() -> None:
+    me = roster(2)
+    assert me.me is not None
+    (hello,) = me.receive(Directory(A, (A, B, FORMER, me.me)), 0.1)
+    assert hello.to is None
+    assert isinstance(hello.message, Hello)
+    assert me.is_mixed
+
+
+def test_a_leave_goes_to_the_coordinator_and_to_all_where_one_of_the_version_before_is_live() -> None:
+    assert [post.to for post in roster(1, A, C).leave()] == [0]
+    assert [post.to for post in roster(0, B, C).leave()] == [1]
+    assert [post.to for post in roster(1, A, C, FORMER).leave()] == [None]
