@@ -27,7 +27,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
 from lbg_broker.admin.survey import lags, survey
 from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import TO_ALL, GroupSpec, Names
+from lbg_broker.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
 from support.broker.embedded import EmbeddedBroker
 from support.rabbitmq.node import RabbitNode
 
@@ -178,7 +178,7 @@ async def fake_members(url: str, groups: int, named: str = "") -> None:
     while True:
         begun = time.monotonic()
         for number, (channel, exchange, body) in enumerate(beating):
-            channel.publish(exchange, TO_ALL, body)
+            channel.publish(exchange, TO_OBSERVERS, body)
             if number % 50 == 49:  # spread over the second, as members are
                 await asyncio.sleep(max(0.0, begun + number / len(beating) - time.monotonic()))
         await asyncio.sleep(max(0.0, begun + 1 - time.monotonic()))

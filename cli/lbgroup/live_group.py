@@ -20,12 +20,13 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.describe import Description, describe
 from lbg_broker.admin.errors import RecordUnavailable, Refused
+from lbg_broker.admin.heartbeats import REPORT_KEYS
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
 from lbg_broker.client import Delivery
-from lbg_broker.group import TO_ALL, Engine, GroupSpec, Names, stream_queues
+from lbg_broker.group import Engine, GroupSpec, Names, stream_queues
 from lbgroup.options import count_text
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ async def observed(
     queue = await admin.amqp.own_queue()
     async with admin.amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
-        await admin.amqp.bind_own(queue, [Names(spec.name).members], key=TO_ALL)
+        await admin.amqp.bind_own(queue, [Names(spec.name).members], keys=REPORT_KEYS)
         async with running(read()):
             yield
 

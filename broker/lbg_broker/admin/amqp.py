@@ -437,28 +437,35 @@ class AmqpAdmin:
         async with self.link.channel() as channel:
             await channel.queue_declare(name, exclusive=True)
 
-    async def bind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> dict[str, Refused]:
-        """All at once; returns those that cannot be bound to, and why. The first of them closes the channel: the ones
-        after it are requested again."""
+    async def bind_own(
+        self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]
+    ) -> dict[str, Refused]:
+        """Binds to each exchange by each key, all at once; returns the exchanges that cannot be bound to, and why. The
+        first of them closes the channel: the bindings after it are requested again, but no other to this exchange.
+
+        A binding costs the broker the same time wherever it leads, so each further key costs as much as the first.
+        """
         refused: dict[str, Refused] = {}
-        rest = list(exchanges)
+        rest = [(name, key) for name in exchanges for key in keys]
         while rest:
             bound = 0
             try:
                 async with self.link.channel(within_s=None) as channel:
-                    requests = [channel.queue_bind(queue, name, key) for name in rest]
+                    requests = [channel.queue_bind(queue, name, key) for name, key in rest]
                     for answer in await asyncio.gather(*requests, return_exceptions=True):
                         if isinstance(answer, BaseException):
                             raise answer
                         bound += 1
             except Refused as error:
-                refused[rest[bound]] = error
-            rest = rest[bound + 1 :]
+                refused[rest[bound][0]] = error
+            rest = [one for one in rest[bound + 1 :] if one[0] not in refused]
         return refused
 
-    async def unbind_own(self, queue: str, exchanges: Sequence[str], *, key: str) -> None:
+    async def unbind_own(self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]) -> None:
         async with self.link.channel(within_s=None) as channel:
-            await asyncio.gather(*(channel.queue_unbind(queue, name, key) for name in exchanges))
+            await asyncio.gather(
+                *(channel.queue_unbind(queue, name, key) for name in exchanges for key in keys)
+            )
 
     async def delete_own(self, queue: str) -> None:
         async with self.link.channel() as channel:

@@ -1,4 +1,7 @@
-"""Collects the heartbeats of the members of many groups on one queue."""
+"""Collects the status reports of the members of many groups on one queue: heartbeats, as observers call them.
+
+A subscription costs two bindings a group, as reports have two routing keys (`REPORT_KEYS`).
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,14 @@ from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import AdminError, Refused
 from lbg_broker.admin.protocol import Heartbeat
 from lbg_broker.client import Channel, ClientConnection, Delivery
-from lbg_broker.group import TO_ALL, Names
+from lbg_broker.group import TO_ALL, TO_OBSERVERS, Names
 
 OnHeartbeat = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
+
+REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
+"""Routing keys of status reports. Members of versions before TO_OBSERVERS send them to all; a member whose group has one
+of these sends its report by both, to all with every queue."""
 
 KEPT_S = 120.0
 """Seconds after which the heartbeats of a group are no longer received, without a request for them. Autoscalers
@@ -31,8 +38,8 @@ FRESH_S = 2.0
 
 
 class CollectedHeartbeats(Sequence[Heartbeat]):
-    """The heartbeats of one group, parsed on first use. `digests` are those of their messages: an idle member sends the
-    same bytes every second."""
+    """The heartbeats of one group, parsed on first use; of a member that reports by both keys there are two. `digests`
+    are those of their messages: an idle member sends the same bytes every second."""
 
     def __init__(self) -> None:
         self._bodies: list[bytes] = []
@@ -73,7 +80,7 @@ async def collect_heartbeats(
             on_heartbeat = _deliveries_to(lambda group, body: collected[group].append(body))
             tag = await channel.consume(queue, on_heartbeat, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
-            refused = await amqp.bind_own(queue, list(exchanges), key=TO_ALL)
+            refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
             await asyncio.sleep(seconds)
             await channel.cancel(tag)
     finally:
@@ -132,14 +139,16 @@ class HeartbeatQueue:
 
     async def _bind(self, group: str) -> None:
         exchange = Names(group).members
-        if refused := await self._amqp.bind_own(self._queue, [exchange], key=TO_ALL):
+        if refused := await self._amqp.bind_own(self._queue, [exchange], keys=REPORT_KEYS):
             self._forget(group)
             raise refused[exchange]
         self._bound_at[group] = asyncio.get_running_loop().time()
 
     async def _leave(self, groups: Sequence[str]) -> None:
         if groups:
-            await self._amqp.unbind_own(self._queue, [Names(group).members for group in groups], key=TO_ALL)
+            await self._amqp.unbind_own(
+                self._queue, [Names(group).members for group in groups], keys=REPORT_KEYS
+            )
         for group in groups:
             self._forget(group)
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lbg_broker.admin.actions import Announce, WriteRecord
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Unreachable
+from lbg_broker.admin.heartbeats import REPORT_KEYS
 from lbg_broker.admin.ownership import Record, paused_words
 from lbg_broker.admin.plan import require_by_hand
 from lbg_broker.admin.protocol import BrokerAdmin, Heartbeat
@@ -344,9 +345,9 @@ async def ask_members(
     try:
         async with amqp.link.channel(within_s=None) as channel:
             tag = await channel.consume(queue, on_deliveries, no_ack=True)
-            for key in (answer_to, TO_ALL):
-                for error in (await amqp.bind_own(queue, [names.members], key=key)).values():
-                    raise error
+            keys = (answer_to, *REPORT_KEYS)
+            for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
+                raise error
             await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
@@ -400,7 +401,7 @@ async def watch_activity(
     queue = await amqp.own_queue(of_members_of=group)
     async with amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
-        for error in (await amqp.bind_own(queue, [names.members], key="activity")).values():
+        for error in (await amqp.bind_own(queue, [names.members], keys=("activity",))).values():
             raise error
         while channel.is_open:
             await amqp.announce(names.members, TO_ALL, body)

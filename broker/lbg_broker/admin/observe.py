@@ -122,7 +122,7 @@ class PrefixIndex:
     async def _prefix(self, group: str, room: asyncio.Semaphore) -> str | None:
         async with room:
             # Refused where it was deleted meanwhile, or in part; or we may not.
-            refused = await self._amqp.bind_own(self._marker, [Names(group).members], key="nothing")
+            refused = await self._amqp.bind_own(self._marker, [Names(group).members], keys=("nothing",))
             try:
                 async with asyncio.timeout(READ_S):
                     spec = recorded(await self._amqp.record(group), group)

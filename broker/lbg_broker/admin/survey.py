@@ -103,9 +103,8 @@ def _described(
         cache[group] = last
         return last.description
     description = describe(group, observed, beats=beats)
-    if description.members is not UNKNOWN and len(description.members) == len(
-        digests
-    ):  # else which came last counts
+    # Else members changed meanwhile or report by two keys, and which message came last counts.
+    if description.members is not UNKNOWN and len(description.members) == len(digests):
         cache[group] = Described(observed, digests, description)
     return description
 
