@@ -202,7 +202,7 @@ def _one_queue(
             (
                 binding.member.name,
                 "primary" if binding.is_primary else "secondary",
-                "active" if binding.is_active else "waits",
+                binding.state,
                 binding.progress,
                 str(binding.in_flight),
             )

@@ -201,15 +201,15 @@ class Description:
 
     @property
     def is_settled(self) -> bool:
-        """True if every queue or partition is the primary of a member, and none is to move.
+        """True if every queue or partition is the primary of one member, and none is to move.
 
         Who is active may be unknown yet: a broker does not report a consumer to it before its first message.
         """
         if self.is_shared:
             return True
         rows = self.reported_services
-        primaries = sum(one.is_primary for row in rows for one in row.bindings)
-        return 0 < len(rows) == primaries and self.rebalance == READY
+        is_assigned = all(sum(one.is_primary for one in row.bindings) == 1 for row in rows)
+        return bool(rows) and is_assigned and self.rebalance == READY
 
     @property
     def unserved(self) -> list[int]:
@@ -330,7 +330,7 @@ class Description:
 
     @cached_property
     def _reports(self) -> dict[int, list[tuple[MemberRow, MemberQueue]]]:
-        """The members' reports of each queue, by its number."""
+        """The members' reports of each queue, by its number; none of a member that has nothing to do with it."""
         reports: dict[int, list[tuple[MemberRow, MemberQueue]]] = {}
         for member in self._member_rows:
             for one in member.queues:
@@ -378,13 +378,15 @@ class Description:
         )
 
     def _status(self, number: int, active: MemberRow | None) -> str:
-        """Served, standing still for a handoff, not served though members are there, without a consumer."""
+        """Served, standing still for a handoff, not served though members consume it, consumed by no member. A member
+        does not consume a queue that it does not report."""
         if active is not None:
             is_paused = any(one.queue == number and one.status == PAUSED for one in active.queues)
             return PAUSED if is_paused else READY
         if self.members is UNKNOWN:
             return UNKNOWN_STATUS
-        return UNASSIGNED if self.members else UNBOUND
+        is_consumed = any(one.is_consumed for _, one in self._reports.get(number, ()))
+        return UNASSIGNED if is_consumed else UNBOUND
 
 
 def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unknown) -> Description:

@@ -173,7 +173,8 @@ def in_flight(members: Sequence[MemberRow], consumers: Mapping[int, int]) -> Lag
     reported: dict[int, list[int]] = {}
     for member in members:
         for one in member.queues:
-            reported.setdefault(one.queue, []).append(one.in_flight)
+            if one.is_consumed:
+                reported.setdefault(one.queue, []).append(one.in_flight)
     if any(len(reported.get(queue, ())) < count for queue, count in consumers.items()):
         return UNKNOWN
     return sum(sum(reported.get(queue, ())) for queue, count in consumers.items() if count)

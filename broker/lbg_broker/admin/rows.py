@@ -11,6 +11,11 @@ from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unkno
 
 Count = int | Unknown
 
+READY, PAUSED, UNASSIGNED, UNBOUND = "Ready", "Paused", "Unassigned", "Unbound"
+STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
+UNKNOWN_STATUS = "Unknown"
+IDLE = "Idle"
+
 POSTPONED_FROM = 2
 """Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
 
@@ -25,7 +30,7 @@ class MemberQueue:
     status: str
     in_flight: int
     delivered: int
-    progress: str = "Idle"
+    progress: str = IDLE
     poisoned: int = 0
     poisoned_keys: tuple[str, ...] = ()
     poisoned_ids: tuple[str, ...] = ()
@@ -37,6 +42,16 @@ class MemberQueue:
         return self.role == "primary"
 
     @property
+    def is_consumed(self) -> bool:
+        """True if the member has a consumer on it, or messages of one that is being closed."""
+        return self.active or self.status != UNBOUND or self.in_flight > 0
+
+    @property
+    def is_news(self) -> bool:
+        """True unless the member would be described the same without it."""
+        return self.is_consumed or self.is_primary or self.progress != IDLE
+
+    @property
     def is_postponed(self) -> bool:
         """True if it should be another member's, and calls that do not end keep it here."""
         return self.put_off >= POSTPONED_FROM
@@ -44,7 +59,7 @@ class MemberQueue:
 
 @dataclass(frozen=True, slots=True)
 class MemberRow:
-    """A member, as its last heartbeat describes it."""
+    """A member, as its last status report describes it. `queues`: those that it consumes or should serve."""
 
     index: int
     name: str
@@ -86,7 +101,10 @@ class MemberRow:
 
 
 def members_of(beats: Iterable[Heartbeat]) -> tuple[MemberRow, ...]:
-    """The last heartbeat of each member; what is no heartbeat of this version is passed over."""
+    """The last status report of each member; what is no report of this version is passed over.
+
+    A member may report by two routing keys, in one with all queues of the group. Both give the same row.
+    """
     last: dict[object, MemberRow] = {}
     for beat in reversed(tuple(beats)):
         if beat.get("index") in last:
@@ -105,45 +123,48 @@ def _member(beat: Heartbeat) -> MemberRow:
         name=str(beat["name"]),
         incarnation=str(beat["incarnation"]),
         rebalance=str(beat["rebalance"]),
-        queues=tuple(
-            MemberQueue(
-                queue=int(one["queue"]),
-                role=str(one["role"]),
-                active=bool(one["active"]),
-                status=str(one["status"]),
-                in_flight=int(one["in_flight"]),
-                delivered=int(one["delivered"]),
-                progress=str(one.get("progress", "Idle")),
-                poisoned=int(one.get("poisoned", 0)),
-                poisoned_keys=tuple(map(str, one.get("poisoned_keys", ()))),
-                poisoned_ids=tuple(map(str, one.get("poisoned_ids", ()))),
-                put_off=int(one.get("put_off", 0)),
-                next_drain_s=float(one.get("next_drain_s", 0.0)),
-            )
-            for one in beat["queues"]
-        ),
+        queues=tuple(one for one in map(_queue, beat["queues"]) if one.is_news),
         counts={str(name): int(value) for name, value in beat["counts"].items()},
         paused=beat.get("paused") is True,
         oldest_us=int(beat.get("oldest_us", 0)),
     )
 
 
-READY, PAUSED, UNASSIGNED, UNBOUND = "Ready", "Paused", "Unassigned", "Unbound"
-STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
-UNKNOWN_STATUS = "Unknown"
+def _queue(fields: Mapping[str, Any]) -> MemberQueue:
+    return MemberQueue(
+        queue=int(fields["queue"]),
+        role=str(fields["role"]),
+        active=bool(fields["active"]),
+        status=str(fields["status"]),
+        in_flight=int(fields["in_flight"]),
+        delivered=int(fields["delivered"]),
+        progress=str(fields.get("progress", IDLE)),
+        poisoned=int(fields.get("poisoned", 0)),
+        poisoned_keys=tuple(map(str, fields.get("poisoned_keys", ()))),
+        poisoned_ids=tuple(map(str, fields.get("poisoned_ids", ()))),
+        put_off=int(fields.get("put_off", 0)),
+        next_drain_s=float(fields.get("next_drain_s", 0.0)),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBinding:
-    """A queue or partition at a member: it is active there, or waits to be."""
+    """A queue or partition at a member that consumes it, or should serve it."""
 
     member: MemberRow
     is_primary: bool
     is_active: bool
     status: str
     in_flight: int
-    progress: str = "Idle"
+    progress: str = IDLE
     """As the member reports it: Idle, Working, Blocked or Stalled."""
+
+    @property
+    def state(self) -> str:
+        """For people: the member is active on it, waits to be, or has no consumer on it."""
+        if self.is_active:
+            return "active"
+        return "unbound" if self.status == UNBOUND else "waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +174,7 @@ class ServiceRow:
     - `status`: Ready, Paused, Unassigned, Unbound or Unknown.
     - `member`: the one that serves it, where it is known; `consumer`: the tag of the active consumer, where the broker
       reports it.
-    - `bindings`: of all members that are known to consume it.
+    - `bindings`: of all members that report to consume it, or that should serve it.
     - `ready`, `unacked`: None for a queue that is missing.
     """
 
