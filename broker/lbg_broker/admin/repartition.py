@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
@@ -41,9 +41,11 @@ from lbg_broker.group import (
     Engine,
     GroupSpec,
     Names,
+    balanced_primaries,
     is_native,
     marked,
     recounted,
+    static_primaries,
 )
 from lbg_broker.group.topology import Binding
 
@@ -322,14 +324,49 @@ def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) 
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
     hint = " (of an older version? restart it)" if is_late else ""
+    behind = _behind(members, queue_count)
     for member in members:
-        queues = {one.queue for one in member.queues}
-        if queues != set(range(queue_count)):
-            yield f"{member.name} still uses {len(queues)} queues{hint}"
+        if member.index in behind:
+            queues = {one.queue for one in member.queues}
+            if queues == set(range(len(queues))):
+                yield f"{member.name} still uses {len(queues)} queues{hint}"
+            else:
+                yield f"{member.name} has not its part of {queue_count} queues yet{hint}"
         elif member.rebalance != "Ready":
             yield f"{member.name} is {member.rebalance}"
-        elif unbound := [one.queue for one in member.queues if one.status == "Unbound"]:
+        elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
             yield f"{member.name} has no consumer yet on {len(unbound)} queues"
+
+
+def _behind(members: Sequence[MemberRow], queue_count: int) -> set[int]:
+    """Indexes of members whose report is not that of a member with so many queues.
+
+    A report has neither the number of queues nor every queue. But the primaries of all members together are those of
+    an assignment of so many queues to them. `static` leaves queues without a primary, which others consume.
+    """
+    reported = {member.index: sorted(one.queue for one in member.primaries) for member in members}
+    assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]
+    consumed = {one.queue for member in members for one in member.queues}
+    if members and consumed.issuperset(range(queue_count)):
+        steps = {second - first for first, second, *_ in filter(_has_two, reported.values())}
+        counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
+        assignments += (
+            static_primaries(queue_count, count, reported) for count in counts if count > max(reported)
+        )
+    surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
+    return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
+
+
+def _has_two(queues: Sequence[int]) -> bool:
+    return len(queues) >= 2
+
+
+def _differing(reported: Mapping[int, Sequence[int]], primaries: Mapping[int, int | None]) -> Iterator[int]:
+    """Indexes of members with other primaries than these."""
+    due: dict[int | None, list[int]] = {}
+    for queue, index in primaries.items():
+        due.setdefault(index, []).append(queue)
+    return (index for index, queues in reported.items() if list(queues) != due.get(index, []))
 
 
 def _queue_of(binding: Binding) -> str:
