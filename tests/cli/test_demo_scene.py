@@ -58,7 +58,7 @@ def scene() -> DemoModel:
 
 def beat(
     name: str, index: int, *, primary: int, active: tuple[int, ...], in_flight: int = 0
-) -> dict[str, object]:
+) -> dict[str, Any]:
     return {
         "v": 1,
         "type": "beat",
@@ -364,3 +364,16 @@ def test_every_mode_has_a_play_of_its_own_and_rabbitmq_that_of_the_queues() -> N
     assert script_of("Partitioned", is_native=False) is SCRIPT
     for play in plays.values():
         assert [act.at for act in play] == [act.at for act in SCRIPT]
+
+
+def test_a_member_reports_by_two_keys_and_without_the_queues_that_do_not_concern_it() -> None:
+    made = scene()
+    whole = beat("m1", 0, primary=0, active=(0,))
+    served, other = whole["queues"]
+    whole["queues"] = [served, {**other, "status": "Unbound"}]
+    part = {**whole, "queues": [served]}
+    for message in (part, whole, part, {"type": "hello", "name": "m1", "index": 0}):
+        made.on_message(message)
+        rows = made.group.description.reported_services
+        assert [row.server for row in rows] == ["m1", "m2"]
+        assert [len(row.bindings) for row in rows] == [2, 1]

@@ -120,6 +120,17 @@ async def test_a_paused_queue_has_no_arrow_and_a_member_that_is_not_bound_no_lin
     assert next(line.split()[3] for line in lines if "queue 1" in line) == "1,234"
 
 
+async def test_a_queue_has_no_line_to_a_member_that_does_not_report_it() -> None:
+    description = await two_queues(
+        beat(0, queue(0, "primary", active=True)), beat(1, queue(1, "primary", active=True)), beat(2)
+    )
+    lines = drawn(live_map(description, MEMBERS, {}, is_compact=True)).splitlines()
+    for number in (0, 1):
+        line = next(line for line in lines if f"queue {number}" in line)
+        assert line.split()[1:] == ["queue", str(number), "━━━━━━━▶", "1,234", "│"]
+    assert sharing_line(description) == "queues 0:m1 1:m2"
+
+
 @pytest.mark.parametrize("is_compact", [False, True])
 @pytest.mark.parametrize("mode", ["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
 async def test_the_map_is_as_high_as_it_says(mode: str, is_compact: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from lbg_broker.client import (
     ConnectionSettings,
     connect,
 )
-from lbg_broker.group import RABBITMQ, Engine, GroupSpec, Names, topology_of
+from lbg_broker.group import RABBITMQ, TO_OBSERVERS, Engine, GroupSpec, Names, topology_of
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from support.rabbitmq.node import RabbitNode
@@ -114,6 +115,9 @@ REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
     "publish to another group": lambda on: publish(on, OTHER.exchange),
     "speak to another group's members": lambda on: publish(on, OTHER.members, "all"),
     "listen to another group's members": lambda on: on.queue_bind(OWN.mailbox(9), OTHER.members, "all"),
+    "read reports of another group's members": lambda on: on.queue_bind(
+        OWN.mailbox(9), OTHER.members, TO_OBSERVERS
+    ),
     "claim an index of another group": lambda on: on.queue_declare(OTHER.mailbox(0), exclusive=True),
     "publish past every exchange": lambda on: publish(on, "", OWN.queue(0)),
     "publish to an exchange of the broker's": lambda on: publish(on, "amq.topic"),
@@ -152,6 +156,31 @@ async def test_the_groups_user_is_refused(
     await mailbox.queue_declare(OWN.mailbox(9), exclusive=True)  # of its own, so that the other name decides
     with pytest.raises(AccessRefused):
         await attempt(await connection.open_channel())
+
+
+async def test_the_groups_user_sends_and_reads_status_reports(
+    place: Place, connection: ClientConnection
+) -> None:
+    """With no other permission than those on the members' exchange."""
+    channel = await connection.open_channel()
+    await channel.consume(OWN.queue(0), lambda deliveries: None)
+    report = {"v": 1, "type": "beat", "index": 0, "name": "m0", "incarnation": "a", "rebalance": "Ready"}
+    body = json.dumps({**report, "queues": [], "counts": {}}).encode()
+
+    async def send() -> None:
+        while True:
+            channel.publish(OWN.members, TO_OBSERVERS, body)
+            await asyncio.sleep(0.1)
+
+    sending = asyncio.create_task(send())
+    as_user = LiveAdmin(place.login)
+    try:
+        shown = await show_group(as_user, "orders", listen_s=0.5)
+    finally:
+        sending.cancel()
+        await as_user.close()
+    assert shown.members is not UNKNOWN
+    assert [one.name for one in shown.members] == ["m0"]
 
 
 async def test_a_routing_key_of_its_own_choice_stays_inside_the_group(

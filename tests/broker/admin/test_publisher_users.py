@@ -22,7 +22,7 @@ from lbg_broker.admin.groups import (
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.client import AccessRefused, Channel, ClientError, ConnectionSettings, connect
-from lbg_broker.group import ONE_USER, GroupSpec, Names, Permissions, Publishers
+from lbg_broker.group import ONE_USER, TO_OBSERVERS, GroupSpec, Names, Permissions, Publishers
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from support.admin.place import Place
@@ -92,6 +92,8 @@ REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
     "publish past the group's exchange": lambda on: publish(on, "", OWN.queue(0)),
     "send a message to members": lambda on: publish(on, OWN.members, "all"),
     "listen to members": lambda on: on.queue_bind(OWN.queue(0), OWN.members, "all"),
+    "read members' status reports": lambda on: on.queue_bind(OWN.queue(0), OWN.members, TO_OBSERVERS),
+    "send a status report": lambda on: publish(on, OWN.members, TO_OBSERVERS),
     "claim an index": lambda on: on.queue_declare(OWN.mailbox(0), exclusive=True),
     "add a dead letter": lambda on: publish(on, OWN.dlx, ""),
     "report to the validator": lambda on: publish(on, OWN.validate, ""),

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
 
 import pytest
 
@@ -20,8 +16,9 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, path
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.admin.survey import Described, backlogs, lags, survey
-from lbg_broker.client import Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
-from lbg_broker.group import TO_ALL, GroupSpec, Names, routing_key
+from lbg_broker.client import ConfirmingPublisher, connect
+from lbg_broker.group import GroupSpec, Names, routing_key
+from support.admin.faked_member import member
 from support.admin.place import Place
 from support.waiting import GUARD_S
 
@@ -32,70 +29,6 @@ def spec_of(name: str, *, queues: int = 2) -> GroupSpec:
     return GroupSpec(
         name, name, hash_count=8, queue_count=queues, queue_size_mb=10, client_username=f"user-{name}"
     )
-
-
-@dataclass
-class FakedMember:
-    """Consumes all queues of a group and says so every tenth of a second; it acknowledges nothing by itself."""
-
-    spec: GroupSpec
-    connection: ClientConnection
-    channel: Channel
-    index: int = 0
-    held: dict[int, list[Delivery]] = field(default_factory=dict)
-
-    @property
-    def in_flight(self) -> int:
-        return sum(map(len, self.held.values()))
-
-    def ack_all(self) -> None:
-        for deliveries in self.held.values():
-            for one in deliveries:
-                self.channel.ack(one.delivery_tag)
-            deliveries.clear()
-
-    def beat(self) -> dict[str, Any]:
-        queues = [
-            {"queue": number, "role": "primary", "active": True, "status": "Ready", "in_flight": len(held)}
-            | {"delivered": len(held), "progress": "Working"}
-            for number, held in self.held.items()
-        ]
-        return {
-            "v": 1,
-            "type": "beat",
-            "index": self.index,
-            "name": f"m{self.index}",
-            "incarnation": "x",
-            "queues": queues,
-            "rebalance": "Ready",
-            "counts": {},
-        }
-
-    async def talk(self) -> None:
-        while True:
-            body = json.dumps(self.beat()).encode()
-            self.channel.publish(Names(self.spec.name).members, TO_ALL, body)
-            await asyncio.sleep(0.1)
-
-
-@asynccontextmanager
-async def member(place: Place, spec: GroupSpec, *, silent: bool = False) -> AsyncIterator[FakedMember]:
-    connection = await connect(place.settings, name="member")
-    faked = FakedMember(spec, connection, await connection.open_channel())
-
-    def take(number: int) -> Callable[[list[Delivery]], None]:
-        return lambda deliveries: faked.held[number].extend(deliveries)
-
-    for number in range(spec.queue_count):
-        faked.held[number] = []
-        await faked.channel.consume(Names(spec.name).queue(number), take(number), prefetch_count=30)
-    talking = [] if silent else [asyncio.create_task(faked.talk())]
-    try:
-        yield faked
-    finally:
-        for one in talking:
-            one.cancel()
-        await connection.close()
 
 
 async def publish(place: Place, spec: GroupSpec, count: int) -> None:

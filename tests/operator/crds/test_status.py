@@ -94,6 +94,18 @@ def test_queues_have_the_document_s_words(members: list[MemberRow], statuses: li
     assert description.unserved == [n for n, word in enumerate(statuses) if word in ("Unbound", "Unassigned")]
 
 
+def test_a_queue_that_members_do_not_report_is_unbound_and_not_served() -> None:
+    """A report has the queues that its member consumes or should serve."""
+    first = replace(member(0, 0), queues=member(0, 0).queues[:1])
+    standby = replace(member(1), queues=())
+    description = look(first, standby)
+    seen = seen_of(description)
+    assert [queue["status"] for queue in seen["queues"]] == ["Ready", "Unbound"]
+    assert (seen["memberCount"], seen["activeCount"]) == (2, 1)
+    assert seen["members"][1] == {"index": 1, "name": "pod-1", "queues": []}
+    assert description.unserved == [1]
+
+
 def test_the_least_settled_member_speaks_for_the_group() -> None:
     assert look(member(0, 0), member(1, 1, rebalance="HoldDown")).rebalance == "HoldDown"
     assert (
