@@ -1,8 +1,8 @@
 """Cost of hundreds of groups on one broker for an operator: creation, surveys, lag.
 
 Groups are made at an even rate through one admin, as manifests arrive. Then another process fakes two members for each
-group, over real AMQP: a mailbox each, a consumer on every queue, a beat each second. Told is the CPU time of this
-process, which is the operator's part, and of the broker, less what it spends on the members alone.
+group, over real AMQP: a mailbox each, a consumer on every queue, a status report each second. Told is the CPU time of
+this process, which is the operator's part, and of the broker, less what it spends on the members alone.
 `python -m bench.survey --groups 500 --rate 5`.
 """
 

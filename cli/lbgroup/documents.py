@@ -56,13 +56,13 @@ class Queue(TypedDict):
 
 
 class Member(TypedDict):
-    """A member, as its last heartbeat describes it."""
+    """A member, as its last status report describes it."""
 
     index: int
     name: str
     incarnation: str
     rebalance: Annotated[str, "Ready, HoldDown or Rebalancing"]
-    queues: list[MemberQueue]
+    queues: Annotated[list[MemberQueue], "those that it consumes or should serve"]
     counts: Annotated[dict[str, int], "messages since the member started, by what became of them"]
     paused: bool
     oldest_published_at_us: Annotated[int | None, "of the oldest message that it has not settled"]

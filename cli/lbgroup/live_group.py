@@ -1,6 +1,6 @@
 """Groups as they are now, for live views.
 
-`LiveGroup` is a description that heartbeats and counts of queues keep up to date. `Observations` has rates, changes
+`LiveGroup` is a description that status reports and counts of queues keep up to date. `Observations` has rates, changes
 and ages of descriptions. Both are pure; `observed`, `GroupReader` and `Watching` read the broker.
 """
 
@@ -36,7 +36,7 @@ READ_EVERY_S = 0.4
 
 
 class LiveGroup:
-    """The last snapshot, and the last heartbeat of each member until it is forgotten. No I/O."""
+    """The last snapshot, and the last status report of each member until it is forgotten. No I/O."""
 
     def __init__(self, spec: GroupSpec, engine: Engine) -> None:
         self.spec = spec
@@ -54,7 +54,7 @@ class LiveGroup:
         self._describe()
 
     def on_heartbeat(self, beat: Mapping[str, Any]) -> bool:
-        """True for a heartbeat of this version; other messages are ignored."""
+        """True for a status report of this version; other messages are ignored."""
         if is_heartbeat := bool(members_of([beat])):
             self._beats[str(beat["name"])] = beat
             self._describe()
@@ -82,7 +82,8 @@ async def observed(
     on_message: Callable[[Mapping[str, Any]], None],
     on_snapshot: Callable[[Snapshot], None],
 ) -> AsyncIterator[None]:
-    """For the length of the block: the members' broadcasts, and the group's queues several times a second."""
+    """For the length of the block: the members' status reports and what they send to all, and the group's queues
+    several times a second."""
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:

@@ -1,6 +1,6 @@
 """Description of a group: its queues, partitions and sessions, who serves each, and its problems.
 
-`describe` makes it of a snapshot and the members' heartbeats. Who serves what is derived here and nowhere else: the
+`describe` makes it of a snapshot and the members' status reports. Who serves what is derived here and nowhere else: the
 command line, the demo and the operator print its rows.
 """
 
@@ -59,7 +59,7 @@ class Description:
     """A group as it is. `spec` is None when its record is missing or unreadable: `problems` has the cause.
 
     `queues` are in the order of their numbers; one without a number, which all members consume, comes first. `members`
-    is UNKNOWN if heartbeats could not be read, and empty if none arrived.
+    is UNKNOWN if status reports could not be read, and empty if none arrived.
     """
 
     group: str

@@ -86,7 +86,7 @@ class GroupAdmin:
         return await groups.create_group(self._admin, spec, password=password, with_user=with_user)
 
     async def show_group(self, name: str, *, listen_s: float = groups.LISTEN_S) -> Description:
-        """The group with its queues, and the members whose heartbeats arrive within `listen_s` seconds.
+        """The group with its queues, and the members whose status reports arrive within `listen_s` seconds.
 
         Raises GroupNotFound, RecordUnavailable and AdminError.
         """

@@ -22,8 +22,8 @@ OnHeartbeat = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
 
 REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
-"""Routing keys of status reports. Members of versions before TO_OBSERVERS send them to all; a member whose group has one
-of these sends its report by both, to all with every queue."""
+"""Routing keys of status reports. Members of versions before TO_OBSERVERS send them to all; a member whose group has
+one of these sends its report by both, to all with every queue."""
 
 KEPT_S = 120.0
 """Seconds after which the heartbeats of a group are no longer received, without a request for them. Autoscalers

@@ -2,7 +2,7 @@
 
 The embedded broker counts both on request. RabbitMQ counts ready messages when a queue is declared passively; its count
 of unacknowledged messages of a quorum queue is updated every five seconds, in every interface
-(tests/rabbitmq/test_facts_of_counting.py). So there members' heartbeats are used: each reports every second what it has
+(tests/rabbitmq/test_facts_of_counting.py). So there members' status reports are used: every second, with what each has
 in flight. Where reports are missing, the broker's older count is used.
 """
 
@@ -33,7 +33,7 @@ class Backlog(NamedTuple):
 
 
 FIRST_S = 1.3
-"""Seconds in which every member sends at least one heartbeat."""
+"""Seconds in which every member sends at least one status report."""
 
 STEP_S = 0.2
 

@@ -119,7 +119,7 @@ class LiveAdmin:
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
     ) -> Mapping[str, Sequence[Heartbeat] | Refused]:
-        """The heartbeats of each group within `seconds`, or why they could not be received."""
+        """The status reports of each group within `seconds`, or why they could not be received."""
         return await collect_heartbeats(self.amqp, groups, seconds=seconds)
 
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin
 
 ANSWERS_S = 1.5
-"""Seconds in which members answer, and in which the heartbeats show who they are."""
+"""Seconds in which members answer, and in which the status reports show who they are."""
 
 BODY_BYTES = 1000
 LIMIT = 10
@@ -58,7 +58,7 @@ SKIPPED_S = 35.0
 """Longer than a call with the default timeout: a message that is being called is skipped when the call has ended."""
 
 PAUSED_S = 5.0
-"""For members to report that they paused or resumed: they do so with the next heartbeat."""
+"""For members to report that they paused or resumed: they do so with the next status report."""
 
 POISONED, REFUSED = "poisoned", "refused"
 RUNNING, DEAD_LETTER = "running", "dead-letter"
@@ -314,8 +314,8 @@ async def ask_members(
     within_s: float = ANSWERS_S,
     is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
 ) -> tuple[list[Mapping[str, Any]], list[Heartbeat]]:
-    """Answers of the members to a request, or of member `to` alone, and the heartbeats that came meanwhile: all that
-    come within `within_s`, or those up to an answer that `is_last`."""
+    """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
+    that come within `within_s`, or those up to an answer that `is_last`."""
     names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
     answer_to = f"answer.{answer}"
     answers: list[Mapping[str, Any]] = []

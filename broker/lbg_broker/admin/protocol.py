@@ -11,7 +11,7 @@ from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.group import GroupSpec
 
 Heartbeat = Mapping[str, Any]
-"""A member's message of type `beat`, as it came."""
+"""A member's status report, its message of type `beat`, as it came."""
 
 
 class BrokerAdmin(Protocol):
@@ -34,7 +34,7 @@ class BrokerAdmin(Protocol):
         ...
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
-        """The beats that members of `group` send within `seconds`."""
+        """The status reports that members of `group` send within `seconds`."""
         ...
 
     async def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""Survey of many groups at once: description and heartbeats of each."""
+"""Survey of many groups at once: description and status reports of each."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def survey(
         try:
             beats = await admin.listen_many(served, seconds=listen_s)
         except (Refused, Unreachable) as error:
-            # The user may not declare a queue for heartbeats, or no user can: most nodes of RabbitMQ 4.3 are down.
+            # The user may not declare a queue for reports, or no user can: most nodes of RabbitMQ 4.3 are down.
             beats = dict.fromkeys(served, error)
     cache = {} if cache is None else cache
     described = {
@@ -79,7 +79,7 @@ async def lags(
 
 
 async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
-    """The backlog of each group, under the same keys, counted now and without members' heartbeats.
+    """The backlog of each group, under the same keys, counted now and without members' status reports.
 
     The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.
 
