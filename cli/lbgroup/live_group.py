@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.describe import Description, describe
 from lbg_broker.admin.errors import RecordUnavailable, Refused
-from lbg_broker.admin.heartbeats import REPORT_KEYS
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
+from lbg_broker.admin.status_reports import REPORT_KEYS
 from lbg_broker.client import Delivery
 from lbg_broker.group import Engine, GroupSpec, Names, stream_queues
 from lbgroup.options import count_text
@@ -53,12 +53,12 @@ class LiveGroup:
         self._snapshot = snapshot
         self._describe()
 
-    def on_heartbeat(self, beat: Mapping[str, Any]) -> bool:
+    def on_report(self, beat: Mapping[str, Any]) -> bool:
         """True for a status report of this version; other messages are ignored."""
-        if is_heartbeat := bool(members_of([beat])):
+        if is_report := bool(members_of([beat])):
             self._beats[str(beat["name"])] = beat
             self._describe()
-        return is_heartbeat
+        return is_report
 
     def forget(self, name: str) -> None:
         """A member has left or died."""

@@ -14,7 +14,7 @@ from typing import Any
 from lbg_broker.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_broker.admin.ownership import CONSUMPTION
 from lbg_broker.admin.plan import problems as drift
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import (
     PAUSED,
@@ -389,7 +389,7 @@ class Description:
         return UNASSIGNED if is_consumed else UNBOUND
 
 
-def describe(group: str, observed: Snapshot, *, beats: Iterable[Heartbeat] | Unknown) -> Description:
+def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | Unknown) -> Description:
     names = Names(group)
     problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
     spec = None

@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import Refused
-from lbg_broker.admin.heartbeats import HeartbeatQueue
 from lbg_broker.admin.management_admin import Counts, ManagementAdmin
 from lbg_broker.admin.observe import seen
 from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_broker.admin.status_reports import ReportQueue
 from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
 
 Lag = int | Unknown
@@ -53,7 +53,7 @@ class LagReader:
     def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
         self._amqp = amqp
         self._management = management
-        self._ear = HeartbeatQueue(amqp)
+        self._ear = ReportQueue(amqp)
         self._readings: dict[GroupSpec, _Reading] = {}
 
     async def of(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> list[Lag]:
@@ -78,7 +78,7 @@ class LagReader:
             counts.add_done_callback(seen)
             begun = {spec: self._counted(spec, engine, counts) for spec in old}
         else:
-            begun = {spec: self._from_heartbeats(spec, engine) for spec in old}
+            begun = {spec: self._from_reports(spec, engine) for spec in old}
         for spec, reading in begun.items():
             task = asyncio.create_task(_in_time(reading))
             task.add_done_callback(seen)
@@ -117,7 +117,7 @@ class LagReader:
             total += ready + unacked
         return total
 
-    async def _from_heartbeats(self, spec: GroupSpec, engine: Engine) -> Lag:
+    async def _from_reports(self, spec: GroupSpec, engine: Engine) -> Lag:
         queues = stream_queues(spec, engine)
         loop = asyncio.get_running_loop()
         try:

@@ -34,7 +34,6 @@ from lbg_broker.admin.errors import (
     Unsupported,
     would_break,
 )
-from lbg_broker.admin.heartbeats import collect_heartbeats
 from lbg_broker.admin.ingress import restore_permissions
 from lbg_broker.admin.lag import Backlog, LagReader
 from lbg_broker.admin.management import ManagementApi
@@ -42,8 +41,9 @@ from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.observe import NO_API, SnapshotReader, Survey, observe_many
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.policies import losses, reorderings
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
+from lbg_broker.admin.status_reports import collect_reports
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import Engine, GroupSpec, Topology, is_native, stream_queues
 
@@ -90,8 +90,8 @@ class LiveAdmin:
     async def groups(self) -> Sequence[str]:
         return await self.management_for("groups can only be listed").groups()
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
-        collected = (await collect_heartbeats(self.amqp, [group], seconds=seconds))[group]
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+        collected = (await collect_reports(self.amqp, [group], seconds=seconds))[group]
         if isinstance(collected, Refused):
             raise collected
         return collected
@@ -118,16 +118,16 @@ class LiveAdmin:
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
-    ) -> Mapping[str, Sequence[Heartbeat] | Refused]:
+    ) -> Mapping[str, Sequence[StatusReport] | Refused]:
         """The status reports of each group within `seconds`, or why they could not be received."""
-        return await collect_heartbeats(self.amqp, groups, seconds=seconds)
+        return await collect_reports(self.amqp, groups, seconds=seconds)
 
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
         """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
         return await self._lags.of(specs, max_age_s=max_age_s)
 
     async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
-        """The backlog of each group, counted now and without members' heartbeats; see `LagReader`."""
+        """The backlog of each group, counted now and without members' status reports; see `LagReader`."""
         return await self._lags.backlogs(specs)
 
     async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from lbg_broker.admin.actions import Announce, WriteRecord
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Unreachable
-from lbg_broker.admin.heartbeats import REPORT_KEYS
 from lbg_broker.admin.ownership import Record, paused_words
 from lbg_broker.admin.plan import require_by_hand
-from lbg_broker.admin.protocol import BrokerAdmin, Heartbeat
+from lbg_broker.admin.protocol import BrokerAdmin, StatusReport
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_broker.admin.status_reports import REPORT_KEYS
 from lbg_broker.client import Delivery
 from lbg_broker.group import (
     HEADER_KEY,
@@ -313,13 +313,13 @@ async def ask_members(
     to: int | None = None,
     within_s: float = ANSWERS_S,
     is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
-) -> tuple[list[Mapping[str, Any]], list[Heartbeat]]:
+) -> tuple[list[Mapping[str, Any]], list[StatusReport]]:
     """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
     that come within `within_s`, or those up to an answer that `is_last`."""
     names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
     answer_to = f"answer.{answer}"
     answers: list[Mapping[str, Any]] = []
-    beats: list[Heartbeat] = []
+    beats: list[StatusReport] = []
     ended = asyncio.Event()
 
     def on_deliveries(deliveries: list[Delivery]) -> None:

@@ -10,7 +10,7 @@ from lbg_broker.admin.actions import Action
 from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.group import GroupSpec
 
-Heartbeat = Mapping[str, Any]
+StatusReport = Mapping[str, Any]
 """A member's status report, its message of type `beat`, as it came."""
 
 
@@ -33,7 +33,7 @@ class BrokerAdmin(Protocol):
         """The names of all groups, found by their records' queues; raises Unsupported without a management API."""
         ...
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         """The status reports that members of `group` send within `seconds`."""
         ...
 

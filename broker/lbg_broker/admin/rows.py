@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
 
 Count = int | Unknown
@@ -100,7 +100,7 @@ class MemberRow:
         }
 
 
-def members_of(beats: Iterable[Heartbeat]) -> tuple[MemberRow, ...]:
+def members_of(beats: Iterable[StatusReport]) -> tuple[MemberRow, ...]:
     """The last status report of each member; what is no report of this version is passed over.
 
     A member may report by two routing keys, in one with all queues of the group. Both give the same row.
@@ -117,7 +117,7 @@ def members_of(beats: Iterable[Heartbeat]) -> tuple[MemberRow, ...]:
     return tuple(sorted(last.values(), key=lambda member: member.index))
 
 
-def _member(beat: Heartbeat) -> MemberRow:
+def _member(beat: StatusReport) -> MemberRow:
     return MemberRow(
         index=int(beat["index"]),
         name=str(beat["name"]),

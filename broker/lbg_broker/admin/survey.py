@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from lbg_broker.admin.describe import Description, describe
 from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
 from lbg_broker.admin.groups import LISTEN_S
-from lbg_broker.admin.heartbeats import CollectedHeartbeats
 from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_broker.admin.status_reports import CollectedReports
 from lbg_broker.group import GroupSpec
 
 
@@ -48,7 +48,7 @@ async def survey(
     """
     observed = await admin.observe_many(list(specs.values()))
     served = [name for name, one in observed.items() if one.is_served(name)]
-    beats: Mapping[str, Sequence[Heartbeat] | AdminError] = {}
+    beats: Mapping[str, Sequence[StatusReport] | AdminError] = {}
     if served:
         try:
             beats = await admin.listen_many(served, seconds=listen_s)
@@ -90,7 +90,7 @@ async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str
 
 
 def _described(
-    group: str, observed: Snapshot, beats: Sequence[Heartbeat] | AdminError, cache: dict[str, Described]
+    group: str, observed: Snapshot, beats: Sequence[StatusReport] | AdminError, cache: dict[str, Described]
 ) -> Description | ProvisioningError:
     last = cache.pop(group, None)
     if observed.is_empty:
@@ -98,7 +98,7 @@ def _described(
     if isinstance(beats, AdminError):
         why = {**observed.why, "members": str(beats)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
-    digests = beats.digests if isinstance(beats, CollectedHeartbeats) else frozenset()
+    digests = beats.digests if isinstance(beats, CollectedReports) else frozenset()
     if last is not None and last.digests == digests and _is_same(last.observed, observed):
         cache[group] = last
         return last.description

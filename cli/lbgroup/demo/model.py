@@ -110,7 +110,7 @@ class DemoModel:
                 self.note("member", f"{name} hands queue {message.get('queue')} to {successor}")
             # The last words of a dead member must not bring it back.
             case "beat" if name in self.states and self.states[name].is_running:
-                if self.group.on_heartbeat(message) and self.states[name] is MemberState.STARTING:
+                if self.group.on_report(message) and self.states[name] is MemberState.STARTING:
                     self.states[name] = MemberState.LIVE
                     self.note("member", f"{name} is a member, index {message['index']}")
 

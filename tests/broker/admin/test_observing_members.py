@@ -10,11 +10,11 @@ import pytest
 
 from lbg_broker.admin.errors import Refused
 from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.heartbeats import REPORT_KEYS, HeartbeatQueue, collect_heartbeats
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, path
 from lbg_broker.admin.member_requests import Wanted, pause_group, peek_group
 from lbg_broker.admin.rows import members_of
+from lbg_broker.admin.status_reports import REPORT_KEYS, ReportQueue, collect_reports
 from lbg_broker.admin.survey import Described, lags, survey
 from lbg_broker.client import ConfirmingPublisher, connect
 from lbg_broker.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names, routing_key
@@ -164,7 +164,7 @@ async def test_a_group_that_cannot_be_subscribed_to_hides_no_other(admin: LiveAd
         await create_group(admin, spec, with_user=False)
     async with member(place, specs[0]), member(place, specs[1], keys=OF_BEFORE):
         groups = ["missing-1", "a", "missing-2", "missing-3", "b", "missing-4"]
-        found = await collect_heartbeats(admin.amqp, groups, seconds=LISTEN_S)
+        found = await collect_reports(admin.amqp, groups, seconds=LISTEN_S)
     assert [group for group in groups if isinstance(found[group], Refused)] == [
         group for group in groups if group.startswith("missing")
     ]
@@ -177,10 +177,10 @@ async def test_a_group_that_cannot_be_subscribed_to_hides_no_other(admin: LiveAd
 async def test_a_group_that_is_not_observed_any_more_has_no_binding_left(
     admin: LiveAdmin, api: ManagementApi, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.heartbeats.KEPT_S", 0.0)
+    monkeypatch.setattr("lbg_broker.admin.status_reports.KEPT_S", 0.0)
     for name in ("a", "b"):
         await create_group(admin, spec_of(name), with_user=False)
-    observer = HeartbeatQueue(admin.amqp)
+    observer = ReportQueue(admin.amqp)
 
     async def bound(group: str) -> set[str]:
         where = path("exchanges", place.settings.vhost, Names(group).members, "bindings", "source")

@@ -237,7 +237,7 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
 async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.admin.heartbeats.BIND_AGAIN_S", 0.0)
+    monkeypatch.setattr("lbg_broker.admin.status_reports.BIND_AGAIN_S", 0.0)
     spec = spec_of("anew")
     admin = LiveAdmin(place.settings)
 
@@ -267,7 +267,7 @@ async def test_callers_share_a_reading_that_is_young_enough(
         await asyncio.sleep(0.05)
         return asked
 
-    for way in ("_counted", "_from_heartbeats"):
+    for way in ("_counted", "_from_reports"):
         monkeypatch.setattr(f"lbg_broker.admin.lag.LagReader.{way}", counted)
     together = await asyncio.gather(*(lags(admin, {"it": spec}, max_age_s=5) for _ in range(20)))
     assert together == [{"it": 1}] * 20

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_broker.admin.actions import Announce, OpenIngress, WriteRecord
 from lbg_broker.admin.ownership import CONSUMPTION, INGRESS
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.group import Names
 from lbg_broker.group.topology import allows
 from lbg_operator.crds import GroupManifest
@@ -34,7 +34,7 @@ def follow_requests(place: Place) -> None:
     """Members report what the last request states, as those of this version do."""
     joined = place.broker.members_of
 
-    def members(group: str) -> Sequence[Heartbeat]:
+    def members(group: str) -> Sequence[StatusReport]:
         is_paused = announced(place)[-1:] == [True]
         return [{**beat, "paused": True} if is_paused else beat for beat in joined(group)]
 

@@ -26,7 +26,7 @@ from lbg_broker.admin.actions import (
 from lbg_broker.admin.errors import Busy
 from lbg_broker.admin.observe import recorded
 from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
 from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, Publishers, topology_of
 from lbg_broker.group.topology import Binding, opened
@@ -53,7 +53,7 @@ class FakeAdmin:
         self.publishers: dict[str, Publishers] = {}
         self.paused: dict[str, frozenset[str] | None] = {}
         self.policies: tuple[Policy, ...] = ()
-        self.beats: list[Heartbeat] = []
+        self.beats: list[StatusReport] = []
         self.locked: set[str] = set()
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
@@ -161,7 +161,7 @@ class FakeAdmin:
     async def groups(self) -> Sequence[str]:
         return list(self.records)
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         return self.beats
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from lbg_broker.admin.actions import Action
 from lbg_broker.admin.errors import Denied, Unreachable
 from lbg_broker.admin.lag import Backlog
 from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.group import Engine, GroupSpec, Names
 from lbg_operator.reconcile.broker_pool import Access
@@ -32,7 +32,7 @@ class OperatedBroker(FakeAdmin):
         self.check_takes_s = 0.0
         self.waiting: dict[str, int] = {}
         self.counted: list[frozenset[str]] = []
-        self.members_of: Callable[[str], Sequence[Heartbeat]] = lambda group: ()
+        self.members_of: Callable[[str], Sequence[StatusReport]] = lambda group: ()
 
     async def check(self, access: Access) -> Engine:
         self._require()
@@ -69,7 +69,7 @@ class OperatedBroker(FakeAdmin):
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
-    ) -> Mapping[str, Sequence[Heartbeat]]:
+    ) -> Mapping[str, Sequence[StatusReport]]:
         self._require()
         return {group: self.members_of(group) for group in groups}
 

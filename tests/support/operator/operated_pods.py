@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.rows import READY
 from lbg_broker.group import group_name_of
 from lbg_operator.kube.api import Object
@@ -38,7 +38,7 @@ class Pods:
             if kind is POD and place == namespace and one["metadata"]["labels"].get(GROUP_LABEL) == group
         ]
 
-    def members(self, name: str) -> Sequence[Heartbeat]:
+    def members(self, name: str) -> Sequence[StatusReport]:
         """Of the group that the broker knows by `name`; queues are dealt out one by one, the oldest pod first."""
         for (kind, namespace, group), one in self._cluster.objects.items():
             if kind is GROUP and group_name_of(one) == name:

@@ -1,4 +1,4 @@
-"""Collects the status reports of the members of many groups on one queue: heartbeats, as observers call them.
+"""Collects the status reports of the members of many groups on one queue.
 
 A subscription costs two bindings a group, as reports have two routing keys (`REPORT_KEYS`).
 """
@@ -14,11 +14,11 @@ from typing import overload
 
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import AdminError, Refused
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.client import Channel, ClientConnection, Delivery
 from lbg_broker.group import TO_ALL, TO_OBSERVERS, Names
 
-OnHeartbeat = Callable[[str, bytes], None]
+OnReport = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
 
 REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
@@ -26,19 +26,19 @@ REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
 one of these sends its report by both, to all with every queue."""
 
 KEPT_S = 120.0
-"""Seconds after which the heartbeats of a group are no longer received, without a request for them. Autoscalers
+"""Seconds after which the reports of a group are no longer received, without a request for them. Autoscalers
 send one every 15 s by default."""
 
 BIND_AGAIN_S = 10.0
-"""Between two bindings to a group without heartbeats: it may have been deleted and made anew, and a binding does not
+"""Between two bindings to a group without reports: it may have been deleted and made anew, and a binding does not
 outlive its exchange."""
 
 FRESH_S = 2.0
-"""Members send a heartbeat every second, 1.2 s apart at most; an older one may be out of date."""
+"""Members send a report every second, 1.2 s apart at most; an older one may be out of date."""
 
 
-class CollectedHeartbeats(Sequence[Heartbeat]):
-    """The heartbeats of one group, parsed on first use; of a member that reports by both keys there are two. `digests`
+class CollectedReports(Sequence[StatusReport]):
+    """The reports of one group, parsed on first use; of a member that reports by both keys there are two. `digests`
     are those of their messages: an idle member sends the same bytes every second."""
 
     def __init__(self) -> None:
@@ -52,33 +52,33 @@ class CollectedHeartbeats(Sequence[Heartbeat]):
         self._bodies.append(body)
 
     @overload
-    def __getitem__(self, index: int) -> Heartbeat: ...
+    def __getitem__(self, index: int) -> StatusReport: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Heartbeat]: ...
-    def __getitem__(self, index: int | slice) -> Heartbeat | list[Heartbeat]:
+    def __getitem__(self, index: slice) -> list[StatusReport]: ...
+    def __getitem__(self, index: int | slice) -> StatusReport | list[StatusReport]:
         return self._beats()[index]
 
-    def __iter__(self) -> Iterator[Heartbeat]:
+    def __iter__(self) -> Iterator[StatusReport]:
         return iter(self._beats())
 
     def __len__(self) -> int:
         return len(self._beats())
 
-    def _beats(self) -> list[Heartbeat]:
+    def _beats(self) -> list[StatusReport]:
         parsed = {body: _beat(body) for body in frozenset(self._bodies)}
         return [beat for body in self._bodies if (beat := parsed[body]) is not None]
 
 
-async def collect_heartbeats(
+async def collect_reports(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
-) -> dict[str, CollectedHeartbeats | Refused]:
-    """The heartbeats of each group within `seconds`, or why they could not be received."""
-    collected = {group: CollectedHeartbeats() for group in groups}
+) -> dict[str, CollectedReports | Refused]:
+    """The reports of each group within `seconds`, or why they could not be received."""
+    collected = {group: CollectedReports() for group in groups}
     queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
     try:
         async with amqp.link.channel(within_s=None) as channel:
-            on_heartbeat = _deliveries_to(lambda group, body: collected[group].append(body))
-            tag = await channel.consume(queue, on_heartbeat, no_ack=True)
+            on_report = _deliveries_to(lambda group, body: collected[group].append(body))
+            tag = await channel.consume(queue, on_report, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
             await asyncio.sleep(seconds)
@@ -90,8 +90,8 @@ async def collect_heartbeats(
     return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
 
 
-class HeartbeatQueue:
-    """Subscribes to the groups that are requested, and stores the last heartbeat of each of their members."""
+class ReportQueue:
+    """Subscribes to the groups that are requested, and stores the last report of each of their members."""
 
     def __init__(self, amqp: AmqpAdmin) -> None:
         self._amqp = amqp
@@ -101,7 +101,7 @@ class HeartbeatQueue:
         self._requested_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._bound_at: dict[str, float] = {}
-        self._beats: dict[str, dict[object, tuple[float, Heartbeat]]] = {}
+        self._beats: dict[str, dict[object, tuple[float, StatusReport]]] = {}
         self._turn = asyncio.Lock()
 
     async def attend(self, group: str) -> float:
@@ -118,8 +118,8 @@ class HeartbeatQueue:
             await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
             return self._since[group]
 
-    def latest(self, group: str) -> list[Heartbeat]:
-        """Last heartbeat of each member of `group`, unless that was too long ago."""
+    def latest(self, group: str) -> list[StatusReport]:
+        """Last report of each member of `group`, unless that was too long ago."""
         now = asyncio.get_running_loop().time()
         return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
 
@@ -133,7 +133,7 @@ class HeartbeatQueue:
         with self._amqp.link.translated_errors():
             channel = await connection.open_channel()
             await channel.consume(
-                self._queue, _deliveries_to(self._on_heartbeat), no_ack=True, on_cancelled=channel.close_soon
+                self._queue, _deliveries_to(self._on_report), no_ack=True, on_cancelled=channel.close_soon
             )
         self._connection, self._channel = connection, channel
 
@@ -156,22 +156,22 @@ class HeartbeatQueue:
         for per_group in (self._requested_at, self._since, self._bound_at, self._beats):
             per_group.pop(group, None)
 
-    def _on_heartbeat(self, group: str, body: bytes) -> None:
+    def _on_report(self, group: str, body: bytes) -> None:
         if group in self._requested_at and (beat := _beat(body)) is not None:
             now = asyncio.get_running_loop().time()
             self._beats.setdefault(group, {})[beat.get("index")] = now, beat
 
 
-def _deliveries_to(on_heartbeat: OnHeartbeat) -> Callable[[list[Delivery]], None]:
+def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            on_heartbeat(delivery.exchange.split(".")[1], bytes(delivery.body))
+            on_report(delivery.exchange.split(".")[1], bytes(delivery.body))
 
     return on_deliveries
 
 
-def _beat(body: bytes) -> Heartbeat | None:
-    """None for other messages of members than heartbeats."""
+def _beat(body: bytes) -> StatusReport | None:
+    """None for other messages of members than status reports."""
     try:
         message = json.loads(body)
     except ValueError:
