@@ -54,7 +54,7 @@ async def test_members_join_and_leave_under_load_and_nothing_is_lost_repeated_or
                 assert b.index == 1
                 async with Member(quick(place, "c"), judge.handler("c")):
                     await shared(judge, {"a", "b", "c"})
-                assert b.state()["live"] == [0, 1]
+                await until(lambda: b.state()["live"] == [0, 1])
             await shared(judge, {"a"})
         await load.all_seen(judge)
     assert judge.inversions == []
