@@ -328,7 +328,7 @@ def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) 
     for member in members:
         if member.index in behind:
             queues = {one.queue for one in member.queues}
-            if queues == set(range(len(queues))):
+            if len(queues) != queue_count and queues == set(range(len(queues))):
                 yield f"{member.name} still uses {len(queues)} queues{hint}"
             else:
                 yield f"{member.name} has not its part of {queue_count} queues yet{hint}"

@@ -105,6 +105,12 @@ def test_a_member_that_reports_a_part_of_the_queues_is_not_said_to_use_that_many
     assert list(unsettled(members, 6, is_late=False)) == ["m1 has not its part of 6 queues yet"]
 
 
+def test_a_member_that_does_not_know_the_others_yet_is_not_said_to_use_another_number() -> None:
+    """As after it connected anew: it has every queue for its own."""
+    members = members_of([balanced(6, range(2))[0], beat(1, range(6))])
+    assert list(unsettled(members, 6, is_late=False)) == ["m1 has not its part of 6 queues yet"]
+
+
 @pytest.mark.parametrize("live", [(0, 1, 2), (0, 2), (1,)])
 def test_static_members_leave_the_queues_of_those_that_do_not_run_to_others(live: tuple[int, ...]) -> None:
     primaries = static_primaries(7, 3, live)
