@@ -78,7 +78,14 @@ class Broker:
 
     def tell(self, link: Link, action: Callable[..., None], *arguments: Any) -> None:
         """Sends it, when what was charged so far is done."""
+        self._write(link)
         self.clock.at(self.processor.free_at + DELAY_S, self.process, link.reached, action, *arguments)
+
+    def _write(self, link: Link) -> None:
+        """What is sent to a connection in one turn is one write."""
+        if link.written_in_turn != self.processor.turn:
+            link.written_in_turn = self.processor.turn
+            self.processor.charge(self._costs.write_us)
 
     # Connections and mailboxes
 
@@ -125,6 +132,8 @@ class Broker:
         if bound:
             self.counts.mail += len(bound)
             self.processor.charge(len(bound) * (costs.deliver_us + costs.deliver_byte_us * size))
+            for receiver in bound.values():
+                self._write(receiver)
             at = self.processor.free_at + DELAY_S
             self.clock.at(at, self.process, _to_all, tuple(bound.values()), key, body)
         elif mandatory:

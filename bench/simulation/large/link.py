@@ -52,6 +52,8 @@ class Link:
         self.is_open = True
         """At the broker."""
         self.mailboxes: list[str] = []
+        self.written_in_turn = -1
+        """Of the broker: the last one in which it wrote."""
         self.on_mail: Callable[[str, bytes], None] = self._keep_mail
         self.on_return: Callable[[str, bytes], None] = self._keep_return
         self.inbox: deque[Mail] = deque()

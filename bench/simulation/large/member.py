@@ -76,6 +76,8 @@ class LargeMember:
         self.attachments = 0
         self.moves = 0
         self._assigned: dict[frozenset[int], None] = {}
+        self._spans: set[int] = set()
+        """Highest indexes, and 1, of which it has computed the homes of all queues."""
         self._attaching: dict[Attachment, fx.Detach | None] = {}
         """Requested and not answered; with the detach that waits for the answer."""
         self._attached: set[Attachment] = set()
@@ -123,7 +125,11 @@ class LargeMember:
         """It uses the primaries of this live set."""
         if live not in self._assigned:
             self._assigned[live] = None
-            self.processor.charge(self.costs.assignment_queue_us * self.group.spec.queue_count)
+            costs, queues, span = self.costs, self.group.spec.queue_count, max(live, default=-1) + 1
+            self.processor.charge(costs.assignment_queue_us * queues)
+            if span not in self._spans:
+                self._spans.add(span)
+                self.processor.charge(costs.homes_us * queues * span)
             if len(self._assigned) > CACHED_ASSIGNMENTS:
                 del self._assigned[next(iter(self._assigned))]
 

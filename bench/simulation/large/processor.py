@@ -27,6 +27,9 @@ class Processor:
         self._timers: deque[Step] = deque()
         self._is_timers_turn = False
         self._is_due = False
+        self.turn = 0
+        """Of the event loop: what has been received when it begins belongs to it."""
+        self._left_in_turn = 0
 
     @property
     def waiting(self) -> int:
@@ -54,6 +57,8 @@ class Processor:
 
     def _begin(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
         self.free_at = self.clock.now
+        self.turn += 1
+        self._left_in_turn = 0
         self.charge(self._wakeup_us)
         action(*arguments)
 
@@ -63,6 +68,10 @@ class Processor:
             self.clock.at(self.free_at, self.process, self._next)
 
     def _next(self) -> None:
+        if self._left_in_turn == 0:
+            self.turn += 1
+            self._left_in_turn = self.waiting
+        self._left_in_turn -= 1
         if self._timers and (self._is_timers_turn or not self._received):
             action, arguments = self._timers.popleft()
             self._is_timers_turn = False
