@@ -122,6 +122,10 @@ class Broker:
         for key in keys:
             self._routes.setdefault(key, {})[name] = link
 
+    def read_record(self, link: Link) -> None:
+        """The group's record, for whether it is paused."""
+        self.processor.charge(self._costs.count_us)
+
     # The members exchange
 
     def post(self, link: Link, key: str, body: bytes, mandatory: bool) -> None:

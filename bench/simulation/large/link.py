@@ -181,11 +181,12 @@ def claim(
 def join(
     link: Link, names: Names, *, previous: int | None, members_at_most: int, on_joined: Callable[[int], None]
 ) -> Step:
-    """From no connection to a mailbox that is bound and consumed."""
+    """From no connection to a mailbox that is bound and consumed, as `lbg_sidecar.member` does it."""
     yield link.ask(link.broker.connected)
     index = yield from claim(link, names, previous=previous, members_at_most=members_at_most)
     mailbox, bindings = mailbox_of(names, index)
     yield link.ask(link.broker.bind, mailbox.name, keys_of(bindings))
+    yield link.ask(link.broker.read_record)
     on_joined(index)
 
 

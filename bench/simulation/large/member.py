@@ -166,13 +166,10 @@ class LargeMember:
         self._previous = link.index = index
         self.link = link
         link.on_mail, link.on_return = self._on_mail, self._on_return
-        early = list(link.inbox)
-        link.inbox.clear()
+        link.inbox.clear()  # a member ignores what comes before it takes part
         self.group.joined(self)
         self.machine.connected(index, self.now)
         self._run()
-        for mail in early:
-            (self._on_return if mail.is_return else self._on_mail)(mail.key, mail.body)
 
     def _disconnect(self) -> None:
         link, self.link = self.link, None

@@ -44,7 +44,7 @@ class Report:
             (
                 f"at most {MAIL_MOST:g} membership messages to a member and second",
                 f"{result.mail_mean:.2f}/s mean, {result.mail_most:.2f}/s most",
-                result.mail_mean <= MAIL_MOST,
+                result.mail_most <= MAIL_MOST,
             )
         )
 
