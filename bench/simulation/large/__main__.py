@@ -1,6 +1,7 @@
 """Large groups in virtual time: starting, at rest, crashes, a join, and wrong views.
 
 python -m bench.simulation.large --members 16 64 256 1000
+python -m bench.simulation.large --members 64 --engine rabbitmq --scenarios crash third
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from bench.simulation.large import scenarios
-from bench.simulation.large.costs import EMBEDDED
+from bench.simulation.large.costs import EMBEDDED, RABBITMQ
 from bench.simulation.large.group import BudgetExceeded, LargeGroup
 from bench.simulation.large.report import Report
 
+COSTS = {"embedded": EMBEDDED, "rabbitmq": RABBITMQ}
 Scenario = Callable[[LargeGroup], Any]
 
 SCENARIOS: dict[str, Scenario] = {
@@ -61,7 +63,7 @@ def main() -> int:
     parser.add_argument("--members", type=int, nargs="+", default=[16, 64])
     parser.add_argument("--scenarios", nargs="*", choices=list(SCENARIOS), default=list(SCENARIOS))
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--on-rabbitmq", action="store_true", help="members and counts as on RabbitMQ 3.10")
+    parser.add_argument("--engine", choices=COSTS, default="embedded")
     parser.add_argument("--cpu-s", type=float, help="CPU time of each scenario, at most")
     given = parser.parse_args()
     gc.disable()
@@ -72,9 +74,9 @@ def main() -> int:
         began = time.process_time()
         group = LargeGroup(
             members,
-            EMBEDDED,
+            COSTS[given.engine],
             seed=given.seed,
-            on_rabbitmq=given.on_rabbitmq,
+            on_rabbitmq=given.engine == "rabbitmq",
             cpu_budget_s=None if given.cpu_s is None else began + given.cpu_s,
         )
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,3 +96,24 @@ EMBEDDED = Costs(
 )
 """By `python -m bench.simulation.large.cost_measurement --engine embedded`: medians of three runs, with Python 3.11 on
 two cores that had other work, so rather too high than too low."""
+
+RABBITMQ = Costs(
+    replace(EMBEDDED.member, attach_us=180),
+    BrokerCosts(
+        wakeup_us=150,
+        connect_us=4500,
+        declare_us=470,
+        bind_us=200,
+        publish_us=10,
+        publish_byte_us=0.0014,
+        deliver_us=22,
+        deliver_byte_us=0.00084,
+        write_us=19,
+        consume_us=510,
+        close_us=330,
+        count_us=25,
+        message_us=71,
+    ),
+)
+"""By the same command with `--engine rabbitmq --runs 1`: RabbitMQ 3.10.8, one node. It is simulated with one core, and
+has the cores of its machine: a real node is later to be overloaded."""
