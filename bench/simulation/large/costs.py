@@ -11,9 +11,10 @@ class MemberCosts:
 
     `wakeup_us`: of an idle process, for whatever comes. `message_us`: a message in the mailbox. `publish_us`: a message
     to others, with its confirm. `attach_us`, `detach_us`: a consumer with its channel. `delivery_us`: a message of a
-    queue, with its call and ack. `count_us`: a passive declare. `assignment_queue_us`: the primaries of a live set that
-    this member has not computed before. `homes_us`, for each queue and index up to the highest one: the homes of all
-    queues, for a highest index that is new to it.
+    queue, with its call and ack. `count_us`: a passive declare. `tick_queue_us`: for each queue that it consumes.
+    `assignment_queue_us`: the primaries of a live set that this member has not computed before. `homes_us`, for each
+    queue and each index above the highest one so far: the homes of all queues. `rank_us`, for each queue and each
+    member that came or went: the standbys of all queues.
     """
 
     wakeup_us: float
@@ -29,6 +30,7 @@ class MemberCosts:
     tick_queue_us: float
     assignment_queue_us: float
     homes_us: float
+    rank_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ EMBEDDED = Costs(
         tick_queue_us=3,
         assignment_queue_us=0.23,
         homes_us=0.25,
+        rank_us=0.25,
     ),
     BrokerCosts(
         wakeup_us=160,

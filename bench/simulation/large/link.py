@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bench.simulation.clock import Clock, Process, Step, Task
+from bench.simulation.clock import Clock, Process, Sleep, Step, Task
 from bench.simulation.large.processor import Processor
-from lbg_broker.group import Names, mailbox_of
-from lbg_sidecar.core.protocol import LOOK
+from lbg_broker.group import INDEX_MAX, Names, mailbox_of
+from lbg_sidecar.core.protocol import LOOK, Identity, IndexOffer, IndexRequest, decode, encode
 from lbg_sidecar.core.roster import IndexClaim
+from lbg_sidecar.io.connection import ASK_AGAIN_S, BIND_S, OFFER_S
 
 if TYPE_CHECKING:
     from bench.simulation.large.broker import Broker
@@ -108,6 +109,9 @@ class Link:
 
     # Steps
 
+    def draw(self, limit: int) -> int:
+        return self._chance.randrange(limit)
+
     def post(self, key: str, body: bytes, *, mandatory: bool = False) -> None:
         self.send(self.broker.post, key, body, mandatory, publishes=True)
 
@@ -161,21 +165,44 @@ class Receive:
 def claim(
     link: Link, names: Names, *, previous: int | None, members_at_most: int
 ) -> Generator[Any, Any, int]:
-    """Claims an index as `lbg_sidecar.io.connection` does, and returns it: its mailbox is declared.
-
-    The one place of the simulation that depends on how an index is found. Another way has these steps:
-    `link.ask(broker.declare, name)` (False: in use), `link.ask(broker.bind, name, keys)`, also of a queue with another
-    name for answers, `link.post(key, body, mandatory=…)`, and `Receive(link, timeout_s)` for answers and returns.
-    """
+    """Claims an index as `lbg_sidecar.io.connection` does, and returns it: its mailbox is declared."""
     probed = range(min(members_at_most, PROBED_MAX))
     free = yield link.ask(link.broker.looked, [str(index) for index in probed], LOOK, publishes=True)
     claiming = IndexClaim(previous=previous, probed=probed, free={int(key) for key in free})
+    number: int | None = None
     while True:
+        if claiming.needs_offer:
+            if number is None:
+                number = INDEX_MAX + 1 + link.draw(1 << 40)
+                yield link.ask(link.broker.declare, names.mailbox(number))
+                yield link.ask(link.broker.bind, names.mailbox(number), [str(number)])
+            yield from offer(link, claiming, number)
         index = claiming.candidate()
         assert index is not None
         if (yield link.ask(link.broker.declare, names.mailbox(index))):
             return index
         claiming.refused(index)
+
+
+def offer(link: Link, claiming: IndexClaim, number: int) -> Step:
+    """Requests an index as `lbg_sidecar.io.connection.OfferMailbox` does."""
+    body = encode(IndexRequest(Identity(0, "", ""), number, claiming.in_use))
+    until = link.clock.now + OFFER_S
+    while link.clock.now < until:
+        link.inbox.clear()
+        link.post("0", body, mandatory=True)
+        mail = yield Receive(link, ASK_AGAIN_S)
+        if mail is None:
+            continue
+        message = None if mail.is_return else decode(mail.body)
+        if isinstance(message, IndexOffer):
+            claiming.offered(message.offered)
+            return
+        if mail.is_return and 0 not in claiming.in_use:
+            claiming.vacant()
+            return
+        yield Sleep(BIND_S)
+    claiming.offered(None)
 
 
 def join(

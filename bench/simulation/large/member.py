@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.simulation.clock import Process, Task
 from bench.simulation.large.broker import QueueMessage
@@ -37,9 +36,6 @@ CACHED_ASSIGNMENTS = 64
 
 SHARED_ASSIGNMENTS = 256
 
-COUNTS_CONSUMERS = "consumers" in inspect.signature(ExclusiveMember.ready_counted).parameters
-"""True if members want the number of a queue's consumers, too."""
-
 
 class ChargedRules(BalancingRules):
     """Charges a member for the primaries of each live set that is new to it. The result is computed once for all."""
@@ -47,7 +43,7 @@ class ChargedRules(BalancingRules):
     def charge_to(self, member: LargeMember) -> None:
         object.__setattr__(self, "_member", member)
 
-    def primaries(self, live: frozenset[int]) -> dict[int, int | None]:
+    def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
         member: LargeMember = self._member  # type: ignore[attr-defined]
         known = member.group.primaries.get(live)
         if known is None:
@@ -76,7 +72,8 @@ class LargeMember:
         self.attachments = 0
         self.moves = 0
         self._assigned: dict[frozenset[int], None] = {}
-        self._spans: set[int] = set()
+        self._span = 0
+        self._ranked: frozenset[int] = frozenset()
         """Highest indexes, and 1, of which it has computed the homes of all queues."""
         self._attaching: dict[Attachment, fx.Detach | None] = {}
         """Requested and not answered; with the detach that waits for the answer."""
@@ -126,10 +123,12 @@ class LargeMember:
         if live not in self._assigned:
             self._assigned[live] = None
             costs, queues, span = self.costs, self.group.spec.queue_count, max(live, default=-1) + 1
-            self.processor.charge(costs.assignment_queue_us * queues)
-            if span not in self._spans:
-                self._spans.add(span)
-                self.processor.charge(costs.homes_us * queues * span)
+            ranked = len(live ^ self._ranked)
+            self._ranked = live
+            self.processor.charge((costs.assignment_queue_us + costs.rank_us * ranked) * queues)
+            if span > self._span:
+                self.processor.charge(costs.homes_us * queues * (span - self._span))
+                self._span = span
             if len(self._assigned) > CACHED_ASSIGNMENTS:
                 del self._assigned[next(iter(self._assigned))]
 
@@ -239,9 +238,7 @@ class LargeMember:
 
     def on_counted(self, link: Link, queue: int, ready: int, consumers: int) -> None:
         if link is self.link:
-            counts: tuple[Any, ...] = (ready, consumers) if COUNTS_CONSUMERS else (ready,)
-            counted: Callable[..., None] = self.machine.ready_counted
-            counted(queue, *counts, self.now)
+            self.machine.ready_counted(queue, ready, consumers, self.now)
             self._run()
 
     # The shell
@@ -299,7 +296,8 @@ class LargeMember:
             case Post(message, to):
                 body = encode(message)
                 processor.charge(costs.publish_us + costs.publish_byte_us * len(body))
-                link.post(TO_ALL if to is None else str(to), body, mandatory=isinstance(to, int))
+                for key in to if isinstance(to, tuple) else (TO_ALL if to is None else to,):
+                    link.post(str(key), body, mandatory=isinstance(key, int))
             case fx.Ack(attachment, tag, multiple):
                 link.send(link.broker.ack, attachment, tag, multiple)
             case fx.Attach(attachment):
@@ -340,7 +338,7 @@ class LargeMember:
             return
         self._tick_at = float("inf")
         costs = self.costs
-        self.processor.charge(costs.tick_us + costs.tick_queue_us * self.group.spec.queue_count)
+        self.processor.charge(costs.tick_us + costs.tick_queue_us * len(self.machine.bindings.bound))
         self.machine.tick(self.now)
         self._run()
         if self.link is not None:

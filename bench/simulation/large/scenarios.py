@@ -166,7 +166,7 @@ def join(group: LargeGroup, *, limit_s: float = LIMIT_S) -> Join:
         attached,
         detached,
         sum(member.moves for member in group.members) - moves,
-        sum(after[queue] != primary for queue, primary in before.items()),
+        sum(after[queue] != primary for queue, primary in enumerate(before)),
         group.judge.lost,
         group.judge.inverted,
     )
