@@ -439,14 +439,14 @@ class SimMember:
     def _count(self, link: Link, queue: int) -> Step:
         if link.counting is None or not link.counting.is_open:
             link.counting = link.consuming.open_channel()
-        ready = None
+        ready = consumers = None
         try:
             answer = yield link.counting.ask(QueueDeclare(self._queues[queue], passive=True))
-            ready = answer.message_count
+            ready, consumers = answer.message_count, answer.consumer_count
         except ChannelRefused:
             pass
         if link is self.link:
-            self.machine.ready_counted(queue, ready, self.now)
+            self.machine.ready_counted(queue, ready, consumers, self.now)
             self._run()
 
     def ended(self, in_flight: InFlight, verdict: Verdict) -> None:
@@ -527,8 +527,9 @@ class SimMember:
                 elif isinstance(to, str):
                     link.posting.publish(exchange, to, body)
                 else:
-                    tag = link.posting.publish(exchange, str(to), body, mandatory=True)
-                    link.directed.sent(tag, (body, to))
+                    for index in to if isinstance(to, tuple) else (to,):
+                        tag = link.posting.publish(exchange, str(index), body, mandatory=True)
+                        link.directed.sent(tag, (body, index))
             case fx.Ack(attachment, tag, multiple):
                 self._send(link, attachment, BasicAck(tag, multiple))
             case fx.Limit(attachment, prefetch):

@@ -153,7 +153,7 @@ class QueueReports:
 
     def tick(self, now: float, state_of: Callable[[Binding], QueueState]) -> list[Post]:
         rules, roster = self._bindings.rules, self._roster
-        me, live = roster.me, roster.live
+        me, live = roster.me, self._bindings.view.live
         if me is None:
             return []
         if now >= self._repeat_due:
@@ -191,11 +191,11 @@ class MessageHandler:
         processed: Processed,
         bindings: Bindings,
         reports: QueueReports,
-        live_changed: Callable[[float], None],
+        view_changed: Callable[[float], None],
     ) -> None:
         self._bindings = bindings
         self._reports = reports
-        self._live_changed = live_changed
+        self._view_changed = view_changed
         self._rules = rules
         self._roster = roster
         self._effects = effects
@@ -242,11 +242,12 @@ class MessageHandler:
         if live != self._live:
             self._live = live
             self._effects.append(LiveSet(live))
-            self._live_changed(now)
             self._handoffs.live_changed(roster.peers, now)
             self._takeovers.live_changed(roster.peers, now)
         if roster.me is not None:
             self._holddown.observe(live, now)
+            if self._bindings.view.observe(live, now):
+                self._view_changed(now)
 
     def _report_received(self, sender: Identity, states: Iterable[QueueState], now: float) -> None:
         self._watchdog.report_received(sender, states, now)
@@ -365,7 +366,7 @@ class ExclusiveMember(MemberCore):
             processed=self.dispatcher.processed,
             bindings=self.bindings,
             reports=self._reports,
-            live_changed=self._live_changed,
+            view_changed=self._view_changed,
         )
 
     # The connection
@@ -376,7 +377,8 @@ class ExclusiveMember(MemberCore):
         self.balancer.joined(now)
         self._sweep.joined(now)
         self._joined_at = now
-        self._live_changed(now)
+        self.bindings.view.reset(self.roster.live)
+        self._view_changed(now)
         if self.leaving is None:
             self.bindings.attach_due(now)
         self._after(now)
@@ -405,7 +407,7 @@ class ExclusiveMember(MemberCore):
             return
         self._successor_binding.attached(binding)
         me = self.roster.me
-        if me is not None and self.rules.primaries(self.roster.live)[binding.queue] == me.index:
+        if me is not None and self.rules.primaries(self.bindings.view.live)[binding.queue] == me.index:
             self._reports.add(binding.queue, now)
         if not binding.quiet:
             self.roster.changed(now)
@@ -466,8 +468,8 @@ class ExclusiveMember(MemberCore):
 
     def next_due(self, now: float) -> float:
         due = min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
-        delay_due = self.balancer.holddown.due or float("inf")
-        return min(due, self._sweep.due, self._reports.due, self.watchdog.next_due, delay_due)
+        # Queues are counted at the ticks that there are: one wake-up for both.
+        return min(due, self._reports.due, self.bindings.view.due, self.balancer.holddown.due or float("inf"))
 
     def _step_s(self) -> float:
         step_s = super()._step_s()
@@ -482,18 +484,18 @@ class ExclusiveMember(MemberCore):
 
     # Inside
 
-    def _live_changed(self, now: float) -> None:
+    def _view_changed(self, now: float) -> None:
         """Consume the queues that follow from the new live set. What others back up now is closed after the delay."""
         if now - self._joined_at < JOINS_S:
             self.bindings.rests_at = now + RESTS_S
         self._fit_wanted()
         if self.roster.me is not None:
-            self._reports.live_changed(self.roster.me.index, self.roster.live, now)
+            self._reports.live_changed(self.roster.me.index, self.bindings.view.live, now)
 
     def _fit_wanted(self) -> None:
         me = self.roster.me
         if me is not None:
-            self.bindings.want([*self.rules.consumed(me.index, self.roster.live), *self._also_wanted])
+            self.bindings.want([*self.rules.consumed(me.index, self.bindings.view.live), *self._also_wanted])
 
     def _want(self, queue: int, now: float) -> None:
         """A queue that has no consumer, or that is to come here, though that does not follow from the live set."""

@@ -17,7 +17,7 @@ from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
 from lbg_sidecar.core.protocol import PROTOCOL, Handover, Identity, Move, Reattached
-from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
+from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
 from lbg_sidecar.core.roster import Post, Roster
 
 
@@ -84,6 +84,10 @@ class Handoffs:
         self._uniform = uniform
         self._started = 0
 
+    @property
+    def view(self) -> LiveView:
+        return self._bindings.view
+
     def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
         """Starts the handoff of an active queue to member `to`, or to the first waiting one."""
         me = self._roster.me
@@ -107,7 +111,7 @@ class Handoffs:
             handoff.awaiting = set(roster.peers)
             self._effects.append(Post(message))
         else:
-            consumers = self._rules.consumers(queue, roster.live) | self._rules.consumers(
+            consumers = self._rules.consumers(queue, self._bindings.view.live) | self._rules.consumers(
                 queue, self.settled()
             )
             handoff.awaiting = (consumers | {to}) & roster.peers.keys()

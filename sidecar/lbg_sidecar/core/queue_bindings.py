@@ -66,6 +66,36 @@ class BalancingRules:
         return known.union(standbys(self.queue_count, live, self.standbys)[queue])
 
 
+class LiveView:
+    """Live set from which a member computes the assignment. A loss counts at once. Joins count together, when none has
+    come for a moment: of many members that start together each would else compute it for each join."""
+
+    def __init__(self) -> None:
+        self.live: frozenset[int] = frozenset()
+        self.due = float("inf")
+        self._latest: frozenset[int] = frozenset()
+        self._since = 0.0
+
+    def reset(self, live: frozenset[int]) -> None:
+        self.live = self._latest = live
+        self.due = float("inf")
+
+    def observe(self, live: frozenset[int], now: float) -> bool:
+        """True if the view has changed."""
+        if live != self._latest:
+            if self.due == float("inf"):
+                self._since = now
+            self._latest = live
+            self.due = min(now + JOINS_REST_S, self._since + JOINS_COUNT_WITHIN_S)
+        if self._latest == self.live:
+            self.due = float("inf")
+            return False
+        if now < self.due and self.live <= self._latest:
+            return False
+        self.reset(self._latest)
+        return True
+
+
 class Phase(enum.Enum):
     """A channel's life. A delivery may come while ATTACHING: the broker does not wait for us to read its answer."""
 
@@ -119,6 +149,9 @@ class Binding:
         return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
 
 
+JOINS_REST_S = 0.25
+JOINS_COUNT_WITHIN_S = 2.0
+
 ATTACHING_MAX = 16
 """Requests to consume that are open at the same time: the next one follows an answer."""
 
@@ -169,6 +202,7 @@ class Bindings:
         self.consumer_timeout_s = rules.consumer_timeout_s
         """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
         self.all = [Binding(queue) for queue in range(rules.queue_count)]
+        self.view = LiveView()
         self.bound: dict[int, Binding] = {}
         """Those with a channel, by queue."""
         self.rests_at = 0.0

@@ -325,7 +325,7 @@ class Balancer:
 
         Spread over most of the delay: every member does it for every queue that changes hands.
         """
-        primaries = self._rules.primaries(self._roster.live)
+        primaries = self._rules.primaries(self._bindings.view.live)
         releases = set(due_releases(self._bindings, self._roster, primaries))
         room = self._room()
         for binding in list(self._bindings.bound.values()):
@@ -352,7 +352,7 @@ class Balancer:
         me = self._roster.me
         if not self._to_release or me is None:
             return
-        primaries = self._rules.primaries(self._roster.live)
+        primaries = self._rules.primaries(self._bindings.view.live)
         moves = self._handoffs.moves
         room = self._room()
         for queue in sorted(self._to_release):

@@ -153,6 +153,7 @@ class Timings:
     ping_s: float = 0.5  # the next in the ring
     digest_s: float = 1.0  # one at random
     silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
+    report_s: float = 0.25  # between two status reports, at least
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
     changes_s: float = 0.1  # between two messages of the coordinator to all
     alone_s: float = 3.0  # between two hellos to all of a member that knows no other
@@ -234,6 +235,7 @@ class Roster:
         self._ended: dict[str, None] = {}  # incarnations that are over, the latest last
         self._left_behind: dict[int, tuple[int, str]] = {}  # queues of members that are gone, and the cause
         self._beat_due = self._ping_due = self._digest_due = self._hello_due = 0.0
+        self._beat_at = float("-inf")
         self._leaving = False
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
@@ -412,8 +414,10 @@ class Roster:
         return peer.identity.protocol < PROTOCOL and now - peer.last_seen_at > self._timings.silence_s
 
     def changed(self, now: float) -> None:
-        """A value of the heartbeat has changed: send it soon."""
-        self._beat_due = min(self._beat_due, now + self._timings.change_s)
+        """A value of the status report has changed: send it soon. Members of protocol 1 need it for moves."""
+        after = now + self._timings.change_s
+        due = after if self.is_mixed else max(after, self._beat_at + self._timings.report_s)
+        self._beat_due = min(self._beat_due, due)
 
     def tick(self, now: float) -> list[Post]:
         me = self.me
@@ -427,6 +431,7 @@ class Roster:
         else:
             is_beat_due, is_digest_due = self._beat_due <= now, False
         if is_beat_due:
+            self._beat_at = now
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
                 posts.append(Post(Beat(me, self._content(False)), to=TO_OBSERVERS))

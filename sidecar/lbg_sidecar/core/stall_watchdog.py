@@ -95,19 +95,12 @@ class Watchdog:
         watched = (self._watched[queue] for queue in self._bindings.bound)
         return any(one.stalled_counts or one.restarts for one in watched)
 
-    @property
-    def next_due(self) -> float:
-        """When the next queue is to be counted, unless something is delivered before."""
-        watched = (self._watched[queue] for queue in self._bindings.bound)
-        counts_due = (one.count_due for one in watched if not one.is_counting)
-        return max(self._due, min(counts_due, default=float("inf")))
-
     def tick(self, now: float) -> None:
         me = self._roster.me
         if me is None or now < self._due:
             return
         self._due = now + 0.4
-        primaries = self._bindings.rules.primaries(self._roster.live)
+        primaries = self._bindings.rules.primaries(self._bindings.view.live)
         for binding in self._bindings.bound.values():
             watched = self._watched[binding.queue]
             if not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):

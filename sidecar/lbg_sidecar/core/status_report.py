@@ -48,7 +48,9 @@ def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatC
 
 def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
     me, attachment = machine.roster.me, binding.attachment
-    is_primary = me is not None and machine.rules.primaries(machine.roster.live)[binding.queue] == me.index
+    is_primary = (
+        me is not None and machine.rules.primaries(machine.bindings.view.live)[binding.queue] == me.index
+    )
     is_stalled = machine.watchdog.is_stalled(binding.queue)
     if attachment is None:
         return QueueState(

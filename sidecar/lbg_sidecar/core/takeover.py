@@ -137,7 +137,7 @@ class Takeovers:
         me = self._roster.me
         assert me is not None
         suspects = [index for index, peer in self._roster.peers.items() if peer.claims(queue)]
-        primary = self._rules.primaries(self._roster.live)[queue]
+        primary = self._rules.primaries(self._handoffs.view.live)[queue]
         if former is None and primary is not None and primary != me.index:
             suspects.append(primary)
         if former is not None and queue in self._waiting:

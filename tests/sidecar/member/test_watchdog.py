@@ -43,6 +43,7 @@ def test_a_consumer_that_gets_nothing_is_attached_anew_and_everything_comes_in_o
     feed(world, NOTICED_WITHIN_S)
     assert [stall.queue for stall in stalls(world)] == [queue]
     assert members[0].machine.dispatcher.counts.stalls == 1
+    feed(world, 1)
     assert not members[0].machine.watchdog.is_stalled(queue), "it has had messages since"
     feed(world, 20)
     assert len(stalls(world)) == 1
