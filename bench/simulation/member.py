@@ -37,10 +37,12 @@ from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import Message, decode, encode
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.core.retransmit import Retransmitter
-from lbg_sidecar.core.roster import IndexClaim, Post, Timings
+from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.message import Verdict, in_flight_of
 from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
 

@@ -26,9 +26,9 @@ from lbg_sidecar.app import (
     limit_of,
 )
 from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.protocol import Identity
-from lbg_sidecar.core.roster import IndexClaim
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import IndexTaken
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 from bench.simulation.clock import Clock, Process, Sleep, Step, Task
 from bench.simulation.large.processor import Processor
 from lbg_broker.group import INDEX_MAX, Names, mailbox_of
-from lbg_sidecar.core.protocol import LOOK, Identity, IndexOffer, IndexRequest, decode, encode
-from lbg_sidecar.core.roster import IndexClaim
+from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.message_codec import LOOK, decode, encode
+from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.io.connection import ASK_AGAIN_S, BIND_S, OFFER_S
 
 if TYPE_CHECKING:

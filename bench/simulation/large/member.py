@@ -14,7 +14,7 @@ from lbg_broker.group import TO_ALL
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import encode
+from lbg_sidecar.core.message_codec import encode
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.message import ACK

@@ -26,7 +26,8 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition, encode_content
+from lbg_sidecar.core.message_codec import encode_content
+from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.roster import Timings
 from lbg_sidecar.core.status_report import (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lbg_sidecar.core.dispatcher import KeyCounts, poisoned_messages
 from lbg_sidecar.core.effects import TakenOver
+from lbg_sidecar.core.message_codec import encode_content
 from lbg_sidecar.core.protocol import (
     ACTIVITY,
     Activity,
@@ -17,7 +18,6 @@ from lbg_sidecar.core.protocol import (
     Progress,
     QueueState,
     Takeover,
-    encode_content,
 )
 from lbg_sidecar.core.queue_bindings import Binding
 from lbg_sidecar.core.roster import Post

@@ -16,7 +16,8 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import Pause, Request, decode
+from lbg_sidecar.core.message_codec import decode
+from lbg_sidecar.core.protocol import Pause, Request
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar.core.dispatcher import COUNTED_KEYS_MAX, KeyCounts
-from lbg_sidecar.core.protocol import WATCH_MAX_S, Activity, Identity, Takeover, Watch, decode, encode
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import WATCH_MAX_S, Activity, Identity, Takeover, Watch
 from lbg_sidecar.core.status_report import HOT_KEYS_MAX, beat_content
 from lbg_sidecar.errors import MessageError
 from support.member.world import Chances, SimMember, World

@@ -5,18 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
-from lbg_sidecar.core.protocol import (
-    Beat,
-    BeatContent,
-    Gone,
-    Hello,
-    Identity,
-    Leave,
-    QueueState,
-    Status,
-    decode,
-    encode,
-)
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import Beat, BeatContent, Gone, Hello, Identity, Leave, QueueState, Status
 from lbg_sidecar.core.protocol import Move as MoveMessage
 from lbg_sidecar.core.roster import Roster, Timings
 from lbg_sidecar.io.log_events import log_effect

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar.core.delivery import Positions
+from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -29,11 +31,9 @@ from lbg_sidecar.core.protocol import (
     Repartition,
     Status,
     Welcome,
-    decode,
-    encode,
 )
 from lbg_sidecar.core.rebalance import HoldDown
-from lbg_sidecar.core.roster import IndexClaim, Post, Roster, Timings
+from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.errors import MessageError
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_broker.group import TO_OBSERVERS
+from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -27,7 +28,7 @@ from lbg_sidecar.core.protocol import (
     Ping,
     Welcome,
 )
-from lbg_sidecar.core.roster import IndexClaim, Post, Roster, Timings
+from lbg_sidecar.core.roster import Post, Roster, Timings
 
 
 class Net:

@@ -7,7 +7,8 @@ from typing import cast
 import pytest
 
 from lbg_broker.client import Channel, Returned
-from lbg_sidecar.core.protocol import Hello, Identity, Ping, decode
+from lbg_sidecar.core.message_codec import decode
+from lbg_sidecar.core.protocol import Hello, Identity, Ping
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import OnReturned, Posts
 

@@ -14,6 +14,7 @@ from lbg_sidecar.core.delivery import Attachment, Positions
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -23,8 +24,6 @@ from lbg_sidecar.core.protocol import (
     QueueState,
     Repartition,
     Status,
-    decode,
-    encode,
 )
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post, Timings

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.group import queue_of
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
-from lbg_sidecar.core.protocol import Message, decode
+from lbg_sidecar.core.message_codec import decode
+from lbg_sidecar.core.protocol import Message
 from support.member.world.queues import BrokerQueue, Consumer, Item
 
 if TYPE_CHECKING:

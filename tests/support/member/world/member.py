@@ -29,8 +29,9 @@ from lbg_sidecar.core.effects import (
     TakenOver,
 )
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import decode, encode
-from lbg_sidecar.core.roster import IndexClaim, Post
+from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.roster import Post
 from support.member.world.application import Call
 from support.member.world.broker import Link
 
