@@ -14,11 +14,13 @@ Members of protocol 1 get what they expect: hellos, ends and heartbeats to all.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from hashlib import blake2b
+from itertools import islice
 
 from lbg_broker.group import TO_OBSERVERS
+from lbg_sidecar.core.change_queue import ChangeQueue
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -91,7 +93,6 @@ class Timings:
     silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     report_s: float = 0.25  # between two status reports, at least
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
-    changes_s: float = 0.1  # between two messages of the coordinator to all
     alone_s: float = 3.0  # between two hellos to all of a member that knows no other
     answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all
     quiet_s: float = 1.0  # a live set that has not changed for so long is compared
@@ -101,9 +102,6 @@ class Timings:
 OFFERED_S = 3.0
 """For so long an index is offered to one member only. A claim takes milliseconds."""
 
-UNRESPONSIVE_S = 5.0
-"""For so long a member that did not send changes to all in time is not the coordinator."""
-
 ENDED_MAX = 1024
 ENDED_SHOWN_MAX = 128
 """Of the last incarnations that ended, in a directory."""
@@ -111,42 +109,6 @@ ENDED_SHOWN_MAX = 128
 HELLOS_MAX = 4
 JOINS_S = 5.0
 RING_PINGS_MAX = 64
-
-
-class ChangeQueue:
-    """Changes of the live set that this member has to pass on, by incarnation. Those that it sent to the coordinator
-    stay until they come back to all."""
-
-    def __init__(self) -> None:
-        self.joined: dict[str, Identity] = {}
-        self.lost: dict[str, Identity] = {}
-        self.left: dict[str, Identity] = {}
-        self.due = float("inf")
-
-    def __bool__(self) -> bool:
-        return bool(self.joined or self.lost or self.left)
-
-    def message(self, sender: Identity, target: str = "") -> Changes:
-        return Changes(
-            sender, tuple(self.joined.values()), tuple(self.lost.values()), tuple(self.left.values()), target
-        )
-
-    def discard(self, changes: Changes) -> None:
-        """These are known to all."""
-        for pending, known in (
-            (self.joined, changes.joined),
-            (self.lost, (*changes.lost, *changes.left)),
-            (self.left, (*changes.left, *changes.lost)),
-        ):
-            for identity in known:
-                pending.pop(identity.incarnation, None)
-        if not self:
-            self.due = float("inf")
-
-    def clear(self) -> None:
-        for pending in (self.joined, self.lost, self.left):
-            pending.clear()
-        self.due = float("inf")
 
 
 class Roster:
@@ -175,10 +137,7 @@ class Roster:
         self._leaving = False
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
-        self._sent_at = float("-inf")  # when this member last sent changes to all
-        self._unresponsive: dict[int, float] = {}  # index -> until when it is not the coordinator
-        self._asked: Identity | None = None  # the coordinator that has not sent the changes to all
-        self._asked_at = self._joined_at = float("-inf")
+        self._joined_at = float("-inf")
         self._hellos = 0
         self._is_known_to_all = False
         self._offered: dict[int, float] = {}
@@ -236,7 +195,7 @@ class Roster:
         self._live = None
 
     def leave(self) -> list[Post]:
-        coordinator = self._coordinator(except_me=True)
+        coordinator = self._changes.coordinator(self._candidates(None))
         self._leaving = True
         self._live = None
         if self.me is None:
@@ -271,7 +230,7 @@ class Roster:
         sender = message.sender
         if isinstance(message, Leave):
             if sender.index in self.peers:
-                self._changed(self._changes.left, sender, now)
+                self._changes.add_left([sender], now)
             return self._remove([sender], now, how=LEAVE)
         if isinstance(message, Move):
             peer = self.peers.get(sender.index)
@@ -320,7 +279,7 @@ class Roster:
             self._returns_in_row = 0
         self._returned_at = now
         self._returns_in_row += 1
-        self._changed(self._changes.lost, peer.identity, now)
+        self._changes.add_lost([peer.identity], now)
         if isinstance(message, Changes):
             self._changes.due = now
         posts = [Post(Gone(peer.identity, me.index))] if self.is_mixed else []
@@ -381,6 +340,8 @@ class Roster:
         if is_digest_due:
             self._digest_due = now + self._spread(self._timings.digest_s)
             posts += self._ping_at_random(me, now)
+        if not self.peers and self._hello_due == float("inf"):
+            self._hello_due = now + self._spread(self._timings.alone_s)
         if now >= self._hello_due:
             if self._hellos > HELLOS_MAX and self.peers:
                 self._hello_due = float("inf")
@@ -411,11 +372,11 @@ class Roster:
         if sender.protocol < PROTOCOL:
             return [Post(Welcome(me, self._content(True)), to=sender.index)]
         if hello.attempt:
-            order = [index for index in self._protocol_2(me) if index != sender.index]
-            if me.index not in order[: 4 ** (hello.attempt - 1)]:
+            order = (one for one in self._candidates(me) if one.index != sender.index)
+            if me not in islice(order, 4 ** (hello.attempt - 1)):
                 return []
         self._newcomers[sender.index] = None
-        self._changed(self._changes.joined, sender, now)
+        self._changes.add_joined([sender], now)
         return []
 
     def _greet_former_protocol(self, now: float) -> list[Post]:
@@ -436,58 +397,28 @@ class Roster:
 
     # Changes
 
-    def _coordinator(self, *, except_me: bool = False) -> Identity | None:
-        """The lowest index of protocol 2 that sends changes to all in time."""
-        me = self.me
+    def _candidates(self, me: Identity | None) -> Iterator[Identity]:
+        """Members of protocol 2 that may be the coordinator, by index; with `me`, if it does not leave."""
         _ = self.live
-        first = next(
-            (
-                self.peers[index].identity
-                for index in self._order
-                if self.peers[index].identity.protocol >= PROTOCOL and index not in self._unresponsive
-            ),
-            None,
-        )
-        if me is None or except_me or self._leaving:
-            return first
-        return me if first is None or me.index < first.index else first
-
-    def _protocol_2(self, me: Identity) -> list[int]:
-        own = [] if self._leaving else [me.index]
-        return sorted(
-            [*own, *(index for index, peer in self.peers.items() if peer.identity.protocol >= PROTOCOL)]
-        )
-
-    def _changed(self, changes: dict[str, Identity], identity: Identity, now: float) -> None:
-        """This member detected a change, which it passes on."""
-        changes[identity.incarnation] = identity
-        due = max(now + self._timings.change_s, self._sent_at + self._timings.changes_s)
-        self._changes.due = min(self._changes.due, due)
+        mine = None if self._leaving else me
+        for index in self._order:
+            if mine is not None and mine.index < index:
+                yield mine
+                mine = None
+            identity = self.peers[index].identity
+            if identity.protocol >= PROTOCOL:
+                yield identity
+        if mine is not None:
+            yield mine
 
     def _pass_on(self, me: Identity, now: float) -> list[Post]:
         """To all, if this member is the coordinator, else to the coordinator, which sends it to all."""
-        changes = self._changes
-        if not changes:
-            changes.due = float("inf")
+        if not self._changes:
+            self._changes.due = float("inf")
             return []
-        asked = self._asked
-        if asked is not None and now - self._asked_at >= 0.8 * self._timings.answer_s:
-            peer = self.peers.get(asked.index)
-            if peer is not None and peer.identity == asked:
-                self._unresponsive[asked.index] = now + UNRESPONSIVE_S
-        self._unresponsive = {index: until for index, until in self._unresponsive.items() if until > now}
-        coordinator = self._coordinator()
-        if coordinator is None or coordinator.index == me.index or len(self._unresponsive) > 1:
-            posts = [Post(changes.message(me))]
-            self._sent_at = now
-            self._asked = None
-            changes.clear()
-            return [*posts, *self._directories(me)]
-        if self._asked != coordinator:
-            self._asked, self._asked_at = coordinator, now
-        changes.due = now + self._spread(self._timings.answer_s)
-        posts = [Post(changes.message(me, coordinator.incarnation), to=coordinator.index)]
-        return [*posts, *self._directories(me)]
+        retry_s = self._spread(self._timings.answer_s)
+        message, to = self._changes.take(me, self._candidates(me), now, retry_s=retry_s)
+        return [Post(message, to=None if to is None else to.index), *self._directories(me)]
 
     def _directories(self, me: Identity) -> list[Post]:
         to = tuple(index for index in self._newcomers if index in self.peers)
@@ -504,17 +435,11 @@ class Roster:
         if changes.target:
             if changes.target != me.incarnation:
                 return []
-            for identity in changes.joined:
-                self._changed(self._changes.joined, identity, now)
-            for identity in changes.lost:
-                self._changed(self._changes.lost, identity, now)
-            for identity in changes.left:
-                self._changed(self._changes.left, identity, now)
+            self._changes.add_joined(changes.joined, now)
+            self._changes.add_lost(changes.lost, now)
+            self._changes.add_left(changes.left, now)
         else:
-            self._changes.discard(changes)
-            self._asked_at = now
-            if not self._changes:
-                self._asked = None
+            self._changes.known_to_all(changes, now)
         posts = []
         for identity in (*changes.lost, *changes.left):
             if identity.incarnation == me.incarnation:
@@ -631,10 +556,8 @@ class Roster:
     def _clear(self) -> None:
         self.peers.clear()
         self._newcomers.clear()
-        self._changes.clear()
-        self._unresponsive.clear()
+        self._changes = ChangeQueue()
         self._offered.clear()
-        self._asked = None
         self._peers_digest = self._former_protocol = 0
         self._hello_due = float("inf")
         self._live = None
@@ -687,7 +610,7 @@ class Roster:
         del self.peers[peer.identity.index]
         self._peers_digest ^= peer.digest
         self._former_protocol -= peer.identity.protocol < PROTOCOL
-        self._unresponsive.pop(peer.identity.index, None)
+        self._changes.forget(peer.identity.index)
         self._live = None
 
     def _next(self) -> int | None:

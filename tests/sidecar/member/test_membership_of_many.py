@@ -41,6 +41,7 @@ class Net:
         self.rosters: dict[int, Roster] = {}
         self.received: Counter[int] = Counter()
         self.frozen: set[int] = set()
+        self.ticks: dict[int, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._number = 0
 
@@ -62,6 +63,7 @@ class Net:
 
     def kill(self, index: int) -> None:
         del self.rosters[index]
+        self.ticks.pop(index, None)
 
     def send(self, sender: int, posts: list[Post]) -> None:
         for post in posts:
@@ -85,6 +87,7 @@ class Net:
         def returned() -> None:
             if (roster := self.rosters.get(sender)) is not None:
                 self.send(sender, roster.returned(message, index, self.now))
+                self._tick(sender, roster)
 
         self.at(self.now + self._delay(), returned)
 
@@ -102,12 +105,19 @@ class Net:
         self.at(self.now + self._delay(), arrive)
 
     def _tick(self, index: int, roster: Roster) -> None:
+        due = max(roster.next_due, self.now + 0.001)
+        if due >= self.ticks.get(index, float("inf")):
+            return
+        self.ticks[index] = due
+
         def tick() -> None:
-            if self.rosters.get(index) is roster and index not in self.frozen and self.now >= roster.next_due:
-                self.send(index, roster.tick(self.now))
+            self.ticks.pop(index, None)
+            if self.rosters.get(index) is roster and index not in self.frozen:
+                if self.now >= roster.next_due:
+                    self.send(index, roster.tick(self.now))
                 self._tick(index, roster)
 
-        self.at(max(roster.next_due, self.now + 0.001), tick)
+        self.at(due, tick)
 
     def _delay(self) -> float:
         return self.random.expovariate(1 / 0.002)
