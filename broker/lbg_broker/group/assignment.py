@@ -78,17 +78,21 @@ def _standbys(queue_count: int, live: frozenset[int], count: int) -> tuple[tuple
 Firsts = list[tuple[tuple[int, int], ...]]
 """For each queue the first in rank: (weight, index)."""
 
-_latest_firsts: dict[tuple[int, int], tuple[frozenset[int], Firsts]] = {}
-"""The last result of `_first_in_rank` for a number of queues and a count. The next live set differs in few members."""
+_latest_firsts: dict[tuple[int, int], dict[frozenset[int], Firsts]] = {}
+"""The last results of `_first_in_rank` by number of queues and count: the next live set is similar to one of them."""
+
+_LATEST_FIRSTS_MAX = 4
 
 
 def _first_in_rank(queue_count: int, live: frozenset[int], count: int) -> Firsts:
-    """The first `count` indexes in the rank of each queue, computed from the last result.
+    """The first `count` indexes in the rank of each queue, computed from the most similar of the last results.
 
     A member that joins is compared with those in front, and the loss of one that is in front ranks its queue anew: for
     Q queues, N members and R standbys that is O(Q) and O(Q R) instead of O(Q N log N).
     """
-    former, firsts = _latest_firsts.get((queue_count, count), (frozenset[int](), [()] * queue_count))
+    latest = _latest_firsts.setdefault((queue_count, count), {})
+    former = min(latest, key=lambda one: len(one ^ live), default=frozenset[int]())
+    firsts = latest.get(former, [()] * queue_count)
     gone, come = former - live, live - former
     if len(gone) + len(come) > len(live):
         firsts, gone, come = [()] * queue_count, frozenset(), live
@@ -108,7 +112,9 @@ def _first_in_rank(queue_count: int, live: frozenset[int], count: int) -> Firsts
             weighed = (point ^ own) * _GOLDEN & 0xFFFFFFFF
             if len(first) < count or weighed > first[-1][0]:
                 firsts[queue] = tuple(sorted((*first, (weighed, index)), reverse=True)[:count])
-    _latest_firsts[queue_count, count] = live, firsts
+    latest[live] = firsts
+    if len(latest) > _LATEST_FIRSTS_MAX:
+        del latest[next(iter(latest))]
     return firsts
 
 

@@ -541,7 +541,7 @@ class MemberCore(ABC):
         wake = self.dispatcher.lanes.next_due()
         due = soon if wake is None else min(soon, wake)
         due = min(due, self.activity.next_due)
-        return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due)
+        return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due(now))
 
     def _step_s(self) -> float:
         """Seconds to the next tick, if nothing is due before."""

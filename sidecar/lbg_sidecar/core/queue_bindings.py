@@ -257,11 +257,14 @@ class Bindings:
         open_ = [since for since in self._attaching.values() if now - since < ANSWERS_WITHIN_S]
         return now if len(open_) < ATTACHING_MAX else min(open_) + ANSWERS_WITHIN_S
 
-    @property
-    def next_due(self) -> float:
-        if not self._missing:
-            return float("inf")
-        due = min(self.all[queue].attach_due for queue in self._missing)
+    def next_due(self, now: float) -> float:
+        due = float("inf")
+        for queue in self._missing:
+            due = min(due, self.all[queue].attach_due)
+            if due <= now:
+                break
+        if due == float("inf"):
+            return due
         if len(self._attaching) >= ATTACHING_MAX:
             due = max(due, min(self._attaching.values()) + ANSWERS_WITHIN_S)
         return due if len(self.bound) < ATTACHED_AT_ONCE else max(due, self.rests_at)
