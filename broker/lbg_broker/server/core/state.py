@@ -211,6 +211,8 @@ class State:
 
     def ring(self) -> list[Queue]:
         """Wakes the queues whose time has come; returns them."""
+        if not self.alarms or self.alarms[0][0] > self.now:
+            return []
         rung: dict[Queue, None] = {}
         while self.alarms and self.alarms[0][0] <= self.now:
             queue = heapq.heappop(self.alarms)[2]

@@ -163,8 +163,9 @@ class _Server(Holder):
         consumer = self.consumer
         self.credit = consumer.credit()
         self.credit_bytes = consumer.credit_bytes()
-        limits = () if consumer.no_ack else (consumer.prefetch, consumer.channel.prefetch_total)
-        limit = min([limit for limit in limits if limit], default=UNLIMITED)
+        limit = UNLIMITED
+        if not consumer.no_ack:
+            limit = min(consumer.prefetch or UNLIMITED, consumer.channel.prefetch_total or UNLIMITED)
         self.limit = limit if self.concurrency is None else max(limit // self.concurrency, 1)
         self.slots = 0 if self.concurrency is None else min(self.concurrency, limit // 2)
 
@@ -236,10 +237,10 @@ class MessageGroupsDispatch(DispatchPolicy):
         for server in turn:
             server.update_credit()
         going_on = True
-        while going_on:
+        while going_on and line.ready:
             going_on = False
             refused, least_load = 0, self._least_load()
-            while True:
+            while line.ready:
                 if refused == len(turn):
                     former, least_load, refused = least_load, self._least_load(), 0
                     if least_load == former:
@@ -308,7 +309,11 @@ class MessageGroupsDispatch(DispatchPolicy):
     def _even_out(self) -> None:
         """Recalls the groups that are to move."""
         servers = [server for server in self._turn if server.concurrency is not None]
-        if len(servers) < 2 or self._line.is_reading or not any(map(self._is_hungry, servers)):
+        if len(servers) < 2 or self._line.is_reading:
+            return
+        if not any([server.leaving or len(server.groups) > min(server.capacity, 1) for server in servers]):
+            return  # nobody has more than it works on, or than one
+        if not any(map(self._is_hungry, servers)):
             return
         unanswered = {server: self._unanswered(server) for server in servers}
         parties = [self._party(server, len(unanswered[server])) for server in servers]
