@@ -156,23 +156,23 @@ class Client:
             if channel is not None and channel.is_open and channel.on_revoked is not None:
                 channel.on_revoked(list(event.delivery_tags), event.taken)
             return
-        number, method, *content = event
-        if number == 0:
-            self._hear_connection(method)
-            return
+        number, method = event[0], event[1]
         channel = self._channels.get(number)
         if channel is None:
+            if number == 0:
+                self._hear_connection(method)
+            return
+        if type(method) is BasicAck:
+            if channel.on_confirm is not None:
+                channel.on_confirm(method.delivery_tag, method.multiple, True)
             return
         match method:
-            case BasicAck(tag, multiple):
-                if channel.on_confirm is not None:
-                    channel.on_confirm(tag, multiple, True)
             case BasicNack(tag, multiple):
                 if channel.on_confirm is not None:
                     channel.on_confirm(tag, multiple, False)
             case BasicReturn():
                 if channel.on_return is not None:
-                    channel.on_return(method.routing_key, method.reply_text, content[0])
+                    channel.on_return(method.routing_key, method.reply_text, event[2])
             case BasicCancel():
                 if channel.on_cancelled is not None:
                     channel.on_cancelled()

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
-import itertools
 from collections.abc import Callable, Generator
+from heapq import heappop, heappush
 from typing import Any
 
 Step = Generator[Any, Any, None]
@@ -27,18 +26,20 @@ class Clock:
     def __init__(self) -> None:
         self.now = 0.0
         self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[Any, ...]]] = []
-        self._numbers = itertools.count()
+        self._number = 0
 
     def at(self, when: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
-        heapq.heappush(self._heap, (when, next(self._numbers), process, action, arguments))
+        self._number += 1
+        heappush(self._heap, (when, self._number, process, action, arguments))
 
     def after(self, seconds: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
-        self.at(self.now + seconds, process, action, *arguments)
+        self._number += 1
+        heappush(self._heap, (self.now + seconds, self._number, process, action, arguments))
 
     def run(self, until: float) -> None:
         heap = self._heap
         while heap and heap[0][0] <= until:
-            when, _, process, action, arguments = heapq.heappop(heap)
+            when, _, process, action, arguments = heappop(heap)
             if not process.alive:
                 continue
             if process.frozen_until > when:

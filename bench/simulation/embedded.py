@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from bench.simulation.clock import EPOCH_S, Process
@@ -190,12 +191,12 @@ class EmbeddedBroker:
         self._apply(ConnectionOpened(connection.number, name, "/", peer))
         return connection
 
-    def hear(self, connection: Connection, event: Event) -> None:
+    def hear(self, connection: Connection, events: Sequence[Event]) -> None:
         waiting = self._waiting.get(connection.number)
         if waiting is not None:
-            waiting.append(event)
+            waiting += events
             return
-        self._apply(Received(connection.number, (event,)))
+        self._apply(Received(connection.number, events))
 
     def lost(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
@@ -265,10 +266,13 @@ class EmbeddedBroker:
         return found
 
     def _apply(self, command: Command) -> None:
-        self._carry(self.core.apply(command, self._wall))
-        if self._in_flight is None and self.core.has_changes:
+        core = self.core
+        output = core.apply(command, EPOCH_S + self.history.clock.now)
+        if output:
+            self._carry(output)
+        if self._in_flight is None and core.has_changes:
             self._commit()
-        alarm = self.core.next_alarm
+        alarm = core.next_alarm
         if alarm is not None and alarm - EPOCH_S < self._tick_at:
             self._tick_at = max(alarm - EPOCH_S, self.history.clock.now)
             self.history.clock.at(self._tick_at, self.process, self._tick)
@@ -352,11 +356,11 @@ class EmbeddedBroker:
                         self._waiting.setdefault(number, [])
                     else:
                         for event in self._waiting.pop(number, []):
-                            self.history.clock.after(0.0, self.process, self._late, connection, event)
+                            self.history.clock.after(0.0, self.process, self._late, connection, (event,))
 
-    def _late(self, connection: Connection, event: Event) -> None:
+    def _late(self, connection: Connection, events: Sequence[Event]) -> None:
         if connection.is_open:
-            self.hear(connection, event)
+            self.hear(connection, events)
 
 
 def deliveries(effect: Deliver) -> list[DeliverEvent]:

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from bench.simulation.history import History
 
 RETRY_DEAD_S = 0.5
+TICK_MIN_S = 0.001
 DECODED_MAX = 4096
 
 
@@ -345,10 +346,11 @@ class SimMember:
     def _on_deliveries(self, attachment: Attachment, events: list[DeliverEvent]) -> None:
         if self.link is None:
             return
-        prefix = self.history.spec.hash_prefix
+        history = self.history
+        prefix = history.spec.hash_prefix
         arrivals = [in_flight_of(attachment, event, prefix) for event in events]
         for in_flight in arrivals:
-            self.history.judge.delivered(self, in_flight)
+            history.judge.delivered(self, in_flight)
         self.machine.deliver(attachment, arrivals, self.now)
         self._run()
 
@@ -466,21 +468,23 @@ class SimMember:
         if self._is_running:
             return
         self._is_running = True
-        machine = self.machine
+        machine, now = self.machine, self.now
+        effects = machine.effects
+        starts_calls = now - self._turned_at <= HEARTBEAT_S
         while self.is_up:
-            effects = machine.effects
             if effects:
-                due, effects[:] = effects[:], []
+                due = effects[:]
+                effects.clear()
                 for effect in due:
                     self._effect(effect)
                 continue
-            if self.is_app_ready and self.now - self._turned_at <= HEARTBEAT_S:
-                in_flight = machine.take(self.now)
+            if starts_calls and self.is_app_ready:
+                in_flight = machine.take(now)
                 if in_flight is not None:
                     self.history.application.call(self, in_flight)
                     continue
-            due_at = machine.flush(self.now)
-            if not machine.effects:
+            due_at = machine.flush(now)
+            if not effects:
                 if due_at < self._flush_at:
                     self._flush_at = due_at
                     self.history.clock.at(due_at, self.process, self._flush)
@@ -496,6 +500,10 @@ class SimMember:
     def _effect(self, effect: fx.Effect) -> None:
         link = self.link
         match effect:
+            case fx.Done(deliveries, settled):
+                self.history.judge.done(self, deliveries, is_settled=settled)
+            case fx.Ack(attachment, tag, multiple) if link is not None:
+                self._send(link, attachment, BasicAck(tag, multiple))
             case fx.Abort(calls):
                 self.history.application.abort(self, calls)
             case fx.Withdraw(calls, reassigned):
@@ -517,8 +525,6 @@ class SimMember:
                 self.history.judge.violation(f"{self.name} failed: {error}")
             case fx.TakenOver():
                 self.machine.taken_over(effect)
-            case fx.Done(deliveries, settled):
-                self.history.judge.done(self, deliveries, is_settled=settled)
             case _ if link is None:
                 pass
             case Post(message, to):
@@ -532,8 +538,6 @@ class SimMember:
                     for index in to if isinstance(to, tuple) else (to,):
                         tag = link.posting.publish(exchange, str(index), body, mandatory=True)
                         link.directed.sent(tag, (body, index))
-            case fx.Ack(attachment, tag, multiple):
-                self._send(link, attachment, BasicAck(tag, multiple))
             case fx.Limit(attachment, prefetch):
                 self._send(link, attachment, BasicQos(0, prefetch, False), is_answered=True)
             case fx.Capacity(attachment, keys):
@@ -567,7 +571,11 @@ class SimMember:
                 channel.send(method)
 
     def _tick_soon(self) -> None:
-        due = max(self.machine.next_due(self.now), self.now + 0.001)
+        now = self.now
+        soonest = now + TICK_MIN_S
+        if self._tick_at <= soonest:
+            return
+        due = max(self.machine.next_due(now), soonest)
         if due < self._tick_at:
             self._tick_at = due
             self.history.clock.at(due, self.process, self._tick, due)
@@ -582,7 +590,7 @@ class SimMember:
         self._turned_at = self.now
         self.machine.tick(self.now)
         self._run()
-        if self.is_up:
+        if self.link is None and self.is_up:
             self._tick_soon()
 
 

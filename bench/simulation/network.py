@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from bench.simulation.clock import Process
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 10.0
 SILENCE_S = 2 * HEARTBEAT_S
 """Without a byte for so long, either side closes the connection (AMQP 0-9-1, section 4.2.7)."""
+
+SPLIT = 0.25
+"""Share of the frames that begin a packet of their own although the one before was written at the same time."""
 
 
 class ClientEnd(Protocol):
@@ -24,12 +28,13 @@ class ClientEnd(Protocol):
 class BrokerEnd(Protocol):
     process: Process
 
-    def hear(self, connection: Connection, event: Any) -> None: ...
+    def hear(self, connection: Connection, events: Sequence[Any]) -> None: ...
     def lost(self, connection: Connection) -> None: ...
 
 
 class Connection:
-    """`is_open` is the broker's side, `is_used` the client's."""
+    """`is_open` is the broker's side, `is_used` the client's. What one side writes at the same time is mostly one
+    packet, which arrives as a whole."""
 
     def __init__(self, history: History, number: int, client: ClientEnd, broker: BrokerEnd) -> None:
         self.history = history
@@ -40,6 +45,9 @@ class Connection:
         self.is_open = self.is_used = True
         self.is_up_dead = self.is_down_dead = False
         self._up_free_at = self._down_free_at = 0.0
+        self._up_written_at = self._down_written_at = -1.0
+        self._up_packet: list[Any] = []
+        self._down_packet: list[Any] = []
 
     def stall(self, seconds: float) -> None:
         """Nothing arrives on either side for so long."""
@@ -51,23 +59,34 @@ class Connection:
         """From the client."""
         if self.is_used and not self.is_up_dead:
             history = self.history
-            at = self._up_free_at = max(history.clock.now + history.delay_s(), self._up_free_at)
-            history.clock.at(at, self.broker.process, self._arrive, event)
+            now = history.clock.now
+            if now == self._up_written_at and history.random.random() >= SPLIT:
+                self._up_packet.append(event)
+                return
+            self._up_written_at, self._up_packet = now, [event]
+            at = self._up_free_at = max(now + history.delay_s(), self._up_free_at)
+            history.clock.at(at, self.broker.process, self._arrive, self._up_packet)
 
     def tell(self, event: Any) -> None:
         """From the broker."""
         if self.is_open and not self.is_down_dead:
             history = self.history
-            at = self._down_free_at = max(history.clock.now + history.delay_s(), self._down_free_at)
-            history.clock.at(at, self.client.process, self._reach, event)
+            now = history.clock.now
+            if now == self._down_written_at and history.random.random() >= SPLIT:
+                self._down_packet.append(event)
+                return
+            self._down_written_at, self._down_packet = now, [event]
+            at = self._down_free_at = max(now + history.delay_s(), self._down_free_at)
+            history.clock.at(at, self.client.process, self._reach, self._down_packet)
 
-    def _arrive(self, event: Any) -> None:
+    def _arrive(self, events: list[Any]) -> None:
         if self.is_open:
-            self.broker.hear(self, event)
+            self.broker.hear(self, events)
 
-    def _reach(self, event: Any) -> None:
-        if self.is_used:
-            self.client.hear(event)
+    def _reach(self, events: list[Any]) -> None:
+        for event in events:
+            if self.is_used:
+                self.client.hear(event)
 
     def abort(self) -> None:
         """The client's socket is closed, in order or by the end of its process."""

@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 ROWS_UNCONFIRMED_MAX = 64
 DOUBT_EVERY_S = 1.0
+NO_TOTALS = layout.Totals()
 
 
 class StateOnDisk:
-    """The state file's bytes, in the product's layout. A torn write leaves a part of what was written."""
+    """The state file, whose slots are packed in the product's layout when they are read."""
 
     def __init__(self, hash_count: int) -> None:
         zeros = [0] * hash_count
         self.hash_count = hash_count
-        first = layout.Slot(0, 0, 0, layout.Totals(), zeros, zeros)
-        self.slots = [layout.packed_slot(first), b""]
+        first = layout.Slot(0, 0, 0, NO_TOTALS, zeros, zeros)
+        self.slots: list[layout.Slot | None] = [first, None]
         self.mark = layout.packed_mark(layout.Mark(0, 0, first.epoch.tag))
 
     def copied(self) -> StateOnDisk:
@@ -38,9 +39,10 @@ class StateOnDisk:
         return copied
 
     def read(self) -> tuple[layout.Slot, layout.Mark]:
-        found = [layout.unpacked_slot(one, self.hash_count) for one in self.slots]
-        slot = max((one for one in found if one is not None), key=lambda one: one.generation)
+        newest = max((one for one in self.slots if one is not None), key=lambda one: one.generation)
+        slot = layout.unpacked_slot(layout.packed_slot(newest), self.hash_count)
         mark = layout.unpacked_mark(self.mark)
+        assert slot is not None
         assert mark is not None
         return slot, mark
 
@@ -305,9 +307,9 @@ class SimPublisher:
             self._generation,
             floor.position,
             floor.digest,
-            layout.Totals(),
-            floor.next_seq,
-            self.machine.confirmed_seq,
+            NO_TOTALS,
+            tuple(floor.next_seq),
+            tuple(self.machine.confirmed_seq),
             epoch=self._epoch,
         )
-        self.state.slots[self._generation % 2] = layout.packed_slot(slot)
+        self.state.slots[self._generation % 2] = slot
