@@ -7,8 +7,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from bench.simulation.clock import Process, Task
-from bench.simulation.embedded import method_event, publish_event
+from bench.simulation.embedded import ack_event, publish_event
 from bench.simulation.network import Connection
+from lbg_broker.amqp import MethodEvent
 from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
     BasicAck,
@@ -57,7 +58,11 @@ class Channel:
 
     def send(self, method: Method) -> None:
         if self.is_open:
-            self.client.connection.say(method_event(self.number, method))
+            self.client.connection.say(MethodEvent(self.number, method))
+
+    def ack(self, tag: int, *, multiple: bool) -> None:
+        if self.is_open:
+            self.client.connection.say(ack_event(self.number, tag, multiple=multiple))
 
     def ask(self, method: Method) -> Asked:
         """A wait for the answer."""
@@ -82,7 +87,7 @@ class Channel:
 
     def close(self) -> None:
         if self.is_open:
-            self.client.connection.say(method_event(self.number, ChannelClose(200, "", 0, 0)))
+            self.client.connection.say(MethodEvent(self.number, ChannelClose(200, "", 0, 0)))
             self.is_open = False
 
     def ended(self, refusal: ChannelRefused | None) -> None:
@@ -138,7 +143,7 @@ class Client:
         channel = self._channels[self._next] = Channel(self, self._next)
         self._next += 1
         channel.awaited.append(None)
-        self.connection.say(method_event(channel.number, ChannelOpen()))
+        self.connection.say(MethodEvent(channel.number, ChannelOpen()))
         return channel
 
     def channel(self, number: int) -> Channel | None:
@@ -177,7 +182,7 @@ class Client:
                 if channel.on_cancelled is not None:
                     channel.on_cancelled()
             case ChannelClose(code, text):
-                self.connection.say(method_event(number, ChannelCloseOk()))
+                self.connection.say(MethodEvent(number, ChannelCloseOk()))
                 if channel.is_open:
                     del self._channels[number]
                     channel.ended(ChannelRefused(code, text))

@@ -29,17 +29,17 @@ class Clock:
         self._number = 0
 
     def at(self, when: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
-        self._number += 1
-        heappush(self._heap, (when, self._number, process, action, arguments))
+        self._number = number = self._number + 1
+        heappush(self._heap, (when, number, process, action, arguments))
 
     def after(self, seconds: float, process: Process, action: Callable[..., None], *arguments: Any) -> None:
-        self._number += 1
-        heappush(self._heap, (self.now + seconds, self._number, process, action, arguments))
+        self._number = number = self._number + 1
+        heappush(self._heap, (self.now + seconds, number, process, action, arguments))
 
     def run(self, until: float) -> None:
-        heap = self._heap
+        heap, pop = self._heap, heappop
         while heap and heap[0][0] <= until:
-            when, _, process, action, arguments = heappop(heap)
+            when, _, process, action, arguments = pop(heap)
             if not process.alive:
                 continue
             if process.frozen_until > when:

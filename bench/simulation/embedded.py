@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 from bench.simulation.clock import EPOCH_S, Process
 from bench.simulation.disk import Disk
 from bench.simulation.network import SILENCE_S, ClientEnd, Connection
-from lbg_broker.amqp import AckEvent, Event, MethodEvent, PublishEvent
+from lbg_broker.amqp import AckEvent, Event, PublishEvent
 from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
-    BasicAck,
     BasicReturn,
     ConnectionClose,
     ExchangeDeclare,
@@ -72,13 +71,11 @@ class SimAuthority:
         self.generation += 1
 
 
-def method_event(channel: int, method: Method) -> Event:
-    if type(method) is BasicAck:
-        event = AckEvent.__new__(AckEvent)
-        event.channel = channel
-        event.delivery_tag, event.multiple = method.delivery_tag, method.multiple
-        return event
-    return MethodEvent(channel, method)
+def ack_event(channel: int, tag: int, *, multiple: bool) -> AckEvent:
+    event = AckEvent.__new__(AckEvent)
+    event.channel = channel
+    event.delivery_tag, event.multiple = tag, multiple
+    return event
 
 
 def publish_event(

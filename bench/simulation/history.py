@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 from bench.simulation.application import Application, Chances
@@ -48,6 +48,7 @@ class History:
         self.setting = setting
         self.is_verbose = is_verbose
         self.random = random.Random(seed)
+        self._uniform = self.random.random
         self.clock = Clock()
         self.process = Process("history")
         self.is_calm = self.is_paused = False
@@ -108,7 +109,7 @@ class History:
 
     def delay_s(self) -> float:
         """Time of a frame on its way."""
-        return 0.0002 - 0.0005 * math.log(1.0 - self.random.random())
+        return 0.0002 - 0.0005 * log(1.0 - self._uniform())
 
     def key_of(self, publisher: str, row: int) -> str:
         return f"{publisher}-k{row * 7919 % 104729 % self.setting.keys}"

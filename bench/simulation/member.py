@@ -11,7 +11,6 @@ from bench.simulation.network import HEARTBEAT_S
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
-    BasicAck,
     BasicCapacity,
     BasicConsume,
     BasicNack,
@@ -96,6 +95,7 @@ class SimMember:
 
     def __init__(self, history: History, name: str) -> None:
         self.history = history
+        self._clock = history.clock
         self.name = name
         self.process = Process(name)
         self.link: Link | None = None
@@ -223,7 +223,7 @@ class SimMember:
 
     @property
     def now(self) -> float:
-        return self.history.clock.now
+        return self._clock.now
 
     # Connections
 
@@ -322,10 +322,11 @@ class SimMember:
     # Events of the broker
 
     def _on_mail(self, events: list[DeliverEvent]) -> None:
+        decoded, machine, now = self.history.decoded, self.machine, self._clock.now
         for event in events:
-            message = self.history.decoded(event.body)
+            message = decoded(event.body)
             if message is not None and self.link is not None:
-                self.machine.message(message, self.now)
+                machine.message(message, now)
         self._run()
 
     def _on_return(self, key: str, _text: str, body: bytes) -> None:
@@ -435,9 +436,9 @@ class SimMember:
             return
         self.history.judge.detached(self, effect.attachment)
         if effect.ack_tag is not None:
-            channel.send(BasicAck(effect.ack_tag, True))
+            channel.ack(effect.ack_tag, multiple=True)
         for tag in effect.single_tags:
-            channel.send(BasicAck(tag, False))
+            channel.ack(tag, multiple=False)
         channel.close()
 
     def _count(self, link: Link, queue: int) -> Step:
@@ -468,10 +469,10 @@ class SimMember:
         if self._is_running:
             return
         self._is_running = True
-        machine, now = self.machine, self.now
+        machine, now, process = self.machine, self._clock.now, self.process
         effects = machine.effects
         starts_calls = now - self._turned_at <= HEARTBEAT_S
-        while self.is_up:
+        while process.alive and not self.has_left:
             if effects:
                 due = effects[:]
                 effects.clear()
@@ -487,7 +488,7 @@ class SimMember:
             if not effects:
                 if due_at < self._flush_at:
                     self._flush_at = due_at
-                    self.history.clock.at(due_at, self.process, self._flush)
+                    self._clock.at(due_at, process, self._flush)
                 break
         self._is_running = False
         if self.link is not None:
@@ -503,7 +504,9 @@ class SimMember:
             case fx.Done(deliveries, settled):
                 self.history.judge.done(self, deliveries, is_settled=settled)
             case fx.Ack(attachment, tag, multiple) if link is not None:
-                self._send(link, attachment, BasicAck(tag, multiple))
+                channel = link.channels.get(attachment)
+                if channel is not None:
+                    channel.ack(tag, multiple=multiple)
             case fx.Abort(calls):
                 self.history.application.abort(self, calls)
             case fx.Withdraw(calls, reassigned):
@@ -559,7 +562,7 @@ class SimMember:
     def _send(
         link: Link,
         attachment: Attachment,
-        method: BasicAck | BasicQos | BasicCapacity | BasicNack,
+        method: BasicQos | BasicCapacity | BasicNack,
         *,
         is_answered: bool = False,
     ) -> None:
@@ -571,14 +574,14 @@ class SimMember:
                 channel.send(method)
 
     def _tick_soon(self) -> None:
-        now = self.now
+        now = self._clock.now
         soonest = now + TICK_MIN_S
         if self._tick_at <= soonest:
             return
         due = max(self.machine.next_due(now), soonest)
         if due < self._tick_at:
             self._tick_at = due
-            self.history.clock.at(due, self.process, self._tick, due)
+            self._clock.at(due, self.process, self._tick, due)
 
     def _tick(self, due: float) -> None:
         if due != self._tick_at:

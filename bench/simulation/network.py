@@ -38,6 +38,8 @@ class Connection:
 
     def __init__(self, history: History, number: int, client: ClientEnd, broker: BrokerEnd) -> None:
         self.history = history
+        self._clock = history.clock
+        self._random = history.random.random
         self.number = number
         self.client = client
         self.broker = broker
@@ -58,26 +60,30 @@ class Connection:
     def say(self, event: Any) -> None:
         """From the client."""
         if self.is_used and not self.is_up_dead:
-            history = self.history
-            now = history.clock.now
-            if now == self._up_written_at and history.random.random() >= SPLIT:
+            now = self._clock.now
+            if now == self._up_written_at and self._random() >= SPLIT:
                 self._up_packet.append(event)
                 return
             self._up_written_at, self._up_packet = now, [event]
-            at = self._up_free_at = max(now + history.delay_s(), self._up_free_at)
-            history.clock.at(at, self.broker.process, self._arrive, self._up_packet)
+            at = now + self.history.delay_s()
+            if at < self._up_free_at:
+                at = self._up_free_at
+            self._up_free_at = at
+            self._clock.at(at, self.broker.process, self._arrive, self._up_packet)
 
     def tell(self, event: Any) -> None:
         """From the broker."""
         if self.is_open and not self.is_down_dead:
-            history = self.history
-            now = history.clock.now
-            if now == self._down_written_at and history.random.random() >= SPLIT:
+            now = self._clock.now
+            if now == self._down_written_at and self._random() >= SPLIT:
                 self._down_packet.append(event)
                 return
             self._down_written_at, self._down_packet = now, [event]
-            at = self._down_free_at = max(now + history.delay_s(), self._down_free_at)
-            history.clock.at(at, self.client.process, self._reach, self._down_packet)
+            at = now + self.history.delay_s()
+            if at < self._down_free_at:
+                at = self._down_free_at
+            self._down_free_at = at
+            self._clock.at(at, self.client.process, self._reach, self._down_packet)
 
     def _arrive(self, events: list[Any]) -> None:
         if self.is_open:

@@ -22,16 +22,20 @@ ROWS_UNCONFIRMED_MAX = 64
 DOUBT_EVERY_S = 1.0
 NO_TOTALS = layout.Totals()
 
+SlotFields = tuple[
+    int, int, int, layout.Totals, tuple[int, ...], tuple[int, ...], layout.SlotEpoch
+]  # of `layout.Slot`
+
 
 class StateOnDisk:
     """The state file, whose slots are packed in the product's layout when they are read."""
 
     def __init__(self, hash_count: int) -> None:
-        zeros = [0] * hash_count
+        zeros = (0,) * hash_count
         self.hash_count = hash_count
-        first = layout.Slot(0, 0, 0, NO_TOTALS, zeros, zeros)
-        self.slots: list[layout.Slot | None] = [first, None]
-        self.mark = layout.packed_mark(layout.Mark(0, 0, first.epoch.tag))
+        epoch = layout.SlotEpoch()
+        self.slots: list[SlotFields | None] = [(0, 0, 0, NO_TOTALS, zeros, zeros, epoch), None]
+        self.mark = layout.packed_mark(layout.Mark(0, 0, epoch.tag))
 
     def copied(self) -> StateOnDisk:
         copied = StateOnDisk(self.hash_count)
@@ -39,8 +43,8 @@ class StateOnDisk:
         return copied
 
     def read(self) -> tuple[layout.Slot, layout.Mark]:
-        newest = max((one for one in self.slots if one is not None), key=lambda one: one.generation)
-        slot = layout.unpacked_slot(layout.packed_slot(newest), self.hash_count)
+        newest = max((one for one in self.slots if one is not None), key=lambda one: one[0])
+        slot = layout.unpacked_slot(layout.packed_slot(layout.Slot(*newest)), self.hash_count)
         mark = layout.unpacked_mark(self.mark)
         assert slot is not None
         assert mark is not None
@@ -289,27 +293,23 @@ class SimPublisher:
                 layout.Mark(self._sent_position, last.digest, self._epoch.tag)
             )
         now_us = wall_us(self.history.clock.now)
+        sent, encoder, exchange = self.history.judge.sent, self._encoder, self.history.names.exchange
         for message in messages:
             message.sent_at_us = message.sent_at_us or now_us
-            self.history.judge.sent(self, self._encoder.publisher, message)
+            sent(self, encoder.publisher, message)
             channel.publish(
-                self.history.names.exchange,
-                message.routing_key,
-                message.body,
-                header=self._encoder.of(message),
-                mandatory=True,
+                exchange, message.routing_key, message.body, header=encoder.of(message), mandatory=True
             )
 
     def _save(self) -> None:
         self._generation += 1
         floor = self.machine.floor
-        slot = layout.Slot(
+        self.state.slots[self._generation % 2] = (
             self._generation,
             floor.position,
             floor.digest,
             NO_TOTALS,
             tuple(floor.next_seq),
             tuple(self.machine.confirmed_seq),
-            epoch=self._epoch,
+            self._epoch,
         )
-        self.state.slots[self._generation % 2] = slot
