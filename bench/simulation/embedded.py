@@ -222,6 +222,8 @@ class EmbeddedBroker:
 
     def close_connections(self, reason: str) -> None:
         if self.is_up:
+            for connection in self._connections.values():  # afterwards their messages are requeued already
+                self._judged(connection)
             self._apply(CloseConnection(None, reason))
 
     # The core
