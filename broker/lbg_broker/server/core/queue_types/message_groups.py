@@ -311,7 +311,7 @@ class MessageGroupsDispatch(DispatchPolicy):
         servers = [server for server in self._turn if server.concurrency is not None]
         if len(servers) < 2 or self._line.is_reading:
             return
-        if not any([server.leaving or len(server.groups) > min(server.capacity, 1) for server in servers]):
+        if not any(server.leaving or len(server.groups) > min(server.capacity, 1) for server in servers):
             return  # nobody has more than it works on, or than one
         if not any(map(self._is_hungry, servers)):
             return
