@@ -465,11 +465,15 @@ class ExclusiveMember(MemberCore):
             self.watchdog.tick(now)
             self.effects.extend(self._sweep.tick(now))
             self._post(self._reports.tick(now, lambda binding: queue_state(self, binding)))
+        self.balancer.rests(now)
 
     def next_due(self, now: float) -> float:
         due = min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
+        due = min(due, self.balancer.holddown.due or float("inf"))
+        if self.roster.me is None or self.leaving is not None:
+            return due
         # Queues are counted at the ticks that there are: one wake-up for both.
-        return min(due, self._reports.due, self.bindings.view.due, self.balancer.holddown.due or float("inf"))
+        return min(due, self._reports.due, self.bindings.view.due)
 
     def _step_s(self) -> float:
         step_s = super()._step_s()

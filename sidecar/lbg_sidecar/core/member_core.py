@@ -540,8 +540,10 @@ class MemberCore(ABC):
         soon = now + (self._step_s() if self.leaving is None else TICK_BUSY_S)
         wake = self.dispatcher.lanes.next_due()
         due = soon if wake is None else min(soon, wake)
-        due = min(due, self.activity.next_due)
-        return due if self.roster.me is None else min(due, self.roster.next_due, self.bindings.next_due(now))
+        if self.roster.me is None:
+            return due
+        due = min(due, self.activity.next_due, self.roster.next_due)
+        return due if self.leaving is not None else min(due, self.bindings.next_due(now))
 
     def _step_s(self) -> float:
         """Seconds to the next tick, if nothing is due before."""

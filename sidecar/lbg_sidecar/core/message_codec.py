@@ -55,6 +55,9 @@ LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
 """To one index, by a member without one: only its return has a meaning."""
 
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
+
 def encode(message: Message) -> bytes:
     identity = message.dead if isinstance(message, Gone) else message.sender
     fields: dict[str, Any] = {
@@ -121,7 +124,7 @@ def encode(message: Message) -> bytes:
             fields |= {"held": held, "messages": [asdict(one) for one in messages]}
         case _:
             pass
-    return json.dumps(fields, separators=(",", ":")).encode()
+    return _ENCODER.encode(fields).encode()
 
 
 def decode(body: bytes | memoryview) -> Message | None:

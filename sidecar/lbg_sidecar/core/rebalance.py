@@ -212,6 +212,9 @@ PAUSED_WITHIN = 0.5
 """Of the time in which a leaving member hands over its queues: by then every handoff has begun, whatever the
 application does. A move that waits for a slow call makes room for the next one."""
 
+BALANCE_EVERY_S = 0.25
+"""While calls run there are more ticks than that."""
+
 CLOSES_WITHIN_S = 2.0
 """Time over which a member closes its consumers of queues that others back up now, after the rebalance delay."""
 
@@ -231,6 +234,8 @@ class Balancer:
         self._uniform = uniform
         self._release_due = float("inf")
         self._to_release: set[int] = set()
+        self._balanced_at = float("-inf")
+        self._may_rest = False
 
     def joined(self, now: float) -> None:
         self._release_due = now + self._release_in_s()
@@ -250,8 +255,16 @@ class Balancer:
         bound = self._bindings.bound.values()
         return self.status is not Rebalance.READY or any(one.release_due is not None for one in bound)
 
+    def rests(self, now: float) -> None:
+        """The next `balance` belongs to a tick: without work it has nothing to do, so shortly after the last one."""
+        self._may_rest = now < self._balanced_at + BALANCE_EVERY_S and not self.has_work
+
     def balance(self, now: float) -> None:
         """Goes through all queues once. Needs a claimed index."""
+        if self._may_rest:
+            self._may_rest = False
+            return
+        self._balanced_at = now
         for binding in unacked_too_long(self._bindings, now, share=GIVE_BACK_AT):
             if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)

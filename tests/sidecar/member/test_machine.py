@@ -178,9 +178,9 @@ def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the
 
 
 def test_a_member_says_of_each_queue_how_often_its_handoff_was_put_off_until_it_has_moved() -> None:
-    world = slow_world(60, call_s=25.0)
+    world = slow_world(50, call_s=25.0)
     told = beat_content(world.members[0].machine).queues
-    assert [(one.put_off, round(one.next_drain_s)) for one in told] == [(0, 0), (3, 24)]
+    assert [(one.put_off, round(one.next_drain_s)) for one in told] == [(0, 0), (2, 12)]
     world.run(60)
     assert all(one.put_off == 0 for one in beat_content(world.members[0].machine).queues)
 

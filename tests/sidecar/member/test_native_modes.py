@@ -182,6 +182,7 @@ async def test_the_lag_is_what_waits_and_what_each_member_holds(place: Place, lo
     ):
         await load.publish(100)
         await until(lambda: b.state()["queues"][0]["in_flight"] > 0)
+        await until(lambda: b.state()["live"] == [0, 1] == a.state()["live"])
         (primary,), (other,) = a.state()["queues"], b.state()["queues"]
         assert (primary["role"], other["role"]) == ("primary", "secondary")
 
