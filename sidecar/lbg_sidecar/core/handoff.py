@@ -107,7 +107,7 @@ class Handoffs:
         handoff.is_expected = peer is None or peer.identity.protocol < PROTOCOL
         handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
         message = Move(me, queue, to, handoff.move, handoff.why)
-        if roster.is_mixed:
+        if roster.is_mixed:  # those of protocol 1 consume every queue
             handoff.awaiting = set(roster.peers)
             self._effects.append(Post(message))
         else:

@@ -56,14 +56,12 @@ class BalancingRules:
         return first + [queue for queue, found in enumerate(backed_up) if index in found]
 
     def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
-        """Members that consume a queue, as far as they matter to each other: its primary and its standbys."""
-        if not live:
-            return set()
+        """Members that consume a queue: its primary and its standbys, or all."""
+        if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1:
+            return set(live)
         primary = self.primaries(live)[queue]
-        known = set() if primary is None else {primary}
-        if self.assignment is Assignment.STATIC:
-            return known
-        return known.union(standbys(self.queue_count, live, self.standbys)[queue])
+        assert primary is not None
+        return {primary, *standbys(self.queue_count, live, self.standbys)[queue]}
 
 
 class LiveView:
