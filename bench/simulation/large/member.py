@@ -123,6 +123,8 @@ class LargeMember:
         if live not in self._assigned:
             self._assigned[live] = None
             costs, queues, span = self.costs, self.group.spec.queue_count, max(live, default=-1) + 1
+            if len(live) < 2:
+                return
             ranked = len(live ^ self._ranked)
             self._ranked = live
             self.processor.charge((costs.assignment_queue_us + costs.rank_us * ranked) * queues)

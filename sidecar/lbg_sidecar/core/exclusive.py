@@ -309,6 +309,9 @@ class MessageHandler:
 TICK_MOVING_S = 0.25
 """While queues are moved, consumers of other queues closed and attached, or queues perhaps stalled."""
 
+ALONE_RESTS_S = 1.5
+"""For a directory to arrive, at a member whose index shows that there are others, or were."""
+
 REATTACH_AFTER_S = 0.1
 """Delay before a member that handed a queue over, or stepped aside, subscribes again behind the successor."""
 
@@ -491,7 +494,9 @@ class ExclusiveMember(MemberCore):
     def _view_changed(self, now: float) -> None:
         """Consume the queues that follow from the new live set. What others back up now is closed after the delay."""
         if now - self._joined_at < JOINS_S:
-            self.bindings.rests_at = now + RESTS_S
+            is_first = self.roster.me is not None and self.roster.me.index == 0
+            is_alone = len(self.bindings.view.live) == 1 and not is_first
+            self.bindings.rests_at = now + (ALONE_RESTS_S if is_alone else RESTS_S)
         self._fit_wanted()
         if self.roster.me is not None:
             self._reports.live_changed(self.roster.me.index, self.bindings.view.live, now)

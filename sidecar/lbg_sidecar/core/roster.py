@@ -106,6 +106,7 @@ ENDED_MAX = 1024
 ENDED_SHOWN_MAX = 128
 """Of the last incarnations that ended, in a directory."""
 
+HELLOS_TO_0 = 2
 HELLOS_MAX = 4
 JOINS_S = 5.0
 RING_PINGS_MAX = 64
@@ -177,7 +178,7 @@ class Roster:
         self._beat_due = now + self._spread(self._timings.beat_s)
         self._ping_due = now + self._spread(self._timings.ping_s)
         self._digest_due = now + self._spread(self._timings.digest_s)
-        self._hellos = 0 if index else 1
+        self._hellos = 1 - HELLOS_TO_0 if index else 1
         self._is_known_to_all = False
         self._changed_at = self._joined_at = now
         return self._hello(now)
@@ -268,6 +269,7 @@ class Roster:
         if me is None:
             return []
         if isinstance(message, Hello):  # index 0 is free: to all
+            self._hellos = max(1, self._hellos)
             return self._hello(now) if self._hello_due < float("inf") else []
         if peer is None:
             return []
@@ -358,9 +360,12 @@ class Roster:
     # Joining
 
     def _hello(self, now: float) -> list[Post]:
-        """To index 0, which is the coordinator as a rule; then to all, of whom more answer with each attempt."""
+        """To index 0, which is the coordinator as a rule, and busy when many join; then to all.
+
+        More of them answer with each attempt.
+        """
         assert self.me is not None
-        attempt = self._hellos
+        attempt = max(0, self._hellos)
         self._hellos += 1
         within_s = self._timings.answer_s if attempt < HELLOS_MAX else self._timings.alone_s
         self._hello_due = now + self._spread(within_s)
