@@ -2,6 +2,7 @@
 
 python -m bench.simulation --hours 200
 python -m bench.simulation --mode Exclusive --seed 17      # one history, with its story
+python -m bench.simulation --engine RabbitMQ --assignment static
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ import secrets
 import sys
 import time
 from collections import defaultdict
+from dataclasses import replace
 
-from bench.simulation.history import History, Setting
-from bench.simulation.runs import MODES, Result, jobs, result_of
+from bench.simulation.history import BALANCED, STATIC, History, Setting
+from bench.simulation.runs import INSTALLATIONS, MODES, Result, jobs, result_of
 from bench.simulation.shrinking import shrunk
-from lbg_broker.group import EXCLUSIVE
+from lbg_broker.group import RABBITMQ
+from lbg_broker.group.topology import EMBEDDED
 
 
 def tell(seed: int, setting: Setting) -> int:
@@ -32,6 +35,8 @@ def tell(seed: int, setting: Setting) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--mode", choices=MODES, help="by default all, in turn")
+    parser.add_argument("--engine", choices=(EMBEDDED, RABBITMQ), help="by default both")
+    parser.add_argument("--assignment", choices=(BALANCED, STATIC), help="by default both")
     parser.add_argument("--hours", type=float, default=4.0, help="simulated hours of all histories together")
     parser.add_argument("--seconds", type=float, default=600.0, help="simulated seconds of each history")
     parser.add_argument("--faults-per-hour", type=float, default=500.0)
@@ -43,47 +48,54 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     given = parser.parse_args()
 
-    def setting(mode: str) -> Setting:
-        return Setting(
-            mode=mode,
+    settings = [
+        replace(
+            one,
             members=given.members,
             queues=given.queues,
             rate_hz=given.rate,
             seconds=given.seconds,
             faults_per_hour=given.faults_per_hour,
         )
-
+        for one in INSTALLATIONS
+        if given.mode in (None, one.mode)
+        and given.engine in (None, one.engine)
+        and given.assignment in (None, one.assignment)
+    ]
+    if not settings:
+        parser.error("there is no such installation")
     if given.seed is not None:
-        return tell(given.seed, setting(given.mode or EXCLUSIVE))
+        return tell(given.seed, settings[0])
     first_seed = secrets.randbelow(10**9) if given.first_seed is None else given.first_seed
-    settings = [setting(mode) for mode in ([given.mode] if given.mode else MODES)]
     print(f"seeds from {first_seed}; {given.jobs} processes", flush=True)
     began = time.monotonic()
-    by_mode: dict[str, list[Result]] = defaultdict(list)
+    by_title: dict[str, list[Result]] = defaultdict(list)
     failed: list[Result] = []
     with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
         for result in pool.imap_unordered(result_of, jobs(first_seed, given.hours, settings)):
-            by_mode[result.job.setting.mode].append(result)
+            by_title[result.job.setting.title].append(result)
             if result.violations:
                 failed.append(result)
-                print(f"{result.job.setting.mode} seed {result.job.seed}: {result.violations[0]}", flush=True)
+                print(
+                    f"{result.job.setting.title} seed {result.job.seed}: {result.violations[0]}", flush=True
+                )
     real_s = time.monotonic() - began
     print(
-        f"{'mode':14} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
+        f"{'installation':28} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
         f"{'violations':>10} {'x real time':>11}"
     )
-    for mode, results in by_mode.items():
+    for title, results in by_title.items():
         simulated_s = sum(one.simulated_s for one in results)
         print(
-            f"{mode:14} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
+            f"{title:28} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
             f"{sum(one.processed for one in results):10,} {sum(one.repeats for one in results):8,} "
             f"{sum(bool(one.violations) for one in results):10,} "
             f"{simulated_s / sum(one.cpu_s for one in results):11.0f}"
         )
-    total_s = sum(one.simulated_s for results in by_mode.values() for one in results)
+    total_s = sum(one.simulated_s for results in by_title.values() for one in results)
     print(f"{total_s / 3600:.1f} simulated hours in {real_s:.0f} s: {total_s / real_s:.0f} times real time")
     for result in failed[:3]:
-        print(f"\n{result.job.setting.mode} seed {result.job.seed}, with as few faults as show it:")
+        print(f"\n{result.job.setting.title} seed {result.job.seed}, with as few faults as show it:")
         print(
             shrunk(
                 result.job.seed, result.job.setting, History(result.job.seed, result.job.setting).faults

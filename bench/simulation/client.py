@@ -14,6 +14,7 @@ from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
     BasicAck,
     BasicCancel,
+    BasicConsume,
     BasicNack,
     BasicReturn,
     ChannelClose,
@@ -41,13 +42,15 @@ class ChannelRefused(Exception):
 
 
 class Channel:
-    """`on_closed` is called once, with the refusal, or None for an end that was asked for."""
+    """`on_closed` is called once, with the refusal, or None for an end that was asked for. `consumer_tag`: that of the
+    last consumer."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
         self.number = number
         self.is_open = True
         self.next_tag = 1
+        self.consumer_tag: str | None = None
         self.awaited: deque[tuple[Task, int] | None] = deque()
         self.on_deliveries: Callable[[list[DeliverEvent]], None] | None = None
         self.on_confirm: Callable[[int, bool, bool], None] | None = None
@@ -66,6 +69,8 @@ class Channel:
 
     def ask(self, method: Method) -> Asked:
         """A wait for the answer."""
+        if type(method) is BasicConsume:
+            self.consumer_tag = method.consumer_tag
         return Asked(self, method)
 
     def ask_soon(self, method: Method) -> None:

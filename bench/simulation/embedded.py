@@ -172,6 +172,12 @@ class EmbeddedBroker:
             for connection in list(self._connections.values()):
                 clock.after(SILENCE_S, connection.client.process, connection.client_lost, "no heartbeat")
 
+    def calm(self) -> None:
+        """The end of all faults."""
+        self.disk.is_full = False
+        self.commit_s = 0.002
+        self.start()
+
     def restore(self, disk: Disk) -> None:
         """A backup is put back."""
         self.disk = disk
@@ -222,8 +228,8 @@ class EmbeddedBroker:
 
     def close_connections(self, reason: str) -> None:
         if self.is_up:
-            for connection in self._connections.values():  # afterwards their messages are requeued already
-                self._judged(connection)
+            for connection in self._connections.values():
+                self._judged(connection)  # acks may be lost on the way
             self._apply(CloseConnection(None, reason))
 
     # The core

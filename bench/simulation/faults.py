@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.simulation.network import Connection
+from lbg_broker.group.topology import EMBEDDED
 
 if TYPE_CHECKING:
     from bench.simulation.history import History
@@ -33,13 +34,22 @@ Action = Callable[["History", Fault], None]
 KINDS: dict[str, tuple[float, Action]] = {}
 """Name -> weight, action."""
 
+_ENGINES: dict[str, str] = {}
+"""Engines of those that one engine has only."""
 
-def fault(weight: float) -> Callable[[Action], Action]:
+
+def fault(weight: float, *, engine: str | None = None) -> Callable[[Action], Action]:
     def register(action: Action) -> Action:
         KINDS[action.__name__] = (weight, action)
+        if engine is not None:
+            _ENGINES[action.__name__] = engine
         return action
 
     return register
+
+
+def kinds_of(engine: str) -> tuple[str, ...]:
+    return tuple(name for name in KINDS if _ENGINES.get(name, engine) == engine)
 
 
 def plan(seed: int, kinds: Iterable[str], *, seconds: float, per_hour: float) -> list[Fault]:
@@ -126,42 +136,42 @@ def crash_application(history: History, it: Fault) -> None:
         history.application.crash(member, it.size * 4)
 
 
-@fault(0.4)
+@fault(0.4, engine=EMBEDDED)
 def kill_broker(history: History, it: Fault) -> None:
     written = it.choice < 0.5
     history.note(f"kill -9 of the broker, with its last batch {'' if written else 'not '}written")
-    history.restart_broker(lambda: history.broker.crash(written=written), after_s=it.size * 3)
+    history.restart_broker(lambda: history.embedded.crash(written=written), after_s=it.size * 3)
 
 
-@fault(0.2)
+@fault(0.2, engine=EMBEDDED)
 def restart_broker(history: History, it: Fault) -> None:
     history.note("the broker restarts in order")
-    history.restart_broker(history.broker.stop, after_s=it.size * 2)
+    history.restart_broker(history.embedded.stop, after_s=it.size * 2)
 
 
-@fault(0.3)
+@fault(0.3, engine=EMBEDDED)
 def freeze_broker(history: History, it: Fault) -> None:
     seconds = 0.05 * 600**it.size
     history.note(f"the broker stands still for {seconds:.1f} s")
-    history.broker.freeze(seconds)
+    history.embedded.freeze(seconds)
 
 
-@fault(0.4)
+@fault(0.4, engine=EMBEDDED)
 def fill_disk(history: History, it: Fault) -> None:
     seconds = it.size * 20
     history.note(f"the disk is full for {seconds:.1f} s")
-    history.broker.disk.is_full = True
+    history.embedded.disk.is_full = True
     history.clock.after(seconds, history.process, history.free_disk)
 
 
-@fault(0.5)
+@fault(0.5, engine=EMBEDDED)
 def slow_disk(history: History, it: Fault) -> None:
     history.note(f"a commit takes {0.5 * it.size:.2f} s for 5 s")
-    history.broker.commit_s = 0.5 * it.size
+    history.embedded.commit_s = 0.5 * it.size
     history.clock.after(5.0, history.process, history.speed_disk)
 
 
-@fault(0.1)
+@fault(0.1, engine=EMBEDDED)
 def put_back_store(history: History, it: Fault) -> None:
     history.put_back_store(after_s=it.size * 2)
 

@@ -8,28 +8,37 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
+from bench.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from bench.simulation.application import Application, Chances
 from bench.simulation.clock import Clock, Process
+from bench.simulation.cluster import Cluster
 from bench.simulation.embedded import UNREAD_S, EmbeddedBroker
-from bench.simulation.faults import KINDS, Fault, plan
+from bench.simulation.faults import KINDS, Fault, kinds_of, plan
 from bench.simulation.judge import Judge
 from bench.simulation.member import Decoder, SimMember
 from bench.simulation.network import SILENCE_S, ClientEnd, Connection
 from bench.simulation.publisher import SimPublisher
-from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, GroupSpec, Names
+from lbg_broker.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
+from lbg_broker.group.topology import EMBEDDED
+from lbg_sidecar.core.queue_bindings import Assignment
 
 CALM_S = 150.0
 """For everything to be served after the last fault: two heartbeats until a lost connection is detected on both sides, a
 freeze that may be as long again, a grace period, and retries."""
 
 
+STATIC = str(Assignment.STATIC)
+BALANCED = str(Assignment.BALANCED)
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Installation and load of a history. `rate_hz`: messages of all publishers a second. `kinds`: the faults and
-    operations that there are, by default all."""
+    operations that there are, by default all of the engine."""
 
     mode: str = EXCLUSIVE
-    assignment: str = "balanced"
+    engine: str = EMBEDDED
+    assignment: str = BALANCED
     members: int = 8
     queues: int = 32
     publishers: int = 3
@@ -38,6 +47,16 @@ class Setting:
     seconds: float = 600.0
     faults_per_hour: float = 500.0
     kinds: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """What distinguishes an installation from others."""
+        parts = [self.mode]
+        if self.assignment == STATIC:
+            parts.append(STATIC)
+        if self.engine == RABBITMQ:
+            parts.append(RABBITMQ)
+        return ", ".join(parts)
 
 
 class History:
@@ -63,14 +82,16 @@ class History:
             hash_count=64,
             queue_count=queues,
             queue_size_mb=1,
-            max_clients=None,
+            max_clients=setting.members if setting.assignment == STATIC else None,
             mode=setting.mode,
         )
         self.names = Names("g")
         self.judge = Judge(self)
         self.application = Application(self, Chances())
         self.decoded = Decoder()
-        self.broker = EmbeddedBroker(self, self.spec)
+        self.broker: EmbeddedBroker | Cluster = (
+            Cluster(self, self.spec) if setting.engine == RABBITMQ else EmbeddedBroker(self, self.spec)
+        )
         self.members: list[SimMember] = []
         self._joined = 0
         self._sessions: set[str] = set()
@@ -83,7 +104,7 @@ class History:
         self._copy: Any = None
         self._states = {one.name: one.state.copied() for one in self.publishers}
         if faults is None:
-            kinds = setting.kinds or tuple(KINDS)
+            kinds = setting.kinds or kinds_of(setting.engine)
             faults = plan(seed, kinds, seconds=setting.seconds, per_hour=setting.faults_per_hour)
         self.faults = faults
 
@@ -136,7 +157,7 @@ class History:
 
     def frozen(self, connection: Connection, seconds: float) -> None:
         """The client of a connection does not read for so long."""
-        process = self.broker.process
+        process = connection.broker.process
         if seconds > UNREAD_S:
             self.clock.after(UNREAD_S, process, self.broker.unread, connection, True)
             self.clock.after(seconds, process, self.broker.unread, connection, False)
@@ -150,30 +171,42 @@ class History:
 
     # The broker
 
+    @property
+    def embedded(self) -> EmbeddedBroker:
+        assert isinstance(self.broker, EmbeddedBroker)
+        return self.broker
+
+    @property
+    def cluster(self) -> Cluster:
+        assert isinstance(self.broker, Cluster)
+        return self.broker
+
     def restart_broker(self, stop: Callable[[], None], *, after_s: float) -> None:
+        broker = self.embedded
         stop()
-        self.judge.unacknowledged(self.broker.disk.durable_bodies())
-        self.clock.after(after_s, self.process, self.broker.start)
+        self.judge.unacknowledged(broker.disk.durable_bodies())
+        self.clock.after(after_s, self.process, broker.start)
 
     def free_disk(self) -> None:
-        self.broker.disk.is_full = False
+        self.embedded.disk.is_full = False
 
     def speed_disk(self) -> None:
-        self.broker.commit_s = 0.002
+        self.embedded.commit_s = 0.002
 
     def ingress(self, is_open: bool) -> None:
         self.broker.authority.ingress(is_open)
 
     def put_back_store(self, *, after_s: float) -> None:
-        if self._copy is None or not self.broker.is_up:
+        broker = self.embedded
+        if self._copy is None or not broker.is_up:
             return
         self.note("the broker is stopped, and an old copy of its store is put back")
-        self.broker.stop()
-        self.broker.restore(self._copy.copied())
-        bodies = self.broker.disk.durable_bodies()
+        broker.stop()
+        broker.restore(self._copy.copied())
+        bodies = broker.disk.durable_bodies()
         self.judge.unacknowledged(bodies)
         self.judge.store_put_back(bodies)
-        self.clock.after(after_s, self.process, self.broker.start)
+        self.clock.after(after_s, self.process, broker.start)
 
     def put_back_state(self, publisher: SimPublisher, *, after_s: float) -> None:
         publisher.kill()
@@ -184,7 +217,7 @@ class History:
     # Its end
 
     def _copy_files(self) -> None:
-        if self.broker.is_up:
+        if isinstance(self.broker, EmbeddedBroker) and self.broker.is_up:
             self._copy = self.broker.disk.copied()
         for publisher in self.publishers:
             self._states[publisher.name] = publisher.state.copied()
@@ -192,11 +225,9 @@ class History:
     def _calm_down(self) -> None:
         self.note("no more faults")
         self.is_calm = True
-        self.free_disk()
-        self.speed_disk()
+        self.broker.calm()
         self.ingress(True)
         self.pause(False)
-        self.broker.start()
         for publisher in self.publishers:
             publisher.restart()
             publisher.is_stopped = True

@@ -42,6 +42,10 @@ class Judge:
         self._begun: set[bytes] = set()
         self._highest: dict[str, int] = {}
         self._inside: dict[str, list[Call]] = defaultdict(list)
+        self._displaced: dict[Attachment, int] = {}
+        """Highest tag of a consumer whose messages the broker has given to another one, without notice."""
+        self._overtaken: set[bytes] = set()
+        """Messages that may begin behind a later one of their key."""
 
     def violation(self, text: str) -> None:
         self.violations.append(f"{self.history.clock.now:.3f} {text}")
@@ -74,7 +78,9 @@ class Judge:
         self.resends(publisher)
 
     def state_put_back(self, publisher: SimPublisher) -> None:
-        """An old copy of its state is in the place of the present one, and what was not confirmed is not sent again."""
+        """An old copy of its state is in the place of the present one, and what was not confirmed is not sent again. It
+        may still be on the way, by a node of RabbitMQ that stands still."""
+        self._overtaken.update(one.body for one in publisher.machine.floor.open)
         for key in [one for one in self._unprocessed if one.startswith(f"{publisher.name}-")]:
             del self._unprocessed[key]
 
@@ -83,6 +89,27 @@ class Judge:
     def unacknowledged(self, bodies: Iterable[bytes]) -> None:
         """They were delivered and not acknowledged when a connection ended, or are on the disk of a broker that did."""
         self._may_repeat.update(bodies)
+
+    def refused_publish(self, body: bytes) -> None:
+        """A full queue of RabbitMQ has refused it, and may accept the next one: an inversion, which the publisher
+        counts, unless it has one message of a key in flight at a time."""
+        strict = (b"%s " % one.name.encode() for one in self.history.publishers if one.is_one_per_key)
+        if not body.startswith(tuple(strict)):
+            self._overtaken.add(body)
+
+    def displaced(self, client: ClientEnd, channel: int, bodies: Collection[bytes], *, last_tag: int) -> None:
+        """The broker has taken back deliveries of a consumer, which is not notified, or is later."""
+        self.unacknowledged(bodies)
+        member = self.history.member_of(client)
+        if member is None or member.link is None:
+            return
+        attachment = member.link.attachments.get(channel)
+        if attachment is not None and member.link.consuming is client:
+            self._displaced[attachment] = last_tag
+            for call in self._calls_of(member):
+                if call.in_flight.attachment is attachment:
+                    call.cut_off = True
+                    self._may_repeat.add(call.body)
 
     def store_put_back(self, bodies: Collection[bytes]) -> None:
         """An old copy of the broker's store, with these messages, is in the place of the present one."""
@@ -156,6 +183,8 @@ class Judge:
         if link is None or not link.consuming.connection.is_open:
             call.cut_off = True
             self._may_repeat.add(body)
+        if call.in_flight.tag <= self._displaced.get(call.in_flight.attachment, 0):
+            call.cut_off = True
         for other in self._inside[key]:
             if other.member is call.member or not (other.cut_off or call.cut_off):
                 self.violation(
@@ -164,7 +193,7 @@ class Judge:
         self._inside[key].append(call)
         if body not in self._begun:
             self._begun.add(body)
-            if call.row < self._highest.get(key, -1):
+            if call.row < self._highest.get(key, -1) and body not in self._overtaken:
                 self.violation(
                     f"inversion: {call.member.name} begins {body!r} behind row {self._highest[key]}"
                 )

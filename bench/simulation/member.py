@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bench.simulation.application import place_of
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
+from bench.simulation.cluster import CONSUMER_TIMEOUT_S
 from bench.simulation.network import HEARTBEAT_S
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
@@ -20,6 +21,7 @@ from lbg_broker.amqp.methods import (
     QueueBind,
     QueueDeclare,
 )
+from lbg_broker.client import PreconditionFailed
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.retransmit import OpenTags, Outgoing
 from lbg_broker.group import (
@@ -42,6 +44,7 @@ from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.io.consumers import consumer_timeout_in
 from lbg_sidecar.message import Verdict, in_flight_of
 from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
 
@@ -123,6 +126,7 @@ class SimMember:
         history = self.history
         spec, random = history.spec, history.random
         native = is_native(spec, history.broker.engine)
+        on_rabbitmq = history.broker.engine.is_rabbitmq
         settings = MemberSettings(
             group=spec.name,
             name=self.name,
@@ -134,10 +138,9 @@ class SimMember:
             retry_max_s=2.0,
             call_timeout_s=history.call_timeout_s,
             concurrency=4,
+            **({"consumer_timeout_s": CONSUMER_TIMEOUT_S} if on_rabbitmq else {}),
         )
-        balancing = balancing_rules(
-            settings, spec, is_native=native, on_rabbitmq=history.broker.engine.is_rabbitmq
-        )
+        balancing = balancing_rules(settings, spec, is_native=native, on_rabbitmq=on_rabbitmq)
         rules = processing_rules(settings, spec, concurrency=4)
 
         def incarnation() -> str:
@@ -411,7 +414,9 @@ class SimMember:
         if link is not self.link:
             return
         self.history.judge.channel_closed(self, attachment)
-        if refusal is not None and attachment not in link.attached:
+        if refusal is not None and (timeout_s := _consumer_timeout_in(refusal)) is not None:
+            self.machine.timed_out(attachment, timeout_s)
+        elif refusal is not None and attachment not in link.attached:
             self.machine.refused(attachment, refusal.code, refusal.text)
         self.machine.closed(attachment, self.now)
         self._run()
@@ -595,6 +600,10 @@ class SimMember:
         self._run()
         if self.link is None and self.is_up:
             self._tick_soon()
+
+
+def _consumer_timeout_in(refusal: ChannelRefused) -> float | None:
+    return consumer_timeout_in(PreconditionFailed(406, refusal.text)) if refusal.code == 406 else None
 
 
 def wall_us(now: float) -> int:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bench.simulation import faults
+from bench.simulation.client import Channel
 from bench.simulation.history import Setting
-from lbg_broker.amqp.methods import BasicAck
-from lbg_broker.client.ack_window import AckWindow
+from lbg_broker.amqp.methods import BasicAck, BasicCancel
+from lbg_broker.client.ack_window import UNPROVEN_FRAMES_MAX, AckFrames, AckWindow
 from lbg_broker.client.retransmit import QueueWindow
+from lbg_broker.group import RABBITMQ
 from lbg_broker.publisher.stamper import StartingPoint
 from lbg_broker.server.core.effects import StoreBatch
 from lbg_broker.server.core.machine import Broker
@@ -20,7 +22,7 @@ from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.queue import SingleActive
 from lbg_broker.server.core.spool import Spool
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.effects import Detach
+from lbg_sidecar.core.effects import Attach, Detach
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 
@@ -57,6 +59,19 @@ def bug(owner: type, attribute: str, **options: Any) -> Callable[[Callable[[Any]
     return register
 
 
+ON_RABBITMQ = Setting(engine=RABBITMQ, seconds=120.0, faults_per_hour=1500.0)
+PLANNED_ON_RABBITMQ = Setting(
+    engine=RABBITMQ, seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED
+)
+SLOW_ACKS_ON_RABBITMQ = Setting(
+    engine=RABBITMQ,
+    members=4,
+    queues=8,
+    seconds=60.0,
+    faults_per_hour=3000.0,
+    rate_hz=300.0,
+    kinds=("scale_in", "scale_out", "slow_majority"),
+)
 PLANNED = Setting(seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED)
 
 
@@ -188,3 +203,29 @@ def a_publisher_sends_again_in_another_order(former: Callable[..., Any]) -> Call
         return ended
 
     return interrupted
+
+
+@bug(Channel, "close", setting=PLANNED_ON_RABBITMQ)
+def a_member_cancels_before_it_closes(former: Callable[..., None]) -> Callable[..., None]:
+    def close(self: Channel) -> None:
+        if self.consumer_tag is not None:
+            self.send(BasicCancel(self.consumer_tag))
+        former(self)
+
+    return close
+
+
+@bug(AckFrames, "room", setting=SLOW_ACKS_ON_RABBITMQ)
+def a_close_trusts_any_number_of_acks(former: Callable[..., int]) -> Callable[..., int]:
+    return lambda self, now, **options: UNPROVEN_FRAMES_MAX
+
+
+@bug(Bindings, "attach", setting=ON_RABBITMQ)
+def members_have_windows_of_different_sizes(former: Callable[..., None]) -> Callable[..., None]:
+    def attach(self: Bindings, binding: Binding, now: float) -> None:
+        former(self, binding, now)
+        attach = self._effects[-1]
+        assert isinstance(attach, Attach)
+        attach.attachment.prefetch = 2 + binding.epoch % 3 * 8
+
+    return attach

@@ -12,7 +12,7 @@ from lbg_broker.amqp.methods import ConfirmSelect
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.publisher import resume as layout
-from lbg_broker.publisher.send_window import SendWindow
+from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage, StartingPoint
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ class SimPublisher:
         self.history = history
         self.name = name
         self.rate_hz = rate_hz
+        self.is_one_per_key = history.broker.engine.is_rabbitmq and name.endswith("0")
         self.state = StateOnDisk(history.spec.hash_count)
         self.is_stopped = False
         self.due_rows = 0
@@ -105,7 +106,8 @@ class SimPublisher:
             is_resumed=not is_unused,
         )
         self._sent_position = sent_position
-        self.machine = SendWindow(history.spec, start=start)
+        settings = PublishingSettings(one_per_key=self.is_one_per_key)
+        self.machine = SendWindow(history.spec, settings, start=start)
         self._encoder = HeaderEncoder(self._identity(self._epoch), "text/plain")
         self._client: Client | None = None
         self._channel: Channel | None = None

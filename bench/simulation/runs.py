@@ -7,12 +7,20 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bench.simulation.history import History, Setting
-from lbg_broker.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS
+from bench.simulation.history import STATIC, History, Setting
+from lbg_broker.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS
 
 MODES = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
 GARBAGE_OBJECTS = 100_000
 """New objects until the garbage collector runs: few of them are in cycles, and by default it takes 5 % of the time."""
+INSTALLATIONS = (
+    *(Setting(mode=mode) for mode in MODES),
+    Setting(assignment=STATIC),
+    Setting(engine=RABBITMQ),
+    Setting(engine=RABBITMQ, assignment=STATIC),
+    Setting(mode=PARTITIONED, engine=RABBITMQ),
+)
+"""All that a simulation has, each in turn."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from bench.simulation.faults import PLANNED
 from bench.simulation.history import History, Setting
 from bench.simulation.planted import BUGS
-from bench.simulation.runs import MODES
+from bench.simulation.runs import INSTALLATIONS
 from bench.simulation.shrinking import shrunk
 
-SEEDS = range(1, 7)
+from lbg_broker.group import RABBITMQ
+from lbg_broker.group.topology import EMBEDDED
+
+SEEDS = range(1, 4)
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_history_has_no_violation(mode: str, seed: int) -> None:
-    history = History(seed, Setting(mode=mode, seconds=120.0, faults_per_hour=1500.0))
+def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
+    history = History(seed, replace(installation, seconds=120.0, faults_per_hour=1500.0))
     assert history.run() == [], history.timeline()
     assert len(history.judge.processed) > 1000
     assert len(history.faults) == 50
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_planned_operations_repeat_nothing(mode: str) -> None:
-    setting = Setting(mode=mode, seconds=60.0, faults_per_hour=3000.0, rate_hz=200.0, kinds=PLANNED)
+@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+def test_planned_operations_repeat_nothing(installation: Setting) -> None:
+    setting = replace(installation, seconds=60.0, faults_per_hour=3000.0, rate_hz=200.0, kinds=PLANNED)
     history = History(1, setting)
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
@@ -37,9 +42,11 @@ def test_a_planted_bug_is_found(name: str) -> None:
         assert any(History(seed, bug.setting).run() for seed in range(1, bug.within + 1))
 
 
-def test_one_seed_gives_one_history() -> None:
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_one_seed_gives_one_history(engine: str) -> None:
     first, second = (
-        History(3, Setting(seconds=60.0, faults_per_hour=3000.0), is_verbose=True) for _ in range(2)
+        History(3, Setting(engine=engine, seconds=60.0, faults_per_hour=3000.0), is_verbose=True)
+        for _ in range(2)
     )
     assert first.run() == second.run() == []
     assert first.timeline() == second.timeline()
