@@ -19,7 +19,7 @@ from bench.simulation.network import SILENCE_S, ClientEnd, Connection
 from bench.simulation.queue_log import LogCommand, QueueLog
 from bench.simulation.quorum_queue import Batch, QueueConsumer
 from lbg_broker.amqp import AckEvent, Event, MethodEvent, PublishEvent
-from lbg_broker.amqp.methods import ConnectionBlocked, ConnectionClose, ConnectionUnblocked
+from lbg_broker.amqp.methods import BasicCancel, ConnectionBlocked, ConnectionClose, ConnectionUnblocked
 from lbg_broker.group import RABBITMQ, Engine, GroupSpec, topology_of
 
 if TYPE_CHECKING:
@@ -109,7 +109,12 @@ class Cluster:
         self.logs.setdefault(queue, QueueLog(self, queue, int(self.random() * NODES)))
 
     def delete(self, queue: str) -> None:
-        self.logs.pop(queue, None)
+        log = self.logs.pop(queue, None)
+        for consumer in log.queue.consumers if log is not None else ():
+            channel = consumer.channel
+            assert isinstance(channel, BrokerChannel)
+            if channel.is_open:
+                channel.answer(BasicCancel(consumer.tag, True))
 
     def bind(self, queue: str, key: str, *, exchange: str) -> None:
         self.bindings.setdefault(_route(exchange, key), {})[queue] = None

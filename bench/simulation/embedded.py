@@ -262,6 +262,18 @@ class EmbeddedBroker:
         self._carry(output)
         self._commit()
 
+    @property
+    def has_uncommitted(self) -> bool:
+        return self._in_flight is not None or self.core.has_changes
+
+    def described(self) -> list[tuple[str, int, int, dict[str, Any]]]:
+        """Each durable queue with its counts, and the fields of its type."""
+        return [
+            (one.name, one.messages_ready, one.messages_unacknowledged, dict(one.policy.describe()))
+            for one in self.core.state.vhosts["/"].queues.values()
+            if one.durable
+        ]
+
     def depths(self) -> dict[str, tuple[int, int]]:
         """Ready and unacknowledged messages of each durable queue."""
         found = {}

@@ -236,5 +236,22 @@ def close_ingress(history: History, it: Fault) -> None:
     history.clock.after(it.size * 5, history.process, history.ingress, True)
 
 
-PLANNED = ("scale_in", "scale_out", "pause", "close_ingress")
+@fault(0.3)
+def repartition(history: History, it: Fault) -> None:
+    half, double = history.setting.queues // 2, min(history.setting.queues * 2, history.spec.hash_count)
+    count = (half, history.setting.queues, double)[int(it.choice * 3)]
+    if not history.repartitions.is_running and count != history.spec.queue_count:
+        history.note(f"lbg group repartition: from {history.spec.queue_count} to {count} queues")
+        history.repartitions.start(count)
+
+
+@fault(0.2)
+def kill_repartition(history: History, it: Fault) -> None:
+    if history.repartitions.is_running:
+        history.note("kill -9 lbg group repartition")
+        history.repartitions.kill()
+        history.clock.after(it.size * 30, history.process, history.repartitions.finish)
+
+
+PLANNED = ("scale_in", "scale_out", "pause", "close_ingress", "repartition")
 """Operations that repeat nothing."""

@@ -18,6 +18,7 @@ from bench.simulation.judge import Judge
 from bench.simulation.member import Decoder, SimMember
 from bench.simulation.network import SILENCE_S, ClientEnd, Connection
 from bench.simulation.publisher import SimPublisher
+from bench.simulation.repartition import Repartitions
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
 from lbg_broker.group.topology import EMBEDDED
 from lbg_sidecar.core.queue_bindings import Assignment
@@ -92,6 +93,7 @@ class History:
         self.broker: EmbeddedBroker | Cluster = (
             Cluster(self, self.spec) if setting.engine == RABBITMQ else EmbeddedBroker(self, self.spec)
         )
+        self.repartitions = Repartitions(self)
         self.members: list[SimMember] = []
         self._joined = 0
         self._sessions: set[str] = set()
@@ -194,7 +196,13 @@ class History:
         self.embedded.commit_s = 0.002
 
     def ingress(self, is_open: bool) -> None:
-        self.broker.authority.ingress(is_open)
+        """Is paused or resumed, when no repartition is under way."""
+        if not self.repartitions.pause_ingress(not is_open):
+            self.clock.after(1.0, self.process, self.ingress, is_open)
+        elif isinstance(self.broker, Cluster) and not is_open:
+            processes = {one.process for one in self.publishers}
+            chosen = [one for one in self.broker.connections() if one.client.process in processes]
+            self.broker.close_connections("ingress is paused", chosen)
 
     def put_back_store(self, *, after_s: float) -> None:
         broker = self.embedded
@@ -202,7 +210,10 @@ class History:
             return
         self.note("the broker is stopped, and an old copy of its store is put back")
         broker.stop()
-        broker.restore(self._copy.copied())
+        self.repartitions.kill()
+        disk, self.spec, record, permissions, bindings = self._copy
+        broker.restore(disk.copied())
+        self.repartitions.put_back(record, permissions, bindings)
         bodies = broker.disk.durable_bodies()
         self.judge.unacknowledged(bodies)
         self.judge.store_put_back(bodies)
@@ -218,7 +229,9 @@ class History:
 
     def _copy_files(self) -> None:
         if isinstance(self.broker, EmbeddedBroker) and self.broker.is_up:
-            self._copy = self.broker.disk.copied()
+            state = self.repartitions
+            disk = self.broker.disk.copied()
+            self._copy = disk, self.spec, state.record, state.permissions, dict(state.bindings)
         for publisher in self.publishers:
             self._states[publisher.name] = publisher.state.copied()
 
@@ -227,6 +240,7 @@ class History:
         self.is_calm = True
         self.broker.calm()
         self.ingress(True)
+        self.repartitions.finish()
         self.pause(False)
         for publisher in self.publishers:
             publisher.restart()
@@ -243,5 +257,7 @@ class History:
 
     def _is_over(self) -> bool:
         if any(not one.is_settled for one in self.publishers):
+            return False
+        if not self.repartitions.is_over:
             return False
         return self.judge.confirmed_bodies <= self.judge.processed | self.judge.dead_bodies

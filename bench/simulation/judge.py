@@ -229,6 +229,8 @@ class Judge:
         for publisher in self.history.publishers:
             if not publisher.is_settled:
                 self.violation(f"{publisher.name} waits for {len(publisher.machine.floor.open)} confirms")
+        if not self.history.repartitions.is_over:
+            self.violation("the number of queues is still being changed")
 
     def _calls_of(self, member: SimMember) -> list[Call]:
         return [one for one in self.history.application.calls.values() if one.member is member]

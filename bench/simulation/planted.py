@@ -5,16 +5,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from bench.simulation import faults
 from bench.simulation.client import Channel
 from bench.simulation.history import Setting
+from lbg_broker.admin import repartition
+from lbg_broker.admin.actions import Action, Unbind
+from lbg_broker.admin.ingress import Ingress
+from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.amqp.methods import BasicAck, BasicCancel
 from lbg_broker.client.ack_window import UNPROVEN_FRAMES_MAX, AckFrames, AckWindow
 from lbg_broker.client.retransmit import QueueWindow
-from lbg_broker.group import RABBITMQ
+from lbg_broker.group import RABBITMQ, GroupSpec
 from lbg_broker.publisher.stamper import StartingPoint
 from lbg_broker.server.core.effects import StoreBatch
 from lbg_broker.server.core.machine import Broker
@@ -23,6 +27,7 @@ from lbg_broker.server.core.queue import SingleActive
 from lbg_broker.server.core.spool import Spool
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Attach, Detach
+from lbg_sidecar.core.exclusive import MessageHandler
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 
@@ -32,9 +37,9 @@ BUGS: dict[str, Bug] = {}
 
 @dataclass(frozen=True)
 class Bug:
-    """`within`: number of seeds by which it has to be found."""
+    """`owner`: the class or module that has the attribute. `within`: number of seeds by which it has to be found."""
 
-    owner: type
+    owner: Any
     attribute: str
     broken: Callable[[Any], Any]
     setting: Setting = field(default_factory=lambda: Setting(seconds=120.0, faults_per_hour=1500.0))
@@ -50,7 +55,7 @@ class Bug:
             setattr(self.owner, self.attribute, former)
 
 
-def bug(owner: type, attribute: str, **options: Any) -> Callable[[Callable[[Any], Any]], None]:
+def bug(owner: Any, attribute: str, **options: Any) -> Callable[[Callable[[Any], Any]], None]:
     """Registers the decorated function, which makes the broken attribute of the former one."""
 
     def register(broken: Callable[[Any], Any]) -> None:
@@ -229,3 +234,32 @@ def members_have_windows_of_different_sizes(former: Callable[..., None]) -> Call
         attach.attachment.prefetch = 2 + binding.epoch % 3 * 8
 
     return attach
+
+
+REPARTITIONS = Setting(
+    seconds=90.0,
+    faults_per_hour=1500.0,
+    rate_hz=100.0,
+    kinds=("repartition", "kill_repartition", "scale_in", "scale_out"),
+)
+
+
+@bug(repartition, "drain", setting=REPARTITIONS)
+def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callable[..., Any]:
+    async def drain(group: str, ingress: Ingress, depths: Any, **options: Any) -> None:
+        await ingress.ensure_closed()
+
+    return drain
+
+
+@bug(repartition, "restriping", setting=REPARTITIONS)
+def a_hash_keeps_its_former_queue_too(former: Callable[..., Any]) -> Callable[..., Any]:
+    def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
+        return (one for one in former(spec, observed) if not isinstance(one, Unbind))
+
+    return restriping
+
+
+@bug(MessageHandler, "_repartition", setting=replace(REPARTITIONS, kinds=("repartition",)))
+def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, message: None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 ROWS_UNCONFIRMED_MAX = 64
 DOUBT_EVERY_S = 1.0
+READ_EVERY_S = 1.0
 NO_TOTALS = layout.Totals()
 
 SlotFields = tuple[
@@ -192,6 +193,11 @@ class SimPublisher:
             return
         self._client = client
         client.on_blocked = self._on_blocked
+        # The record is read, and ingress waited for (`lbg_broker.publisher.channel_session`).
+        while history.repartitions.is_closed:
+            yield Sleep(READ_EVERY_S * (0.5 + history.random.random()))
+        if self.machine.stamper.spec.queue_count != history.spec.queue_count:
+            self.machine.repartition(history.spec)
         channel = client.open_channel()
         try:
             yield channel.ask(ConfirmSelect())
