@@ -135,6 +135,15 @@ class EmbeddedBroker:
             self.disk.write(self._in_flight)
         self._end()
 
+    def lose_power(self) -> int:
+        """The batch in flight is written and not synced. Returns the number of batches that are lost."""
+        if not self.is_up:
+            return 0
+        if self._in_flight is not None:
+            self.disk.write(self._in_flight)
+        self._end()
+        return self.disk.lose_power(self.history.random)
+
     def stop(self) -> None:
         """In order: connections are closed, and the last batch is written."""
         if not self.is_up:
@@ -152,6 +161,7 @@ class EmbeddedBroker:
             pages = self.disk.write(final)
             if pages is None:
                 break
+            self.disk.sync()
             self.core.apply(Committed(final.number, pages, self.disk.is_low), self._wall)
         self._end()
 
@@ -324,6 +334,7 @@ class EmbeddedBroker:
     def _written(self, batch: StoreBatch) -> None:
         pages = self.disk.write(batch)
         if pages is not None:
+            self.disk.sync()
             if self.core.state.blocked_reason is not None and not batch.on_reserve:
                 self._carry(self.core.apply(StoreBlocked(None), self._wall))
             self._carry(self.core.apply(Committed(batch.number, pages, self.disk.is_low), self._wall))

@@ -143,6 +143,15 @@ def kill_broker(history: History, it: Fault) -> None:
     history.restart_broker(lambda: history.embedded.crash(written=written), after_s=it.size * 3)
 
 
+@fault(0.3, engine=EMBEDDED)
+def lose_power(history: History, it: Fault) -> None:
+    def stop() -> None:
+        lost = history.embedded.lose_power()
+        history.note(f"the broker's machine loses power, and {lost} batches that were not synced")
+
+    history.restart_broker(stop, after_s=it.size * 3)
+
+
 @fault(0.2, engine=EMBEDDED)
 def restart_broker(history: History, it: Fault) -> None:
     history.note("the broker restarts in order")

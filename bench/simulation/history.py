@@ -196,9 +196,10 @@ class History:
         self.embedded.commit_s = 0.002
 
     def ingress(self, is_open: bool) -> None:
-        """Is paused or resumed, when no repartition is under way."""
+        """While a repartition is under way, a pause is refused, and the end of one tried again."""
         if not self.repartitions.pause_ingress(not is_open):
-            self.clock.after(1.0, self.process, self.ingress, is_open)
+            if is_open:
+                self.clock.after(1.0, self.process, self.ingress, is_open)
         elif isinstance(self.broker, Cluster) and not is_open:
             processes = {one.process for one in self.publishers}
             chosen = [one for one in self.broker.connections() if one.client.process in processes]

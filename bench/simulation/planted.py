@@ -10,6 +10,7 @@ from typing import Any
 
 from bench.simulation import faults
 from bench.simulation.client import Channel
+from bench.simulation.disk import Disk
 from bench.simulation.history import Setting
 from lbg_broker.admin import repartition
 from lbg_broker.admin.actions import Action, Unbind
@@ -77,6 +78,12 @@ SLOW_ACKS_ON_RABBITMQ = Setting(
     rate_hz=300.0,
     kinds=("scale_in", "scale_out", "slow_majority"),
 )
+CRASHES = Setting(
+    seconds=60.0,
+    faults_per_hour=1200.0,
+    rate_hz=100.0,
+    kinds=("kill_broker", "lose_power", "slow_disk", "pause"),
+)
 PLANNED = Setting(seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED)
 
 
@@ -104,7 +111,7 @@ def a_publisher_goes_on_in_the_epoch_of_its_state(former: Callable[..., None]) -
     return init
 
 
-@bug(Broker, "seal")
+@bug(Broker, "seal", setting=CRASHES)
 def a_publish_is_confirmed_before_its_commit(former: Callable[..., Any]) -> Callable[..., Any]:
     def seal(self: Broker, **options: bool) -> StoreBatch | None:
         batch: StoreBatch | None = former(self, **options)
@@ -263,3 +270,8 @@ def a_hash_keeps_its_former_queue_too(former: Callable[..., Any]) -> Callable[..
 @bug(MessageHandler, "_repartition", setting=replace(REPARTITIONS, kinds=("repartition",)))
 def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self, message: None
+
+
+@bug(Disk, "sync", setting=CRASHES)
+def a_commit_is_not_synced(former: Callable[..., None]) -> Callable[..., None]:
+    return lambda self: None
