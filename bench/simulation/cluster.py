@@ -194,7 +194,7 @@ class Cluster:
         channel.hear(event)
 
     def tell(self, channel: BrokerChannel, event: Any) -> None:
-        """What a node that stands still has to send waits in it."""
+        """Sends now, or when a node that stands still goes on."""
         process = channel.node.process
         if process.frozen_until > self.now:
             self.history.clock.at(self.now, process, channel.connection.tell, event)

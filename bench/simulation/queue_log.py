@@ -29,7 +29,7 @@ RESEND_MAX_S = 1.0
 LATE_MAX_S = 5.0
 LATE_CHANCE = 0.1
 MUTE_CHANCE = 0.1
-"""What a channel sent to a queue without a leader may never be answered (tests/rabbitmq/test_cluster.py:
+"""Messages of a channel to a queue without a leader may never be answered (tests/rabbitmq/test_cluster.py:
 test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for)."""
 
 

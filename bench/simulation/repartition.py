@@ -56,7 +56,7 @@ RETRY_S = 2.0
 
 
 class VirtualLoop(asyncio.AbstractEventLoop):
-    """What `asyncio.sleep`, tasks and futures need, on the clock of a history and for a process that may be killed."""
+    """Time, tasks and futures of asyncio on the clock of a history, for a process that may be killed."""
 
     def __init__(self, history: History, process: Process) -> None:
         self._clock = history.clock

@@ -14,32 +14,32 @@ from bench.simulation.shrinking import shrunk
 from lbg_broker.group import RABBITMQ
 from lbg_broker.group.topology import EMBEDDED
 
-SEEDS = range(1, 4)
+SEEDS = (1, 2)
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
-    history = History(seed, replace(installation, seconds=120.0, faults_per_hour=1500.0))
+    history = History(seed, replace(installation, seconds=60.0, faults_per_hour=2000.0))
     assert history.run() == [], history.timeline()
-    assert len(history.judge.processed) > 1000
-    assert len(history.faults) == 50
+    assert len(history.judge.processed) > 500
+    assert len(history.faults) == 33
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 def test_planned_operations_repeat_nothing(installation: Setting) -> None:
-    setting = replace(installation, seconds=60.0, faults_per_hour=3000.0, rate_hz=200.0, kinds=PLANNED)
+    setting = replace(installation, seconds=40.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=PLANNED)
     history = History(1, setting)
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
-    assert len(history.judge.processed) > 5000
+    assert len(history.judge.processed) > 2500
 
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     with bug.planted():
-        assert any(History(seed, bug.setting).run() for seed in range(1, bug.within + 1))
+        assert any(History(seed, bug.setting).run() for seed in bug.seeds)
 
 
 @pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
@@ -54,10 +54,11 @@ def test_one_seed_gives_one_history(engine: str) -> None:
 
 
 def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
-    bug = BUGS["a_publisher_goes_on_in_the_epoch_of_its_state"]
-    with bug.planted():
-        history = next(one for seed in range(1, bug.within + 1) if (one := History(seed, bug.setting)).run())
-        short = shrunk(history.seed, bug.setting, history.faults)
+    kinds = ("put_back_state", "cut", "delay", "kill_member")
+    setting = Setting(members=3, queues=8, seconds=40.0, faults_per_hour=1500.0, kinds=kinds)
+    with BUGS["a_publisher_goes_on_in_the_epoch_of_its_state"].planted():
+        history = next(one for seed in range(1, 9) if (one := History(seed, setting)).run())
+        short = shrunk(history.seed, setting, history.faults)
     assert short.judge.violations
     assert len(short.faults) <= 3
     assert "goes on from an old copy of its state" in short.timeline()
