@@ -29,9 +29,10 @@ from lbg_broker.admin.actions import (
 from lbg_broker.admin.errors import NotDrained, ProvisioningError, StillInUse, Unreachable
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import INGRESS, Record, paused_words
-from lbg_broker.admin.protocol import Heartbeat
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, UserState, native_of
+from lbg_broker.admin.status_reports import REPORT_KEYS
 from lbg_broker.amqp.methods import (
     BasicConsume,
     Method,
@@ -40,7 +41,7 @@ from lbg_broker.amqp.methods import (
     QueueDelete,
     QueueUnbind,
 )
-from lbg_broker.group import TO_ALL, GroupSpec, Permissions, repartition_in, topology_of
+from lbg_broker.group import GroupSpec, Permissions, repartition_in, topology_of
 from lbg_broker.group.spec import UNCOUNTED_MODES
 from lbg_broker.group.topology import Binding, allows, restored, without
 
@@ -158,7 +159,7 @@ class SimAdmin:
         self._process = process
         self._client: Client | None = None
         self._channel: Channel | None = None
-        self._heard: list[Heartbeat] = []
+        self._heard: list[StatusReport] = []
 
     def management_for(self, purpose: str) -> SimManagement:
         return SimManagement(self._history)
@@ -227,7 +228,7 @@ class SimAdmin:
             case _:
                 raise AssertionError(f"{action} is not simulated")
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[Heartbeat]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         await self._connected()
         self._heard.clear()
         await asyncio.sleep(seconds)
@@ -284,7 +285,8 @@ class SimAdmin:
         mailbox = f"repartition.{client.connection.number}"
         try:
             yield channel.ask(QueueDeclare(mailbox, exclusive=True))
-            yield channel.ask(QueueBind(mailbox, history.names.members, TO_ALL))
+            for key in REPORT_KEYS:
+                yield channel.ask(QueueBind(mailbox, history.names.members, key))
             channel.on_deliveries = self._hear
             yield channel.ask(BasicConsume(mailbox, "beats", no_ack=True))
         except ChannelRefused:

@@ -82,7 +82,7 @@ class Broker:
         self.clock.at(self.processor.free_at + DELAY_S, self.process, link.reached, action, *arguments)
 
     def _write(self, link: Link) -> None:
-        """What is sent to a connection in one turn is one write."""
+        """All that is sent to a connection in one turn is one write."""
         if link.written_in_turn != self.processor.turn:
             link.written_in_turn = self.processor.turn
             self.processor.charge(self._costs.write_us)

@@ -29,7 +29,7 @@ PROBED_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """What came before the member took part: a message to its mailbox by `key`, or, `is_return`, its own back."""
+    """Mail from before the member took part: a message to its mailbox by `key`, or, `is_return`, its own back."""
 
     key: str
     body: bytes

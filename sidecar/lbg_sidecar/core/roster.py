@@ -457,7 +457,7 @@ class Roster:
         return [*posts, *self._greet_former_protocol(now)]
 
     def _directory_received(self, me: Identity, directory: Directory, now: float) -> list[Post]:
-        """What others report does not replace what is known of an index: a ping decides, or its owner."""
+        """A report of others does not replace what is known of an index: a ping decides, or its owner."""
         self._hello_due = float("inf")
         posts = []
         ended = set(directory.ended)

@@ -18,7 +18,7 @@ from lbg_sidecar import commit_log
 from lbg_sidecar.app import cloudevents
 from lbg_sidecar.app import cloudevents as message_json
 from lbg_sidecar.app import websocket_protocol as stream_protocol
-from lbg_sidecar.core import protocol as member_encoding
+from lbg_sidecar.core import message_codec as member_encoding
 from lbg_sidecar.core import protocol as member_messages
 from lbg_sidecar.process import metrics as sidecar_measures
 from lbg_sidecar.process import metrics as sidecar_metrics
