@@ -188,9 +188,10 @@ class SimMember:
             self.history.frozen(self.link.publishing.connection, seconds)
 
     def stop(self) -> None:
-        """SIGTERM."""
-        if self.stopped_at is None:
-            self.stopped_at = self.now
+        """SIGTERM, once: with a second one a member cuts off its calls."""
+        if self.stopped_at is not None:
+            return
+        self.stopped_at = self.now
         if self.link is None:
             self._exit()
             return

@@ -340,7 +340,13 @@ class ExclusiveMember(MemberCore):
         self.handoffs = Handoffs(self.bindings, self.dispatcher, self.roster, self.effects, uniform=uniform)
         self._ack_scheduler.moving = self.handoffs.moves
         self.takeovers = Takeovers(balancing, self.handoffs, self.roster, self.dispatcher.lanes, self.effects)
-        self.balancer = Balancer(self.bindings, self.handoffs, self.roster, uniform=uniform)
+        self.balancer = Balancer(
+            self.bindings,
+            self.handoffs,
+            self.roster,
+            is_coming=self.takeovers.is_announced,
+            uniform=uniform,
+        )
         self.watchdog = Watchdog(
             self.bindings,
             self.handoffs,

@@ -56,6 +56,11 @@ class Handoff:
 SUCCESSOR_WITHIN_S = 2.0
 """For the successor's answer that it is attached. The queue is served here until then."""
 
+ANNOUNCED_TO_ALL = 32
+"""Members of a group in which a move is announced to all. While the live set changes, members consume queues by earlier
+views of it, and those that do not step behind would get the queue without its positions. In a larger group a move is
+announced to those that consume the queue by the present live set, and by the one before the rebalance delay."""
+
 SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
 """The same where the mover leaves: then a standby gets the queue."""
 
@@ -107,7 +112,7 @@ class Handoffs:
         handoff.is_expected = peer is None or peer.identity.protocol < PROTOCOL
         handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
         message = Move(me, queue, to, handoff.move, handoff.why)
-        if roster.is_mixed:  # those of protocol 1 consume every queue
+        if roster.is_mixed or len(roster.peers) < ANNOUNCED_TO_ALL:
             handoff.awaiting = set(roster.peers)
             self._effects.append(Post(message))
         else:

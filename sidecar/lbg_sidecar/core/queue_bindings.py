@@ -249,7 +249,7 @@ class Bindings:
         return now >= self.rests_at or len(self.bound) < ATTACHED_AT_ONCE
 
     def _answers_due(self, now: float) -> float:
-        """Time from which there is room for a further request. One without an answer does not hold others up for long."""
+        """Time of room for a further request. One without an answer does not hold others up for long."""
         if len(self._attaching) < ATTACHING_MAX:
             return now
         open_ = [since for since in self._attaching.values() if now - since < ANSWERS_WITHIN_S]

@@ -223,9 +223,18 @@ STEP_BEHIND_WITHIN = 0.6
 
 
 class Balancer:
+    """`is_coming`: whether a queue is handed over to this member now. Its consumer must keep its place then."""
+
     def __init__(
-        self, bindings: Bindings, handoffs: Handoffs, roster: Roster, *, uniform: Callable[[], float]
+        self,
+        bindings: Bindings,
+        handoffs: Handoffs,
+        roster: Roster,
+        *,
+        is_coming: Callable[[int, float], bool],
+        uniform: Callable[[], float],
     ) -> None:
+        self._is_coming = is_coming
         self.holddown = HoldDown(bindings.rules.rebalance_delay_s)
         self._rules = bindings.rules
         self._bindings = bindings
@@ -324,6 +333,7 @@ class Balancer:
                 or binding.phase is not Phase.ATTACHED
                 or binding.active
                 or binding.answers
+                or self._is_coming(binding.queue, now)
             ):
                 continue
             if binding.release_due is None:
@@ -339,7 +349,8 @@ class Balancer:
         Spread over most of the delay: every member does it for every queue that changes hands.
         """
         primaries = self._rules.primaries(self._bindings.view.live)
-        releases = set(due_releases(self._bindings, self._roster, primaries))
+        due = due_releases(self._bindings, self._roster, primaries)
+        releases = {binding for binding in due if not self._is_coming(binding.queue, now)}
         room = self._room()
         for binding in list(self._bindings.bound.values()):
             if binding not in releases:

@@ -107,6 +107,9 @@ ENDED_SHOWN_MAX = 128
 """Of the last incarnations that ended, in a directory."""
 
 HELLOS_TO_0 = 2
+JOINS_AT_ONCE = 100
+"""So many members get their directories from the coordinator in less than half a second."""
+
 HELLOS_MAX = 4
 JOINS_S = 5.0
 RING_PINGS_MAX = 64
@@ -368,6 +371,8 @@ class Roster:
         attempt = max(0, self._hellos)
         self._hellos += 1
         within_s = self._timings.answer_s if attempt < HELLOS_MAX else self._timings.alone_s
+        if not attempt:  # the index shows how many others may join at the same time
+            within_s *= 1 + self.me.index / JOINS_AT_ONCE
         self._hello_due = now + self._spread(within_s)
         self._is_known_to_all |= attempt > 0
         return [Post(Hello(self.me, min(attempt, HELLOS_MAX)), to=None if attempt else 0)]
