@@ -8,7 +8,7 @@ without the others closes its connections (`pause_minority`); from 4.3 on they s
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -45,8 +45,9 @@ class Node:
         self.is_paused = False
         self.connections: dict[int, Connection] = {}
 
-    def hear(self, connection: Connection, event: Event) -> None:
-        self.cluster.hear(self, connection, event)
+    def hear(self, connection: Connection, events: Sequence[Event]) -> None:
+        for event in events:
+            self.cluster.hear(self, connection, event)
 
     def lost(self, connection: Connection) -> None:
         self.connections.pop(connection.number, None)
