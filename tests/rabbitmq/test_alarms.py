@@ -77,7 +77,7 @@ async def test_members_go_on_consuming_during_an_alarm_and_their_beats_resume_af
 
 def peer_told_at(member: DrivenMember) -> float:
     (peer,) = member.driver.machine.roster.peers.values()
-    return peer.reported_at
+    return peer.last_seen_at
 
 
 async def test_a_member_that_starts_during_an_alarm_joins_and_takes_over(

@@ -28,7 +28,7 @@ def hand_over(member: DrivenMember) -> None:
     binding = machine.bindings.all[0]
     if binding.active and not machine.handoffs.moves:
         machine.handoffs.start(binding, None, "test", asyncio.get_running_loop().time())
-        member.driver.on_ready_counted(binding.queue, None)  # nothing was asked: it does what is due
+        member.driver.on_ready_counted(binding.queue, None, None)  # nothing was asked: it does what is due
 
 
 async def test_hundreds_of_handoffs_over_a_poisonous_head_drop_nothing_and_keep_order(

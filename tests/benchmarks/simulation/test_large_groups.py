@@ -51,8 +51,7 @@ def test_every_queue_is_served_while_a_third_of_the_members_has_a_stale_view(gro
     scenarios.start(group)
     crash = scenarios.stale_views(group)
     assert crash.served_s is not None
-    assert crash.agreed_s is not None
-    assert crash.agreed_s >= scenarios.DEAF_S
+    assert crash.agreed_s is not None, "directories repair what the members missed"
     assert (crash.lost, crash.inverted) == (0, 0)
 
 

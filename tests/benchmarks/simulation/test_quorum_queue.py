@@ -11,7 +11,7 @@ from bench.simulation.history import History, Setting
 from bench.simulation.queue_log import COMMANDS_MAX
 from bench.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
 
-from lbg_broker.amqp.methods import BasicAck, BasicConsume, BasicQos
+from lbg_broker.amqp.methods import BasicConsume, BasicQos
 from lbg_broker.group import RABBITMQ
 
 
@@ -98,7 +98,7 @@ def test_a_closing_channel_discards_acks_behind_32_others(acks: int, discarded: 
     assert got == list(range(1, acks + 1))
     cluster.commit_s = 1.0
     for tag in got:
-        channel.send(BasicAck(tag, False))
+        channel.ack(tag, multiple=False)
     channel.close()
     history.clock.run(100.0)
     assert log.queue.ready_count == 1 + discarded
