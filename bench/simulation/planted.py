@@ -17,7 +17,7 @@ from lbg_broker.admin.actions import Action, Unbind
 from lbg_broker.admin.ingress import Ingress
 from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.amqp.methods import BasicAck, BasicCancel
-from lbg_broker.client.ack_window import UNPROVEN_FRAMES_MAX, AckFrames, AckWindow
+from lbg_broker.client.ack_window import AckWindow
 from lbg_broker.client.retransmit import QueueWindow
 from lbg_broker.group import RABBITMQ, GroupSpec
 from lbg_broker.publisher.stamper import StartingPoint
@@ -31,6 +31,8 @@ from lbg_sidecar.core.effects import Attach, Detach
 from lbg_sidecar.core.exclusive import MessageHandler
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
+
+CANCEL_S = 0.01
 
 BUGS: dict[str, Bug] = {}
 """By name."""
@@ -74,15 +76,6 @@ def bug(owner: Any, attribute: str, **options: Any) -> Callable[[Callable[[Any],
 ON_RABBITMQ = Setting(engine=RABBITMQ, seconds=120.0, faults_per_hour=1500.0)
 PLANNED_ON_RABBITMQ = Setting(
     engine=RABBITMQ, seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED
-)
-SLOW_ACKS_ON_RABBITMQ = Setting(
-    engine=RABBITMQ,
-    members=4,
-    queues=8,
-    seconds=60.0,
-    faults_per_hour=3000.0,
-    rate_hz=300.0,
-    kinds=("scale_in", "scale_out", "slow_majority"),
 )
 CRASHES = Setting(
     seconds=60.0,
@@ -227,16 +220,13 @@ def a_publisher_sends_again_in_another_order(former: Callable[..., Any]) -> Call
 @bug(Channel, "close", setting=PLANNED_ON_RABBITMQ)
 def a_member_cancels_before_it_closes(former: Callable[..., None]) -> Callable[..., None]:
     def close(self: Channel) -> None:
-        if self.consumer_tag is not None:
-            self.send(BasicCancel(self.consumer_tag))
-        former(self)
+        if self.consumer_tag is None:
+            former(self)
+            return
+        self.send(BasicCancel(self.consumer_tag))  # and waits for the answer, as pika does
+        self.client.connection.history.clock.after(CANCEL_S, self.client.process, former, self)
 
     return close
-
-
-@bug(AckFrames, "room", setting=SLOW_ACKS_ON_RABBITMQ)
-def a_close_trusts_any_number_of_acks(former: Callable[..., int]) -> Callable[..., int]:
-    return lambda self, now, **options: UNPROVEN_FRAMES_MAX
 
 
 @bug(Bindings, "attach", setting=ON_RABBITMQ)
@@ -260,7 +250,7 @@ REPARTITIONS = Setting(
 )
 
 
-@bug(repartition, "drain", setting=REPARTITIONS)
+@bug(repartition, "drain", setting=REPARTITIONS, first=14)
 def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callable[..., Any]:
     async def drain(group: str, ingress: Ingress, depths: Any, **options: Any) -> None:
         await ingress.ensure_closed()
