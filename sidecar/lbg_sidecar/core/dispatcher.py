@@ -155,6 +155,10 @@ class NextCall(enum.Enum):
     """Its attempts are used up as of now; it is retried, and logged."""
 
 
+MEASURED_EVERY = 8
+"""Calls until the service time is computed again: it is the percentile of 256 of them."""
+
+
 class Dispatcher:
     """Deliveries in, calls out; the end of each call in, acks out."""
 
@@ -177,6 +181,8 @@ class Dispatcher:
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
         self._durations: deque[float] = deque(maxlen=256)
+        self._unmeasured = 0
+        self._service_time_s: float | None = None
         self._awaiting: dict[
             Identity, None
         ] = {}  # republished, not confirmed: done by the app, not yet by us
@@ -250,6 +256,7 @@ class Dispatcher:
         del self.running[in_flight]
         in_flight.finished_at = now
         self._durations.append(now - in_flight.started_at)
+        self._unmeasured += 1
         kind = verdict.kind
         limit = self.limit
         if limit is not None:
@@ -481,11 +488,26 @@ class Dispatcher:
                 found.append(in_flight)
         return found
 
+    @property
+    def next_due(self) -> float:
+        """Time at which a call will have run for too long: for half of the limit, or all of it."""
+        due, timeout_s = float("inf"), self.rules.call_timeout_s
+        for in_flight in self.running:  # in order of start
+            if in_flight.abort_reason is not None or in_flight.is_over:
+                continue
+            if not in_flight.is_slow:
+                return min(due, in_flight.started_at + timeout_s / 2)
+            due = min(due, in_flight.started_at + timeout_s)
+        return due
+
     def service_time_s(self) -> float | None:
         """The 99th percentile of the last calls; None while there are too few."""
         if len(self._durations) < 64:
             return None
-        return sorted(self._durations)[len(self._durations) * 99 // 100]
+        if self._unmeasured >= MEASURED_EVERY:
+            self._unmeasured = 0
+            self._service_time_s = sorted(self._durations)[len(self._durations) * 99 // 100]
+        return self._service_time_s
 
 
 def _skip_reason(in_flight: InFlight) -> str:

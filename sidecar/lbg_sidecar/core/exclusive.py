@@ -10,7 +10,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.member_core import TICK_S, MemberCore
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -449,6 +449,7 @@ class ExclusiveMember(MemberCore):
             return
         binding = self.bindings.all[attachment.queue]
         if not binding.active:
+            self.bindings.activate(binding, now)
             self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
             self._reports.add(attachment.queue, now)
         self.dispatcher.deliver(attachment, arrivals, now)
@@ -458,7 +459,6 @@ class ExclusiveMember(MemberCore):
             self.watchdog.ready_counted(queue, ready, now)
         if self._sweep.counted(queue, consumers, now):
             self._want(queue, now)
-        self._after(now)
 
     def _call_ended(self, attachment: Attachment, now: float) -> None:
         self.handoffs.call_ended(attachment, now)
@@ -477,17 +477,22 @@ class ExclusiveMember(MemberCore):
         self.balancer.rests(now)
 
     def next_due(self, now: float) -> float:
-        due = min(super().next_due(now), self.handoffs.next_due, self.takeovers.next_due)
-        due = min(due, self.balancer.holddown.due or float("inf"))
-        if self.roster.me is None or self.leaving is not None:
+        due = super().next_due(now)
+        if self.handoffs.moves:
+            due = min(due, self.handoffs.next_due)
+        if self.takeovers.waits:
+            due = min(due, self.takeovers.next_due)
+        rests_at = self.balancer.holddown.due
+        if rests_at is not None and rests_at < due:
+            due = rests_at
+        if self.roster.me is None or self._presence.why is not None:
             return due
         # Queues are counted at the ticks that there are: one wake-up for both.
         return min(due, self._reports.due, self.bindings.view.due)
 
     def _step_s(self) -> float:
-        step_s = super()._step_s()
         is_busy = self.balancer.has_work or self.watchdog.has_doubts
-        return min(step_s, TICK_MOVING_S) if is_busy else step_s
+        return TICK_MOVING_S if is_busy else TICK_S
 
     def content(self, all_queues: bool = False) -> BeatContent:
         return beat_content(self, all_queues=all_queues)

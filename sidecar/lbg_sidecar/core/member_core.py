@@ -60,8 +60,8 @@ from lbg_sidecar.core.roster import Post, Roster, Timings
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
 from lbg_sidecar.message import Kind, Verdict
 
-TICK_BUSY_S = 0.1
-TICK_IDLE_S = 0.6
+TICK_LEAVING_S = 0.1
+TICK_S = 0.6
 """A little more than between two pings, which are due at the same ticks."""
 
 SHOWN_MAX = 1000
@@ -537,17 +537,21 @@ class MemberCore(ABC):
 
     def next_due(self, now: float) -> float:
         """Time of the next tick, at the latest."""
-        soon = now + (self._step_s() if self.leaving is None else TICK_BUSY_S)
-        wake = self.dispatcher.lanes.next_due()
-        due = soon if wake is None else min(soon, wake)
+        is_leaving, dispatcher = self._presence.why is not None, self.dispatcher
+        due = now + (TICK_LEAVING_S if is_leaving else self._step_s())
+        wake = dispatcher.lanes.next_due()
+        if wake is not None and wake < due:
+            due = wake
+        if dispatcher.running and (late_at := dispatcher.next_due) < due:
+            due = late_at
         if self.roster.me is None:
             return due
         due = min(due, self.activity.next_due, self.roster.next_due)
-        return due if self.leaving is not None else min(due, self.bindings.next_due(now))
+        return due if is_leaving else min(due, self.bindings.next_due(now))
 
     def _step_s(self) -> float:
         """Seconds to the next tick, if nothing is due before."""
-        return TICK_BUSY_S if self.dispatcher.running else TICK_IDLE_S
+        return TICK_S
 
     def stop(self, why: str, now: float) -> None:
         """Leaves: hands every queue over, then exits. When the grace period is over, or with the second call, running

@@ -203,6 +203,8 @@ class Bindings:
         self.view = LiveView()
         self.bound: dict[int, Binding] = {}
         """Those with a channel, by queue."""
+        self.changes = 0
+        """Grows with each change of a phase, of a queue's activity, and of what is consumed."""
         self.rests_at = 0.0
         """From then on the number of consumed queues is not limited."""
         self._wanted: dict[int, None] = dict.fromkeys(range(rules.queue_count))
@@ -223,6 +225,7 @@ class Bindings:
 
     def want(self, queues: Iterable[int]) -> None:
         """Consume these, in this order. Others are not closed."""
+        self.changes += 1
         self._wanted = dict.fromkeys(queues)
         self._missing = {queue: None for queue in self._wanted if queue not in self.bound}
 
@@ -257,6 +260,8 @@ class Bindings:
 
     def next_due(self, now: float) -> float:
         due = float("inf")
+        if not self._missing:
+            return due
         for queue in self._missing:
             due = min(due, self.all[queue].attach_due)
             if due <= now:
@@ -267,7 +272,14 @@ class Bindings:
             due = max(due, min(self._attaching.values()) + ANSWERS_WITHIN_S)
         return due if len(self.bound) < ATTACHED_AT_ONCE else max(due, self.rests_at)
 
+    def activate(self, binding: Binding, now: float) -> None:
+        """The broker delivers messages of the queue to this member."""
+        self.changes += 1
+        binding.active = True
+        binding.activated_at = now
+
     def attach(self, binding: Binding, now: float) -> None:
+        self.changes += 1
         self.bound[binding.queue] = binding
         self._missing.pop(binding.queue, None)
         self._attaching[binding.queue] = now
@@ -292,6 +304,7 @@ class Bindings:
         if binding.attachment is not attachment:
             return None
         self._attaching.pop(binding.queue, None)
+        self.changes += 1
         if binding.phase is Phase.ATTACHING:
             binding.phase = Phase.ATTACHED
             binding.failures = 0
@@ -302,6 +315,7 @@ class Bindings:
         attachment = binding.attachment
         assert attachment is not None
         binding.phase = Phase.DETACHING
+        self.changes += 1
         done = attachment.ack_window.take()
         singly_max = SINGLE_ACKS_AT_CLOSE if self._native is None else len(attachment.ack_window.scattered)
         singly = attachment.ack_window.pop_scattered(singly_max)
@@ -363,6 +377,7 @@ class Bindings:
 
     def _unbind(self, binding: Binding) -> None:
         assert binding.attachment is not None
+        self.changes += 1
         del self.bound[binding.queue]
         self._attaching.pop(binding.queue, None)
         if binding.queue in self._wanted:

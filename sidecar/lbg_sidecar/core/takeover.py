@@ -100,8 +100,6 @@ class Takeovers:
     def activated(self, binding: Binding, now: float, *, redelivered: bool) -> None:
         """Receives the first deliveries of a queue: this member is the active consumer. `redelivered`: the first of
         them was delivered before."""
-        binding.active = True
-        binding.activated_at = now
         former = self._receive(binding, now, redelivered=redelivered)
         for index in self._suspects(binding.queue, former):
             self._effects.extend(self._roster.suspect(index, now))
@@ -121,6 +119,11 @@ class Takeovers:
     @property
     def next_due(self) -> float:
         return min((waiting.due for waiting in self._waiting.values()), default=float("inf"))
+
+    @property
+    def waits(self) -> bool:
+        """True while deliveries wait for a handover."""
+        return bool(self._waiting)
 
     def is_announced(self, queue: int, now: float) -> bool:
         """True if another member announced to hand it over to us, and has not released it yet."""

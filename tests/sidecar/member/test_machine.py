@@ -345,7 +345,7 @@ def test_what_is_cut_off_at_three_quarters_of_the_consumer_timeout_says_so_whate
 ) -> None:
     """A handoff that was begun at half of it, and put off or not, may be waiting for the call."""
     chances = Chances(slow=1.0, slow_s=1000.0)
-    world = World(seed, queue_count=1, hash_count=1, chances=chances, balancing={"consumer_timeout_s": 40.0})
+    world = World(seed, queue_count=1, hash_count=1, chances=chances, balancing={"consumer_timeout_s": 36.0})
     world.join()
     world.run(1)
     world.publish("a", hash_=0)
