@@ -266,6 +266,7 @@ class Handoffs:
         binding = self._bindings.all[handoff.queue]
         stood_s = now - handoff.paused_at
         binding.put_off += 1
+        self._bindings.changes += 1
         # It works for as long as it stood still, so that a call that never ends costs it half of its time at most.
         binding.move_due = now + max(self._rules.rebalance_delay_s, stood_s) * (0.8 + 0.4 * self._uniform())
         running = len(attachment.running)

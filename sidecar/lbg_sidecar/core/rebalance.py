@@ -73,12 +73,14 @@ def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> It
     takes one hop only if its successor, as a rule the primary, is next. Attaching behind it once is enough.
     """
     assert roster.me is not None
-    for binding in bindings.bound.values():
-        to = primaries[binding.queue]
-        if binding.phase is not Phase.ATTACHED or binding.active or to is None or to == roster.me.index:
+    me, peers = roster.me.index, roster.peers
+    for queue, binding in bindings.bound.items():
+        to = primaries[queue]
+        if binding.active or to is None or to == me or binding.phase is not Phase.ATTACHED:
             continue
-        peer = roster.peers.get(to)
-        if peer is None or not _bound(roster, to, binding.queue) or peer.claims(binding.queue):
+        peer = peers.get(to)
+        state = peer.queues.get(queue) if peer is not None else None
+        if peer is None or state is None or state.status is Status.UNBOUND or peer.claims(queue):
             continue
         if not is_behind(binding, peer):
             yield binding
@@ -245,6 +247,11 @@ class Balancer:
         self._to_release: set[int] = set()
         self._balanced_at = float("-inf")
         self._may_rest = False
+        self._has_releases = False
+        self._inspected: tuple[object, ...] | None = None
+        """State in which the last inspection of all queues found nothing to do; None if it found something."""
+        self._unacked_due = float("-inf")
+        self._unacked_limit_s = 0.0
 
     def joined(self, now: float) -> None:
         self._release_due = now + self._release_in_s()
@@ -261,8 +268,7 @@ class Balancer:
     @property
     def has_work(self) -> bool:
         """True while queues are moved, released, or closed because others back them up."""
-        bound = self._bindings.bound.values()
-        return self.status is not Rebalance.READY or any(one.release_due is not None for one in bound)
+        return self._has_releases or self.status is not Rebalance.READY
 
     def rests(self, now: float) -> None:
         """The next `balance` belongs to a tick: without work it has nothing to do, so shortly after the last one."""
@@ -274,18 +280,42 @@ class Balancer:
             self._may_rest = False
             return
         self._balanced_at = now
+        if now >= self._unacked_due or self._bindings.consumer_timeout_s != self._unacked_limit_s:
+            self._release_unacked(now)
+        if self._rules.assignment is Assignment.STATIC:
+            self._release_secondaries(now)
+            return
+        state = self._state
+        if state == self._inspected:
+            return
+        has_work = self._step_behind_primaries(now)
+        if self.holddown.due is None:
+            has_work |= self._close_unwanted(now)
+            has_work |= self._move(now)
+        self._inspected = None if has_work else state
+        self._has_releases = any(one.release_due is not None for one in self._bindings.bound.values())
+
+    @property
+    def _state(self) -> tuple[object, ...]:
+        """All that decides, beside the time, whether an inspection of the queues finds something to do."""
+        me, bindings = self._roster.me, self._bindings
+        index = me.index if me is not None else None
+        settled = self.holddown.settled if self.holddown.due is None else None
+        return index, settled, bindings.view.live, bindings.changes, self._roster.reports
+
+    def _release_unacked(self, now: float) -> None:
+        """Releases queues whose deliveries wait for too long. The next one cannot be due before the oldest that waits
+        now would be."""
         for binding in unacked_too_long(self._bindings, now, share=GIVE_BACK_AT):
             if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
         for binding in unacked_too_long(self._bindings, now, share=CUT_OFF_AT):
             self._handoffs.cut_off(binding, "held for three quarters of the consumer timeout", now)
-        if self._rules.assignment is Assignment.STATIC:
-            self._release_secondaries(now)
-            return
-        self._step_behind_primaries(now)
-        if self.holddown.due is None:
-            self._close_unwanted(now)
-            self._move(now)
+        self._unacked_limit_s = self._bindings.consumer_timeout_s
+        attached = (one.attachment for one in self._bindings.bound.values() if one.attachment is not None)
+        oldest = (one.ack_window.oldest for one in attached)
+        since = min((one.received_at for one in oldest if one is not None), default=now)
+        self._unacked_due = min(since, now) + self._unacked_limit_s * GIVE_BACK_AT
 
     def leave(self, now: float, *, by: float) -> bool:
         """Hand every queue over, from `by` on at any price; True when none is bound any more."""
@@ -311,30 +341,39 @@ class Balancer:
         within_s = PAUSED_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
         return within_s * rules.moves_at_once / rules.queue_count
 
-    def _move(self, now: float) -> None:
+    def _move(self, now: float) -> bool:
+        """True if a queue that this member serves belongs to another."""
         primaries = self._rules.primaries(self.holddown.settled)
         moves = self._handoffs.moves
         me = self._roster.me
+        is_misplaced = False
         for binding in self._bindings.bound.values():
             if me is None or primaries[binding.queue] in (None, me.index):
                 binding.put_off = 0
+            elif binding.active:
+                is_misplaced = True
+        if not is_misplaced:
+            return False
         for binding, to in due_moves(self._bindings, self._roster, primaries, now):
             if len(moves) >= self._rules.moves_at_once:
                 break
             if binding.queue not in moves:
                 self._handoffs.start(binding, to, "rebalance", now)
+        return True
 
-    def _close_unwanted(self, now: float) -> None:
-        """Ends consumers of queues that other members serve and back up since the last change of the live set."""
-        room = self._room()
-        for binding in list(self._bindings.bound.values()):
-            if (
-                self._bindings.is_wanted(binding.queue)
-                or binding.phase is not Phase.ATTACHED
-                or binding.active
-                or binding.answers
-                or self._is_coming(binding.queue, now)
-            ):
+    def _close_unwanted(self, now: float) -> bool:
+        """Ends consumers of queues that other members serve and back up since the last change of the live set. True if
+        there are any."""
+        unwanted = [
+            binding
+            for binding in self._bindings.bound.values()
+            if binding.phase is Phase.ATTACHED
+            and not binding.active
+            and not self._bindings.is_wanted(binding.queue)
+        ]
+        room = self._room() if unwanted else 0
+        for binding in unwanted:
+            if binding.answers or self._is_coming(binding.queue, now):
                 continue
             if binding.release_due is None:
                 binding.release_due = now + CLOSES_WITHIN_S * self._uniform()
@@ -342,21 +381,23 @@ class Balancer:
                 room -= 1
                 binding.quiet = True
                 self._bindings.detach(binding)
+        return bool(unwanted)
 
-    def _step_behind_primaries(self, now: float) -> None:
+    def _step_behind_primaries(self, now: float) -> bool:
         """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
 
-        Spread over most of the delay: every member does it for every queue that changes hands.
+        Spread over most of the delay: every member does it for every queue that changes hands. True if this member is
+        in front of a primary.
         """
         primaries = self._rules.primaries(self._bindings.view.live)
-        due = due_releases(self._bindings, self._roster, primaries)
+        due = list(due_releases(self._bindings, self._roster, primaries))
         releases = {binding for binding in due if not self._is_coming(binding.queue, now)}
-        room = self._room()
-        for binding in list(self._bindings.bound.values()):
-            if binding not in releases:
-                if self._bindings.is_wanted(binding.queue):
+        if self._has_releases:
+            for binding in self._bindings.bound.values():
+                if binding not in releases and self._bindings.is_wanted(binding.queue):
                     binding.release_due = None
-                continue
+        room = self._room() if releases else 0
+        for binding in [one for one in due if one in releases]:
             if binding.release_due is None:
                 binding.release_due = (
                     now + STEP_BEHIND_WITHIN * self._rules.rebalance_delay_s * self._uniform()
@@ -366,6 +407,7 @@ class Balancer:
                 binding.release_due = None
                 binding.quiet = True
                 self._bindings.detach(binding)
+        return bool(due)
 
     def _release_secondaries(self, now: float) -> None:
         """The release of "Sticky Load Balancing" (consumer group clients), a few queues at a time."""

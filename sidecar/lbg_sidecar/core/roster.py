@@ -150,6 +150,8 @@ class Roster:
         self._my_digest = 0
         self._peers_digest = 0
         self._former_protocol = 0  # members of protocol 1
+        self.reports = 0
+        """Grows with each report of queues, and with each change of the members."""
         self._live: frozenset[int] | None = None
         self._order: list[int] = []
 
@@ -240,6 +242,7 @@ class Roster:
             peer = self.peers.get(sender.index)
             if peer is not None and peer.identity == sender:
                 peer.handing_over.add(message.queue)
+                self.reports += 1
             return []
         if sender.incarnation in self._ended:
             # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it receives this.
@@ -583,6 +586,7 @@ class Roster:
             self._former_protocol += identity.protocol < PROTOCOL
             self._offered.pop(identity.index, None)
             self._live = None
+            self.reports += 1
             self._changed_at = now
         peer.last_seen_at = now
         return peer
@@ -599,6 +603,7 @@ class Roster:
                 peer.served.add(state.queue)
                 self._left_behind.pop(state.queue, None)
         peer.reported_at = now
+        self.reports += 1
 
     def _remove(self, identities: Iterable[Identity], now: float, *, how: str = LOST) -> list[Post]:
         next_before = self._next()
@@ -622,6 +627,7 @@ class Roster:
         self._former_protocol -= peer.identity.protocol < PROTOCOL
         self._changes.forget(peer.identity.index)
         self._live = None
+        self.reports += 1
 
     def _next(self) -> int | None:
         _ = self.live

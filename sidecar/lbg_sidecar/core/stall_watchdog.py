@@ -49,6 +49,7 @@ class Watched:
     ready: int = 0
     stalled_counts: int = 0
     restarts: int = 0
+    rests: bool = False  # this member need not be served, and nothing was counted since
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +84,13 @@ class Watchdog:
         self._watched = [Watched() for _ in bindings.all]
         self._rivals: dict[int, Rival] = {}
         self._due = 0.0
+        self.has_doubts = False
+        """True while a queue has messages that are not delivered, by the last count, or had."""
 
     def is_stalled(self, queue: int) -> bool:
         """True if its channel was closed because it delivered nothing, and its messages still wait by the last
         count."""
         return self._watched[queue].restarts > 0
-
-    @property
-    def has_doubts(self) -> bool:
-        """True while a queue has messages that are not delivered, by the last count, or had."""
-        watched = (self._watched[queue] for queue in self._bindings.bound)
-        return any(one.stalled_counts or one.restarts for one in watched)
 
     def tick(self, now: float) -> None:
         me = self._roster.me
@@ -101,9 +98,17 @@ class Watchdog:
             return
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._bindings.view.live)
+        self.has_doubts = False
         for binding in self._bindings.bound.values():
             watched = self._watched[binding.queue]
+            if watched.restarts or watched.stalled_counts:
+                self.has_doubts = True
             if not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
+                if not watched.rests:
+                    self._rest(watched, now)
+                    watched.rests = True
+                continue
+            if watched.rests:
                 self._rest(watched, now)
                 continue
             is_count_due = now >= watched.count_due and not watched.is_counting
@@ -134,6 +139,7 @@ class Watchdog:
         # Fewer than before: another consumer gets them, even without a report.
         watched.stalled_counts = watched.stalled_counts + 1 if ready and ready >= watched.ready else 0
         watched.ready = ready
+        self.has_doubts |= watched.stalled_counts > 0
         if not ready:  # another consumer got all of it, and this member need not receive a report
             watched.restarts = 0
         watched.count_due = now + self._spread(RECOUNT_INTERVAL_S if ready else COUNT_INTERVAL_S)
@@ -191,6 +197,7 @@ class Watchdog:
         self._rest(watched, now)
 
     def _rest(self, watched: Watched, now: float) -> None:
+        watched.rests = False
         watched.quiet_since = now
         watched.stalled_counts = watched.ready = 0
         watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
@@ -200,6 +207,7 @@ class Watchdog:
         primary's new epoch, and steps behind it (`rebalance.due_releases`)."""
         watched.stalled_counts = 0
         watched.restarts += 1
+        self.has_doubts = True
         self._counts.stalls += 1
         quiet_s = now - max(watched.quiet_since, binding.attached_at)
         self._effects.append(Stalled(binding.queue, watched.ready, quiet_s))
