@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bench.simulation.clock import Process, Task
@@ -51,7 +52,8 @@ class Channel:
         self.is_open = True
         self.next_tag = 1
         self.consumer_tag: str | None = None
-        self.awaited: deque[tuple[Task, int] | None] = deque()
+        self.awaited: deque[Callable[[Any], None] | None] = deque()
+        """Receivers of the answers to come, or of a refusal."""
         self.on_deliveries: Callable[[list[DeliverEvent]], None] | None = None
         self.on_confirm: Callable[[int, bool, bool], None] | None = None
         self.on_return: Callable[[str, str, bytes], None] | None = None
@@ -73,9 +75,9 @@ class Channel:
             self.consumer_tag = method.consumer_tag
         return Asked(self, method)
 
-    def ask_soon(self, method: Method) -> None:
-        """The answer is passed over."""
-        self.awaited.append(None)
+    def ask_soon(self, method: Method, on_answer: Callable[[Any], None] | None = None) -> None:
+        """Without `on_answer` the answer is passed over."""
+        self.awaited.append(on_answer)
         self.send(method)
 
     def publish(
@@ -99,8 +101,7 @@ class Channel:
         self.is_open = False
         for waiter in self.awaited:
             if waiter is not None:
-                task, turn = waiter
-                task.resume(turn, refusal or ChannelRefused(200, "closed"))
+                waiter(refusal or ChannelRefused(200, "closed"))
         self.awaited.clear()
         if (callback := self.on_closed) is not None:
             self.on_closed = None
@@ -116,7 +117,7 @@ class Asked:
         if not self._channel.is_open:
             task.clock.after(0.0, task.process, task.resume, task.turn, ChannelRefused(200, "closed"))
             return
-        self._channel.awaited.append((task, task.turn))
+        self._channel.awaited.append(partial(task.resume, task.turn))
         self._channel.send(self._method)
 
 
@@ -199,7 +200,7 @@ class Client:
                     return
                 waiter = channel.awaited.popleft()
                 if waiter is not None:
-                    waiter[0].resume(waiter[1], method)
+                    waiter(method)
 
     def _hear_connection(self, method: Method) -> None:
         match method:

@@ -166,7 +166,7 @@ class Judge:
                 self._may_repeat.add(call.body)
         self._may_repeat.update(one.delivery.body for one in attachment.ack_window.all_unacked())
 
-    def done(self, member: SimMember, deliveries: Iterable[InFlight], *, is_settled: bool) -> None:
+    def done(self, member: SimMember, deliveries: Iterable[InFlight]) -> None:
         for in_flight in deliveries:
             if in_flight.outcome is None:
                 self.violation(f"{member.name} has forgotten {in_flight}")

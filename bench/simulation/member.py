@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bench.simulation.application import place_of
 from bench.simulation.client import Channel, ChannelRefused, Client
@@ -20,6 +20,7 @@ from lbg_broker.amqp.methods import (
     ConfirmSelect,
     QueueBind,
     QueueDeclare,
+    QueueDeclareOk,
 )
 from lbg_broker.client import PreconditionFailed
 from lbg_broker.client.backoff import Backoff
@@ -41,7 +42,7 @@ from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Message
+from lbg_sidecar.core.protocol import Message, Ping
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 RETRY_DEAD_S = 0.5
 TICK_MIN_S = 0.001
 DECODED_MAX = 4096
+TIMINGS = Timings(beat_s=10.0, report_s=10.0)
+"""Status reports are for observers, and there are none: so they are rare."""
 
 
 class Decoder:
@@ -62,12 +65,23 @@ class Decoder:
     def __init__(self) -> None:
         self._known: dict[bytes, Message | None] = {}
 
+    def encode(self, message: Message) -> bytes:
+        """A ping is not decoded: most messages are pings, and tests/sidecar/member show that they come out as they
+        went in."""
+        body = encode(message)
+        if type(message) is Ping:
+            self._add(body, message)
+        return body
+
     def __call__(self, body: bytes) -> Message | None:
-        if body not in self._known:
-            if len(self._known) > DECODED_MAX:
-                self._known.clear()
-            self._known[body] = decode(body)
-        return self._known[body]
+        known = self._known
+        return known[body] if body in known else self._add(body, decode(body))
+
+    def _add(self, body: bytes, message: Message | None) -> Message | None:
+        if len(self._known) > DECODED_MAX:
+            self._known.clear()
+        self._known[body] = message
+        return message
 
 
 class Link:
@@ -151,7 +165,7 @@ class SimMember:
                 self.name,
                 balancing=balancing,
                 rules=rules,
-                timings=Timings(),
+                timings=TIMINGS,
                 uniform=random.random,
                 incarnation=incarnation,
                 former=former,
@@ -160,7 +174,7 @@ class SimMember:
             self.name,
             balancing=balancing,
             rules=rules,
-            timings=Timings(),
+            timings=TIMINGS,
             uniform=random.random,
             incarnation=incarnation,
             partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
@@ -447,15 +461,16 @@ class SimMember:
             channel.ack(tag, multiple=False)
         channel.close()
 
-    def _count(self, link: Link, queue: int) -> Step:
+    def _count(self, link: Link, queue: int) -> None:
         if link.counting is None or not link.counting.is_open:
             link.counting = link.consuming.open_channel()
+        method = QueueDeclare(self._queues[queue], passive=True)
+        link.counting.ask_soon(method, lambda answer: self._counted(link, queue, answer))
+
+    def _counted(self, link: Link, queue: int, answer: Any) -> None:
         ready = consumers = None
-        try:
-            answer = yield link.counting.ask(QueueDeclare(self._queues[queue], passive=True))
+        if isinstance(answer, QueueDeclareOk):
             ready, consumers = answer.message_count, answer.consumer_count
-        except ChannelRefused:
-            pass
         if link is self.link:
             self.machine.ready_counted(queue, ready, consumers, self.now)
             self._run()
@@ -476,7 +491,7 @@ class SimMember:
             return
         self._is_running = True
         machine, now, process = self.machine, self._clock.now, self.process
-        effects = machine.effects
+        effects, lanes = machine.effects, machine.dispatcher.lanes
         starts_calls = now - self._turned_at <= HEARTBEAT_S
         while process.alive and not self.has_left:
             if effects:
@@ -485,7 +500,7 @@ class SimMember:
                 for effect in due:
                     self._effect(effect)
                 continue
-            if starts_calls and self.is_app_ready:
+            if lanes.available and starts_calls and self.is_app_ready:
                 in_flight = machine.take(now)
                 if in_flight is not None:
                     self.history.application.call(self, in_flight)
@@ -505,10 +520,16 @@ class SimMember:
         self._run()
 
     def _effect(self, effect: fx.Effect) -> None:
-        link = self.link
+        """The frequent ones first."""
+        link, kind = self.link, type(effect)
+        if kind is Post:
+            if link is not None:
+                self._post(link, effect)
+            return
+        if kind is fx.Done:
+            self.history.judge.done(self, effect.deliveries)
+            return
         match effect:
-            case fx.Done(deliveries, settled):
-                self.history.judge.done(self, deliveries, is_settled=settled)
             case fx.Ack(attachment, tag, multiple) if link is not None:
                 channel = link.channels.get(attachment)
                 if channel is not None:
@@ -536,17 +557,6 @@ class SimMember:
                 self.machine.taken_over(effect)
             case _ if link is None:
                 pass
-            case Post(message, to):
-                body = encode(message)
-                exchange = self.history.names.members
-                if to is None:
-                    link.posting.publish(exchange, TO_ALL, body)
-                elif isinstance(to, str):
-                    link.posting.publish(exchange, to, body)
-                else:
-                    for index in to if isinstance(to, tuple) else (to,):
-                        tag = link.posting.publish(exchange, str(index), body, mandatory=True)
-                        link.directed.sent(tag, (body, index))
             case fx.Limit(attachment, prefetch):
                 self._send(link, attachment, BasicQos(0, prefetch, False), is_answered=True)
             case fx.Capacity(attachment, keys):
@@ -559,10 +569,22 @@ class SimMember:
             case fx.Detach():
                 self._detach(link, effect)
             case fx.CountReady(queue):
-                Task(self.history.clock, self.process, self._count(link, queue))
+                self._count(link, queue)
             case fx.DeadLetter(in_flight):
                 link.retransmitter.offer(in_flight)
                 self._send_letters()
+
+    def _post(self, link: Link, post: Post) -> None:
+        body, to = self.history.decoded.encode(post.message), post.to
+        exchange = self.history.names.members
+        if to is None:
+            link.posting.publish(exchange, TO_ALL, body)
+        elif isinstance(to, str):
+            link.posting.publish(exchange, to, body)
+        else:
+            for index in to if isinstance(to, tuple) else (to,):
+                tag = link.posting.publish(exchange, str(index), body, mandatory=True)
+                link.directed.sent(tag, (body, index))
 
     @staticmethod
     def _send(
@@ -584,7 +606,9 @@ class SimMember:
         soonest = now + TICK_MIN_S
         if self._tick_at <= soonest:
             return
-        due = max(self.machine.next_due(now), soonest)
+        due = self.machine.next_due(now)
+        if due < soonest:
+            due = soonest
         if due < self._tick_at:
             self._tick_at = due
             self._clock.at(due, self.process, self._tick, due)

@@ -40,6 +40,7 @@ class Connection:
         self.history = history
         self._clock = history.clock
         self._random = history.random.random
+        self._delay_s = history.delay_s
         self.number = number
         self.client = client
         self.broker = broker
@@ -65,7 +66,7 @@ class Connection:
                 self._up_packet.append(event)
                 return
             self._up_written_at, self._up_packet = now, [event]
-            at = now + self.history.delay_s()
+            at = now + self._delay_s()
             if at < self._up_free_at:
                 at = self._up_free_at
             self._up_free_at = at
@@ -79,7 +80,7 @@ class Connection:
                 self._down_packet.append(event)
                 return
             self._down_written_at, self._down_packet = now, [event]
-            at = now + self.history.delay_s()
+            at = now + self._delay_s()
             if at < self._down_free_at:
                 at = self._down_free_at
             self._down_free_at = at
