@@ -346,7 +346,13 @@ class Spool:
         if count > 0 and fresh[count - 1].position >= self.granted:
             count = bisect_left(fresh, self.granted, key=_position_of)
             self._lead = min(self._lead * 2, LEAD_MAX)
-        if count > 0:
+        if count == 1:
+            message = fresh.popleft()
+            redelivered += message.position < self._high
+            self._high = max(self._high, message.position + 1)
+            self._head_bytes -= message.size + len(message.header) + MESSAGE_COST_BYTES
+            messages.append(message)
+        elif count > 0:
             high = self._high
             head = [fresh.popleft() for _ in range(count)]
             if head[0].position < high:
@@ -358,14 +364,18 @@ class Spool:
         if edge + self._lead // 2 > self._mark:
             self._mark = edge + self._lead
             self._touch()
-        size = sum([message.size for message in messages])
+        size = messages[0].size if len(messages) == 1 else sum([message.size for message in messages])
         self.ready -= len(messages)
         self.ready_bytes -= size
         self.outstanding += len(messages)
         self.outstanding_bytes += size
         if returned and returned[0][1].hollow:
             self._recall()
-        elif not self._paging and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2:
+        elif (
+            not self._paging
+            and self._head_end < self.next_position
+            and len(fresh) < share(WINDOW_MESSAGES, attended=self.attended) // 2
+        ):
             self._request_page()
         return messages, redelivered
 

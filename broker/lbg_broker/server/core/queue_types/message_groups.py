@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
@@ -234,6 +234,9 @@ class MessageGroupsDispatch(DispatchPolicy):
         if not turn:
             line.rest()
             return
+        if not line.ready and not self._has_surplus(turn):
+            line.read_ahead(0)
+            return  # nothing to deliver, and nothing to recall
         for server in turn:
             server.update_credit()
         going_on = True
@@ -311,8 +314,8 @@ class MessageGroupsDispatch(DispatchPolicy):
         servers = [server for server in self._turn if server.concurrency is not None]
         if len(servers) < 2 or self._line.is_reading:
             return
-        if not any(server.leaving or len(server.groups) > min(server.capacity, 1) for server in servers):
-            return  # nobody has more than it works on, or than one
+        if not self._has_surplus(servers):
+            return
         if not any(map(self._is_hungry, servers)):
             return
         unanswered = {server: self._unanswered(server) for server in servers}
@@ -326,6 +329,15 @@ class MessageGroupsDispatch(DispatchPolicy):
             moved.setdefault(server, []).append(group)
         for server, groups in moved.items():
             self._recall(server, groups)
+
+    @staticmethod
+    def _has_surplus(servers: Iterable[_Server]) -> bool:
+        """True if a consumer with a concurrency has more groups than it works on, or than one."""
+        return any(
+            server.concurrency is not None
+            and (server.leaving or len(server.groups) > min(server.capacity, 1))
+            for server in servers
+        )
 
     def _is_hungry(self, server: _Server) -> bool:
         """True if it could work on one group more, and nothing waits that it may be given."""
