@@ -16,7 +16,7 @@ from bench.simulation.embedded import UNREAD_S, EmbeddedBroker
 from bench.simulation.faults import KINDS, Fault, kinds_of, plan
 from bench.simulation.judge import Judge
 from bench.simulation.member import Decoder, SimMember
-from bench.simulation.network import SILENCE_S, ClientEnd, Connection
+from bench.simulation.network import DELAY_MIN_S, DELAY_S, SILENCE_S, ClientEnd, Connection
 from bench.simulation.publisher import SimPublisher
 from bench.simulation.repartition import Repartitions
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
@@ -132,7 +132,7 @@ class History:
 
     def delay_s(self) -> float:
         """Time of a frame on its way."""
-        return 0.0002 - 0.0005 * log(1.0 - self._uniform())
+        return DELAY_MIN_S - DELAY_S * log(1.0 - self._uniform())
 
     def key_of(self, publisher: str, row: int) -> str:
         return f"{publisher}-k{row * 7919 % 104729 % self.setting.keys}"

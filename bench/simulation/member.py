@@ -345,7 +345,10 @@ class SimMember:
             message = decoded(event.body)
             if message is not None and self.link is not None:
                 machine.message(message, now)
-        self._run()
+        if machine.effects:
+            self._run()
+        elif self.link is not None:
+            self._tick_soon()
 
     def _on_return(self, key: str, _text: str, body: bytes) -> None:
         self._returned(body, int(key))

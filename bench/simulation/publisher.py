@@ -28,15 +28,18 @@ SlotFields = tuple[
 ]  # of `layout.Slot`
 
 
+MarkFields = tuple[int, int, layout.SlotEpoch]  # of `layout.Mark`
+
+
 class StateOnDisk:
-    """The state file, whose slots are packed in the product's layout when they are read."""
+    """The state file, which is packed in the product's layout when it is read."""
 
     def __init__(self, hash_count: int) -> None:
         zeros = (0,) * hash_count
         self.hash_count = hash_count
         epoch = layout.SlotEpoch()
         self.slots: list[SlotFields | None] = [(0, 0, 0, NO_TOTALS, zeros, zeros, epoch), None]
-        self.mark = layout.packed_mark(layout.Mark(0, 0, epoch.tag))
+        self.mark: MarkFields = (0, 0, epoch)
 
     def copied(self) -> StateOnDisk:
         copied = StateOnDisk(self.hash_count)
@@ -46,7 +49,8 @@ class StateOnDisk:
     def read(self) -> tuple[layout.Slot, layout.Mark]:
         newest = max((one for one in self.slots if one is not None), key=lambda one: one[0])
         slot = layout.unpacked_slot(layout.packed_slot(layout.Slot(*newest)), self.hash_count)
-        mark = layout.unpacked_mark(self.mark)
+        position, digest, epoch = self.mark
+        mark = layout.unpacked_mark(layout.packed_mark(layout.Mark(position, digest, epoch.tag)))
         assert slot is not None
         assert mark is not None
         return slot, mark
@@ -297,9 +301,7 @@ class SimPublisher:
         last = max(messages, key=lambda one: one.position)
         if last.position >= self._sent_position:
             self._sent_position = last.position + 1
-            self.state.mark = layout.packed_mark(
-                layout.Mark(self._sent_position, last.digest, self._epoch.tag)
-            )
+            self.state.mark = (self._sent_position, last.digest, self._epoch)
         now_us = wall_us(self.history.clock.now)
         sent, encoder, exchange = self.history.judge.sent, self._encoder, self.history.names.exchange
         for message in messages:

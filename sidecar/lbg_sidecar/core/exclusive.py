@@ -206,6 +206,7 @@ class MessageHandler:
         self._holddown = holddown
         self._processed = processed
         self._live: frozenset[int] = frozenset()
+        self._observed: frozenset[int] | None = None
         self._queues_change = False
         self._early: deque[Knowledge] = deque(maxlen=EARLY_MAX)
 
@@ -239,6 +240,9 @@ class MessageHandler:
         """Checks for a change of the live set."""
         roster = self._roster
         live = roster.live
+        if live is self._observed and now < self._bindings.view.due:
+            return  # since then nothing has changed, and no time has come
+        self._observed = live
         if live != self._live:
             self._live = live
             self._effects.append(LiveSet(live))
@@ -483,16 +487,12 @@ class ExclusiveMember(MemberCore):
         if self.takeovers.waits:
             due = min(due, self.takeovers.next_due)
         rests_at = self.balancer.holddown.due
-        if rests_at is not None and rests_at < due:
-            due = rests_at
+        if rests_at is not None:
+            due = min(due, rests_at, now + TICK_MOVING_S)
         if self.roster.me is None or self._presence.why is not None:
             return due
         # Queues are counted at the ticks that there are: one wake-up for both.
         return min(due, self._reports.due, self.bindings.view.due)
-
-    def _step_s(self) -> float:
-        is_busy = self.balancer.has_work or self.watchdog.has_doubts
-        return TICK_MOVING_S if is_busy else TICK_S
 
     def content(self, all_queues: bool = False) -> BeatContent:
         return beat_content(self, all_queues=all_queues)
@@ -552,3 +552,4 @@ class ExclusiveMember(MemberCore):
                 self._report_empty()
         elif self.leaving is None and self.roster.me is not None:
             self.balancer.balance(now)
+        self.step_s = TICK_MOVING_S if self.balancer.has_work or self.watchdog.has_doubts else TICK_S

@@ -249,6 +249,8 @@ class MemberCore(ABC):
             interval_s=balancing.ack_interval_s, effects=self.effects, frames_are_lost=native is None
         )
         self._presence = Presence()
+        self.step_s = TICK_S
+        """Seconds to the next tick, if nothing is due before."""
         self.activity: ActivityMonitor = ActivityMonitor() if former is None else former.activity
         self._skips: list[
             tuple[InFlight, str]
@@ -538,7 +540,7 @@ class MemberCore(ABC):
     def next_due(self, now: float) -> float:
         """Time of the next tick, at the latest."""
         is_leaving, dispatcher = self._presence.why is not None, self.dispatcher
-        due = now + (TICK_LEAVING_S if is_leaving else self._step_s())
+        due = now + (TICK_LEAVING_S if is_leaving else self.step_s)
         wake = dispatcher.lanes.next_due()
         if wake is not None and wake < due:
             due = wake
@@ -546,12 +548,10 @@ class MemberCore(ABC):
             due = late_at
         if self.roster.me is None:
             return due
-        due = min(due, self.activity.next_due, self.roster.next_due)
+        due = min(due, self.roster.next_due)
+        if dispatcher.key_counts is not None:
+            due = min(due, self.activity.next_due)
         return due if is_leaving else min(due, self.bindings.next_due(now))
-
-    def _step_s(self) -> float:
-        """Seconds to the next tick, if nothing is due before."""
-        return TICK_S
 
     def stop(self, why: str, now: float) -> None:
         """Leaves: hands every queue over, then exits. When the grace period is over, or with the second call, running

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import asdict
+from json.encoder import encode_basestring_ascii
 from typing import Any
 
 from lbg_broker.group import INDEX_MAX
@@ -58,7 +59,24 @@ LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
 
 
+def _encode_ping(ping: Ping) -> bytes:
+    """As `encode` of other messages, in a fraction of the time: most messages are pings."""
+    sender, text = ping.sender, encode_basestring_ascii
+    protocol = f',"protocol":{sender.protocol}' if sender.protocol != 1 else ""
+    digest = (
+        f',"members":{ping.members},"digest":{ping.digest},"quiet_s":{round(ping.quiet_s, 3)!r}'
+        if ping.members
+        else ""
+    )
+    return (
+        f'{{"v":{VERSION},"type":"ping","index":{sender.index},"name":{text(sender.name)},'
+        f'"incarnation":{text(sender.incarnation)}{protocol},"target":{text(ping.target)}{digest}}}'
+    ).encode()
+
+
 def encode(message: Message) -> bytes:
+    if isinstance(message, Ping):
+        return _encode_ping(message)
     identity = message.dead if isinstance(message, Gone) else message.sender
     fields: dict[str, Any] = {
         "v": VERSION,
@@ -89,10 +107,6 @@ def encode(message: Message) -> bytes:
             fields |= encode_content(content)
         case Gone(by=by):
             fields["by"] = by
-        case Ping(target=target, members=count):
-            fields["target"] = target
-            if count:
-                fields |= {"members": count, "digest": message.digest, "quiet_s": round(message.quiet_s, 3)}
         case Move():
             fields |= {"queue": message.queue, "to": message.to, "move": message.move, "why": message.why}
         case Reattached():

@@ -99,11 +99,14 @@ class Watchdog:
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._bindings.view.live)
         self.has_doubts = False
-        for binding in self._bindings.bound.values():
-            watched = self._watched[binding.queue]
+        for queue, binding in self._bindings.bound.items():
+            watched = self._watched[queue]
+            is_primary = primaries[queue] == me.index
+            if watched.rests and not binding.active and not is_primary:
+                continue
             if watched.restarts or watched.stalled_counts:
                 self.has_doubts = True
-            if not self._should_serve(binding, is_primary=primaries[binding.queue] == me.index):
+            if not self._should_serve(binding, is_primary=is_primary):
                 if not watched.rests:
                     self._rest(watched, now)
                     watched.rests = True
@@ -112,6 +115,8 @@ class Watchdog:
                 self._rest(watched, now)
                 continue
             is_count_due = now >= watched.count_due and not watched.is_counting
+            if not is_count_due and not watched.restarts and binding.delivered_in_all == watched.delivered:
+                continue
             may_be_elsewhere = not binding.active and (watched.restarts or is_count_due)
             if may_be_elsewhere and self._is_claimed(binding.queue, now):
                 watched.restarts = 0
