@@ -132,7 +132,8 @@ class BrokerChannel:
             # 0 of a queue that does not answer (tests/rabbitmq/test_facts_of_counting.py:
             # test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_the_api_tells_who_is_not_online).
             answers = self.node.is_seen and cluster.has_majority
-            self.answer(QueueDeclareOk(method.queue, log.queue.ready_count if answers else 0, 0))
+            ready, consumers = log.queue.counts if answers else (0, 0)
+            self.answer(QueueDeclareOk(method.queue, ready, consumers))
         elif cluster.declare_mailbox(method.queue, self):
             self.answer(QueueDeclareOk(method.queue, 0, 0))
         else:

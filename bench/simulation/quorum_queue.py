@@ -62,6 +62,12 @@ class QuorumQueue:
         return len(self.returned) + len(self.messages)
 
     @property
+    def counts(self) -> tuple[int, int]:
+        """As a passive declare has them: ready messages, and consumers, of which it counts one at most
+        (`lbg_sidecar.core.exclusive.Sweep`)."""
+        return self.ready_count, min(1, len(self.consumers))
+
+    @property
     def unacked_count(self) -> int:
         return sum(len(one.unacked) for one in (*self.consumers, *self.cancelled))
 

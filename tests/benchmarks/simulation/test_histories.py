@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from bench.simulation.faults import PLANNED
-from bench.simulation.history import History, Setting
+from bench.simulation.history import STATIC, History, Setting
 from bench.simulation.planted import BUGS
 from bench.simulation.runs import INSTALLATIONS
 from bench.simulation.shrinking import shrunk
@@ -51,6 +51,19 @@ def test_one_seed_gives_one_history(engine: str) -> None:
     assert first.run() == second.run() == []
     assert first.timeline() == second.timeline()
     assert first.judge.processed == second.judge.processed
+
+
+@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+def test_members_at_rest_attach_to_no_further_queue(installation: Setting) -> None:
+    """As they did while passive declares of the simulated RabbitMQ counted no consumers."""
+    if installation.assignment == STATIC:
+        pytest.skip("the members release their secondaries from time to time")
+    history = History(1, replace(installation, faults_per_hour=0.0))
+    history.clock.run(30.0)
+    machines = [one.machine for one in history.members]
+    epochs = [[binding.epoch for binding in one.bindings.all] for one in machines]
+    history.clock.run(60.0)
+    assert epochs == [[binding.epoch for binding in one.bindings.all] for one in machines]
 
 
 def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
