@@ -68,8 +68,10 @@ class Tables:
 
 
 def _frames_of(batch: StoreBatch) -> int:
-    messages = (message for change in batch.spools for message in change.inserts)
-    size = sum(len(one.header) + len(one.body) for one in messages)
+    size = 0
+    for change in batch.spools:
+        for message in change.inserts:
+            size += len(message.header) + len(message.body)
     return INDEX_PAGES + 1 + size // PAGE_BYTES
 
 

@@ -46,7 +46,7 @@ from lbg_sidecar.core.protocol import Message, Ping
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
-from lbg_sidecar.message import Verdict, in_flight_of
+from lbg_sidecar.message import ACK, Verdict, in_flight_of
 from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ class SimMember:
         for in_flight in arrivals:
             history.judge.delivered(self, in_flight)
         self.machine.deliver(attachment, arrivals, self.now)
-        self._run()
+        self._run(is_sooner=False)
 
     def _on_letter_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
         link = self.link
@@ -481,18 +481,20 @@ class SimMember:
     def ended(self, in_flight: InFlight, verdict: Verdict) -> None:
         """The application has answered a call."""
         self.machine.end(in_flight, verdict, self.now)
-        self._run()
+        self._run(is_sooner=verdict is not ACK)
 
     def pause(self, is_paused: bool) -> None:
         if self.is_up:
             self.machine.pause(is_paused, self.now)
             self._run()
 
-    def _run(self) -> None:
-        """Effects until there are none, then calls, then acks."""
+    def _run(self, *, is_sooner: bool = True) -> None:
+        """Effects until there are none, then calls, then acks. `is_sooner`: the next tick may be due before the one
+        that is planned, even if there are no effects."""
         if self._is_running:
             return
         self._is_running = True
+        is_sooner = is_sooner or bool(self.machine.effects)
         machine, now, process = self.machine, self._clock.now, self.process
         effects, lanes = machine.effects, machine.dispatcher.lanes
         starts_calls = now - self._turned_at <= HEARTBEAT_S
@@ -515,12 +517,12 @@ class SimMember:
                     self._clock.at(due_at, process, self._flush)
                 break
         self._is_running = False
-        if self.link is not None:
+        if is_sooner and self.link is not None:
             self._tick_soon()
 
     def _flush(self) -> None:
         self._flush_at = float("inf")
-        self._run()
+        self._run(is_sooner=False)
 
     def _effect(self, effect: fx.Effect) -> None:
         """The frequent ones first."""

@@ -45,6 +45,8 @@ from lbg_broker.server.core.spool import LetterBox
 from lbg_broker.server.core.state import DEFAULT_MESSAGE_GROUP, Pending, State
 from lbg_broker.server.core.vhost import Vhost
 
+REQUESTS = (MethodEvent, ContentEvent)
+
 Output = list[tuple[int, list[Effect]]]
 """For each connection that has any, its effects in order."""
 
@@ -83,13 +85,15 @@ class Broker:
         """Carry out a command. `now`: seconds since the epoch."""
         state = self.state
         self._advance(now)
+        if type(command) is Received:
+            connection = state.connections.get(command.connection)
+            if connection is not None:
+                self._run(connection, command.events)
+            return self._output()
+        if type(command) is Committed:
+            self._committed(command)
+            return self._output()
         match command:
-            case Received():
-                connection = state.connections.get(command.connection)
-                if connection is not None:
-                    self._run(connection, command.events)
-            case Committed():
-                self._committed(command)
             case ConnectionOpened():
                 self._opened(command)
             case ConnectionLost():
@@ -205,6 +209,8 @@ class Broker:
         """Let time pass, and with it what has expired."""
         state = self.state
         state.now = now
+        if not state.alarms or state.alarms[0][0] > now:
+            return
         for queue in state.ring():
             queue.alarm_at = math.inf
             expire_messages(state, queue)
@@ -238,7 +244,7 @@ class Broker:
             if kind is ChannelFault:
                 self._ended(connection, event.channel)  # type: ignore[union-attr]  # by its kind
                 continue
-            assert isinstance(event, MethodEvent | ContentEvent)
+            assert isinstance(event, REQUESTS)
             channel = channels.get(event.channel)
             if channel is None:
                 if isinstance(event.method, ChannelOpen):

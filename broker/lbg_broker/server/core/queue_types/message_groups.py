@@ -31,6 +31,7 @@ from lbg_broker.server.core.queue_types.group_backlog import GroupBacklog
 from lbg_broker.server.core.queue_types.group_index import UNLIMITED, Group, GroupedMessage, Holder
 from lbg_broker.server.core.queue_types.queue_type import SingleSpoolType
 from lbg_broker.server.core.settle import recall_from
+from lbg_broker.server.core.spool import UNLIMITED_BYTES
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.queue import Queue
@@ -162,10 +163,13 @@ class _Server(Holder):
         """Updates the consumer's credit in messages, and the most of one group at a time."""
         consumer = self.consumer
         self.credit = consumer.credit()
-        self.credit_bytes = consumer.credit_bytes()
+        self.credit_bytes = consumer.credit_bytes() if consumer.limits_bytes else UNLIMITED_BYTES
         limit = UNLIMITED
         if not consumer.no_ack:
-            limit = min(consumer.prefetch or UNLIMITED, consumer.channel.prefetch_total or UNLIMITED)
+            limit = consumer.prefetch or UNLIMITED
+            total = consumer.channel.prefetch_total
+            if total and total < limit:
+                limit = total
         self.limit = limit if self.concurrency is None else max(limit // self.concurrency, 1)
         self.slots = 0 if self.concurrency is None else min(self.concurrency, limit // 2)
 
@@ -333,11 +337,11 @@ class MessageGroupsDispatch(DispatchPolicy):
     @staticmethod
     def _has_surplus(servers: Iterable[_Server]) -> bool:
         """True if a consumer with a concurrency has more groups than it works on, or than one."""
-        return any(
-            server.concurrency is not None
-            and (server.leaving or len(server.groups) > min(server.capacity, 1))
-            for server in servers
-        )
+        for server in servers:
+            count = len(server.groups)
+            if (count > 1 or count > server.capacity or server.leaving) and server.concurrency is not None:
+                return True
+        return False
 
     def _is_hungry(self, server: _Server) -> bool:
         """True if it could work on one group more, and nothing waits that it may be given."""
