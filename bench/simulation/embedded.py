@@ -205,8 +205,7 @@ class EmbeddedBroker:
         return connection
 
     def hear(self, connection: Connection, events: Sequence[Event]) -> None:
-        waiting = self._waiting.get(connection.number)
-        if waiting is not None:
+        if self._waiting and (waiting := self._waiting.get(connection.number)) is not None:
             waiting += events
             return
         self._apply(Received(connection.number, events))
@@ -293,16 +292,16 @@ class EmbeddedBroker:
         return found
 
     def _apply(self, command: Command) -> None:
-        core = self.core
-        output = core.apply(command, EPOCH_S + self.history.clock.now)
+        core, clock = self.core, self.history.clock
+        output = core.apply(command, EPOCH_S + clock.now)
         if output:
             self._carry(output)
         if self._in_flight is None and core.has_changes:
             self._commit()
         alarm = core.next_alarm
         if alarm is not None and alarm - EPOCH_S < self._tick_at:
-            self._tick_at = max(alarm - EPOCH_S, self.history.clock.now)
-            self.history.clock.at(self._tick_at, self.process, self._tick)
+            self._tick_at = max(alarm - EPOCH_S, clock.now)
+            clock.at(self._tick_at, self.process, self._tick)
 
     def _tick(self) -> None:
         self._tick_at = float("inf")

@@ -106,6 +106,12 @@ class Watchdog:
                 continue
             if watched.restarts or watched.stalled_counts:
                 self.has_doubts = True
+            elif (
+                now < watched.count_due
+                and not watched.rests
+                and binding.delivered_in_all == watched.delivered
+            ):
+                continue
             if not self._should_serve(binding, is_primary=is_primary):
                 if not watched.rests:
                     self._rest(watched, now)
@@ -115,8 +121,6 @@ class Watchdog:
                 self._rest(watched, now)
                 continue
             is_count_due = now >= watched.count_due and not watched.is_counting
-            if not is_count_due and not watched.restarts and binding.delivered_in_all == watched.delivered:
-                continue
             may_be_elsewhere = not binding.active and (watched.restarts or is_count_due)
             if may_be_elsewhere and self._is_claimed(binding.queue, now):
                 watched.restarts = 0

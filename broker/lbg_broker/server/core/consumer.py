@@ -64,9 +64,9 @@ class Consumer:
         credit = self.prefetch - self.outstanding if self.prefetch else UNLIMITED
         if channel.prefetch_total:
             credit = min(credit, channel.prefetch_total - channel.outstanding)
-        if self.limits_bytes and self.credit_bytes() <= 0:
+        if (self.prefetch_bytes or channel.prefetch_bytes_total) and self.credit_bytes() <= 0:
             return 0
-        return max(credit, 0)
+        return credit if credit > 0 else 0
 
     @property
     def limits_bytes(self) -> bool:

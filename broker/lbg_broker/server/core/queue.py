@@ -93,7 +93,10 @@ class SingleActive(DispatchPolicy):
     def dispatch(self) -> Iterator[Share]:
         if not self.consumers:
             return
-        consumer, spool = self.consumers[0], self._spool
+        spool = self._spool
+        if not spool.ready:
+            return
+        consumer = self.consumers[0]
         while spool.ready and (credit := consumer.credit()):
             messages, redelivered = spool.take(credit, consumer.credit_bytes())
             if not messages:
