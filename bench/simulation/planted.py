@@ -188,7 +188,7 @@ def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callab
     return delay
 
 
-@bug(Lanes, "unpark", within=12, first=5)
+@bug(Lanes, "unpark", within=12, first=6)
 def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
     def unpark(self: Lanes, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
@@ -250,7 +250,7 @@ REPARTITIONS = Setting(
 )
 
 
-@bug(repartition, "drain", setting=REPARTITIONS, first=14)
+@bug(repartition, "drain", setting=REPARTITIONS, first=17)
 def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callable[..., Any]:
     async def drain(group: str, ingress: Ingress, depths: Any, **options: Any) -> None:
         await ingress.ensure_closed()
@@ -258,7 +258,7 @@ def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callabl
     return drain
 
 
-@bug(repartition, "restriping", setting=REPARTITIONS)
+@bug(repartition, "restriping", setting=REPARTITIONS, first=2)
 def a_hash_keeps_its_former_queue_too(former: Callable[..., Any]) -> Callable[..., Any]:
     def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
         return (one for one in former(spec, observed) if not isinstance(one, Unbind))
