@@ -250,6 +250,9 @@ class Balancer:
         self._has_releases = False
         self._inspected: tuple[object, ...] | None = None
         """State in which the last inspection of all queues found nothing to do; None if it found something."""
+        self._releases: list[Binding] = []
+        self._releases_of: tuple[object, ...] | None = None
+        """State of which those are the due releases."""
         self._unacked_due = float("-inf")
         self._unacked_limit_s = 0.0
 
@@ -288,6 +291,10 @@ class Balancer:
         state = self._state
         if state == self._inspected:
             return
+        if state != self._releases_of:
+            primaries = self._rules.primaries(self._bindings.view.live)
+            self._releases = list(due_releases(self._bindings, self._roster, primaries))
+            self._releases_of = state
         has_work = self._step_behind_primaries(now)
         if self.holddown.due is None:
             has_work |= self._close_unwanted(now)
@@ -389,8 +396,7 @@ class Balancer:
         Spread over most of the delay: every member does it for every queue that changes hands. True if this member is
         in front of a primary.
         """
-        primaries = self._rules.primaries(self._bindings.view.live)
-        due = list(due_releases(self._bindings, self._roster, primaries))
+        due = self._releases
         releases = {binding for binding in due if not self._is_coming(binding.queue, now)}
         if self._has_releases:
             for binding in self._bindings.bound.values():
