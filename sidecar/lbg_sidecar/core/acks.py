@@ -2,7 +2,8 @@
 
 A closing channel of a RabbitMQ quorum queue discards the acks that are behind 32 others which the queue has not applied
 (docs/rabbitmq.md, "Facts"), and there is no sign of it. So a channel that may be closed never has more than
-`UNPROVEN_FRAMES_MAX` on the way.
+`UNPROVEN_FRAMES_MAX` on the way, and the close has 16. What exceeds these is acknowledged before the close, at the
+rate at which the broker applies it (docs/adr/0064-a-close-waits-for-acks.md).
 """
 
 from __future__ import annotations
@@ -56,6 +57,15 @@ it has waited this long, this many in one ack interval. So a blocked key fills t
 messages only, and a crash repeats what was done lately, not all that was done since."""
 
 
+SINGLE_ACKS_AT_CLOSE = 15
+"""With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (docs/rabbitmq.md)."""
+
+
+def exceeding_a_close(attachment: Attachment) -> int:
+    """Number of messages done behind a gap that a close could not acknowledge where it may discard acks."""
+    return max(0, len(attachment.ack_window.scattered) - SINGLE_ACKS_AT_CLOSE)
+
+
 class AckScheduler:
     """`frames_are_lost`: a closing channel may discard acks."""
 
@@ -77,7 +87,8 @@ class AckScheduler:
         """Acknowledge what is due; returns when the next ack will be, or infinity.
 
         The first of a quiet queue at once, then one cumulative frame an interval or a quarter of the window. While
-        a queue is being moved its acks wait for the one before the close, unless the window runs dry.
+        a queue is being moved its acks wait for the one before the close, unless the window runs dry or the close
+        could not acknowledge all that is done.
         """
         if not self._unacked:
             return float("inf")
@@ -90,8 +101,7 @@ class AckScheduler:
                 continue
             remaining.append(attachment)
             if attachment.queue in self.moving:
-                if len(ack_window.prefix) * 4 >= attachment.prefetch * 3:
-                    self._ack(attachment, now, singly_max=0)
+                due = min(due, self._flush_moving(attachment, now))
                 continue
             at = attachment.acked_at + self._interval_s
             room = self._room(attachment, now)
@@ -107,6 +117,17 @@ class AckScheduler:
                 due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
         self._unacked = remaining
         return due
+
+    def _flush_moving(self, attachment: Attachment, now: float) -> float:
+        ack_window = attachment.ack_window
+        if len(ack_window.prefix) * 4 >= attachment.prefetch * 3:
+            self._ack(attachment, now, singly_max=0)
+        excess = exceeding_a_close(attachment) if self._frames_are_lost else 0
+        if not excess:
+            return float("inf")
+        room = max(0, self._room(attachment, now) - 1)
+        self._sent(attachment, [], ack_window.pop_scattered(min(room, excess)), now)
+        return attachment.ack_frames.next_room_at if excess > room else float("inf")
 
     def settle_now(self, attachment: Attachment, recalled: Iterable[InFlight], now: float) -> None:
         """Acknowledges what is done without waiting for more: in one frame as far as possible, and of the rest the

@@ -464,6 +464,12 @@ class ExclusiveMember(MemberCore):
         if self._sweep.counted(queue, consumers, now):
             self._want(queue, now)
 
+    def flush(self, now: float) -> float:
+        due = super().flush(now)
+        if self.handoffs.moves:
+            self.handoffs.flushed(now)
+        return due
+
     def _call_ended(self, attachment: Attachment, now: float) -> None:
         self.handoffs.call_ended(attachment, now)
 

@@ -23,7 +23,8 @@ from lbg_sidecar.core.roster import Post, Roster
 
 class Stage(enum.Enum):
     """ANNOUNCED: the others get behind the successor while we still dispatch.
-    DRAINING: nothing new starts, what runs may end, and what waits in a lane in front of it may run too.
+    DRAINING: nothing new starts, what runs may end, and what waits in a lane in front of it may run too. What is done
+    behind a gap is acknowledged as far as the close has no room for it.
     DETACHING: acknowledged and closing; from here there is no way back.
     """
 
@@ -58,8 +59,8 @@ SUCCESSOR_WITHIN_S = 2.0
 
 ANNOUNCED_TO_ALL = 32
 """Members of a group in which a move is announced to all. While the live set changes, members consume queues by earlier
-views of it, and those that do not step behind would get the queue without its positions. In a larger group a move is
-announced to those that consume the queue by the present live set, and by the one before the rebalance delay."""
+views of it, and each that does not step behind may be a hop on the way. In a larger group a move is announced to those
+that consume the queue by the present live set, and by the one before the rebalance delay."""
 
 SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
 """The same where the mover leaves: then a standby gets the queue."""
@@ -148,8 +149,14 @@ class Handoffs:
     def call_ended(self, attachment: Attachment, now: float) -> None:
         """A call of a paused attachment has ended, or a confirm for it has come."""
         handoff = self.moves.get(attachment.queue)
-        if handoff is not None and handoff.stage is Stage.DRAINING and attachment.drained:
-            self._release(handoff, now)
+        if handoff is not None and handoff.stage is Stage.DRAINING:
+            self._release_if_drained(handoff, attachment, now)
+
+    def flushed(self, now: float) -> None:
+        """Acks were sent: of a paused queue perhaps the last that its close has no room for."""
+        for handoff in list(self.moves.values()):
+            if handoff.stage is Stage.DRAINING:
+                self._release_if_drained(handoff, self._attachment(handoff), now)
 
     def closed(self, binding: Binding, now: float) -> bool:
         """Ends the move of a queue whose channel is closed. True if that completed it."""
@@ -246,7 +253,10 @@ class Handoffs:
         handoff.halt_at = now + self._rules.max_handoff_s / 2
         self._dispatcher.lanes.pause(attachment)
         self._roster.changed(now)
-        if attachment.drained:
+        self._release_if_drained(handoff, attachment, now)
+
+    def _release_if_drained(self, handoff: Handoff, attachment: Attachment, now: float) -> None:
+        if self._bindings.is_drained(attachment):
             self._release(handoff, now)
 
     def _release(self, handoff: Handoff, now: float) -> None:

@@ -246,7 +246,9 @@ class MemberCore(ABC):
         self.bindings = Bindings(balancing, self.dispatcher, self.effects, uniform=uniform, native=native)
         self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
         self._ack_scheduler = AckScheduler(
-            interval_s=balancing.ack_interval_s, effects=self.effects, frames_are_lost=native is None
+            interval_s=balancing.ack_interval_s,
+            effects=self.effects,
+            frames_are_lost=self.bindings.frames_are_lost,
         )
         self._presence = Presence()
         self.step_s = TICK_S

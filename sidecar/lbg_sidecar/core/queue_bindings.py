@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.group import balanced_owners, standbys, static_owners
-from lbg_sidecar.core.acks import derived_prefetch
+from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
@@ -169,9 +169,6 @@ CONSUMER_TIMEOUT = "x-consumer-timeout"
 the next consumer starts past those that this one has: this member must release the queue before (docs/rabbitmq.md).
 Sent to every version, because a node may be upgraded under a member."""
 
-SINGLE_ACKS_AT_CLOSE = 15
-"""With the cumulative one 16 frames: a closing channel of a quorum queue carries those out (docs/rabbitmq.md)."""
-
 
 @dataclass(frozen=True, slots=True)
 class BrokerAssignedAttachments:
@@ -310,6 +307,16 @@ class Bindings:
             binding.failures = 0
         return binding
 
+    @property
+    def frames_are_lost(self) -> bool:
+        """True if a closing channel may discard acks: one of a quorum queue."""
+        return self.rules.on_rabbitmq and self._native is None
+
+    def is_drained(self, attachment: Attachment) -> bool:
+        """True if a close would cut off nothing: a paused attachment is not at work, and all that is done can be
+        acknowledged with the close."""
+        return attachment.drained and not (self.frames_are_lost and exceeding_a_close(attachment))
+
     def detach(self, binding: Binding) -> int:
         """Settle, forget, close. Returns how many messages that cut off at work: they are delivered again."""
         attachment = binding.attachment
@@ -317,7 +324,7 @@ class Bindings:
         binding.phase = Phase.DETACHING
         self.changes += 1
         done = attachment.ack_window.take()
-        singly_max = SINGLE_ACKS_AT_CLOSE if self._native is None else len(attachment.ack_window.scattered)
+        singly_max = SINGLE_ACKS_AT_CLOSE if self.frames_are_lost else len(attachment.ack_window.scattered)
         singly = attachment.ack_window.pop_scattered(singly_max)
         cut_off = _at_work(attachment)
         self._dispatcher.counts.forced += cut_off

@@ -2,7 +2,7 @@
 
 A member that hands a queue over sends the positions to its successor just before it closes its channel, over another
 connection: so the first deliveries may come before them. They wait for the positions, because without them the
-successor would process messages again (a copy that a publisher sent twice, what could not be acknowledged in time): for
+successor would process messages again (a copy that a publisher sent twice, calls that a leave cut off): for
 as long as a handoff may take, and only while the former member lives. A busy broker delivers one connection's messages
 long before another's.
 """

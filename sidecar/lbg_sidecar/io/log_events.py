@@ -264,10 +264,15 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
         case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
             fields = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
             fields |= {"times": times, "next_seconds": next_s}
+            open_ = (
+                f"{running} calls did not end"
+                if running
+                else "the broker has not confirmed or applied enough"
+            )
             log.warning(
-                "%s: queue %d stays (%s): %d calls did not end within %.1f s; the handoff is postponed (%d in a row), "
+                "%s: queue %d stays (%s): %s within %.1f s; the handoff is postponed (%d in a row), "
                 "the next waits up to %.1f s",
-                *(name, queue, why, running, after_s, times, next_s),
+                *(name, queue, why, open_, after_s, times, next_s),
                 extra=_fields("kept", name, queue, fields),
             )
         case TakenOver(queue, former, why, planned, pause_s):

@@ -44,6 +44,12 @@ OTHER = Identity(1, "other", "1-1")
             },
         ),
         (
+            HandoffAbandoned(3, 1, "rebalance", 0, 3.0, times=1, next_s=6.0),
+            "me: queue 3 stays (rebalance): the broker has not confirmed or applied enough within 3.0 s; the handoff "
+            "is postponed (1 in a row), the next waits up to 6.0 s",
+            {"event": "kept", "running": 0},
+        ),
+        (
             TakenOver(3, 1, "leave", planned=True, pause_s=0.004),
             "me: serving queue 3 (from member 1, planned: leave, paused for 4.0 ms)",
             {"event": "taken_over", "from": 1, "to": 0, "why": "leave", "pause_seconds": 0.004},

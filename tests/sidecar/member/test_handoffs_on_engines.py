@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+
+import pytest
 
 from lbg_broker.client import BasicProperties, connect
-from lbg_sidecar import Assignment, Member, Message
+from lbg_sidecar import Assignment, Member, Message, Verdict, retry
+from lbg_sidecar.core import acks
 from support.member.balance import active, in_balance, primary
 from support.member.group_load import Judge, Load, under_load
 from support.member.place import Place
 from support.waiting import until
+
+NEVER_S = 3600.0
 
 
 async def test_a_member_that_joins_takes_its_share_and_one_that_leaves_gives_it_back(
@@ -105,6 +111,33 @@ async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: 
         await load.all_seen(judge)
     assert not judge.inversions
     assert not judge.repeats
+
+
+async def test_a_leave_repeats_nothing_that_is_done_behind_a_key_that_waits(
+    place: Place, load: Load, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No successor is named, so none has the positions."""
+    monkeypatch.setattr(acks, "SINGLE_ACK_AFTER_S", NEVER_S)
+    judge = Judge()
+    static = {"assignment": Assignment.STATIC, "clients": 3, "release_interval_s": NEVER_S}
+
+    async def fail(message: Message) -> Verdict | None:
+        return retry(after_s=NEVER_S) if message.key == "key-0" else None
+
+    async with AsyncExitStack() as stay:
+        a = await stay.enter_async_context(
+            Member(place.settings("a", index=0, **static), judge.handler("a", fail))
+        )
+        await load.publish(400)
+        await until(lambda: len(judge.times) == 391, what="all but the key that waits")
+        async with Member(place.settings("b", index=1, **static), judge.handler("b")) as b:
+            await until(lambda: {q["status"] for q in b.state()["queues"]} == {"Unassigned"})
+            await stay.aclose()
+            await load.all_seen(judge)
+    assert not judge.inversions
+    assert a.state()["counts"]["forced"] == 0
+    others = [name for _, key, name in judge.starts if key != "key-0"]
+    assert len(others) == len(set(others)) == 390
 
 
 async def test_a_message_published_twice_is_dropped_also_after_its_queue_has_moved(place: Place) -> None:

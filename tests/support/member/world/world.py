@@ -82,7 +82,8 @@ class World:
     def join(self, name: str | None = None, *, fixed: int | None = None) -> SimMember:
         name = name or f"m{len(self.members)}"
         balancing = BalancingRules(
-            **{"queue_count": self.queue_count, "prefetch": 8, "client_count": 3, **self.balancing}
+            **{"queue_count": self.queue_count, "prefetch": 8, "client_count": 3, "on_rabbitmq": True}
+            | self.balancing
         )
         machine = ExclusiveMember(
             name,
