@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from bench.simulation.member import SimMember
 
 MEMBERS_MAX = 12
+MEMBERS_ADDED_MAX = 4
+"""A group grows to `MEMBERS_MAX`, or by so many where it begins with more than 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +222,8 @@ def scale_in(history: History, it: Fault) -> None:
 
 @fault(1.5)
 def scale_out(history: History, it: Fault) -> None:
-    if sum(one.is_up for one in history.members) < MEMBERS_MAX:
+    most = max(MEMBERS_MAX, history.setting.members + MEMBERS_ADDED_MAX)
+    if sum(one.is_up for one in history.members) < most:
         member = history.join()
         history.note(f"{member.name} is started")
 

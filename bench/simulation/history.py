@@ -28,6 +28,9 @@ CALM_S = 150.0
 freeze that may be as long again, a grace period, and retries."""
 
 
+HASHES = 64
+"""Of a group, unless it has more queues."""
+
 STATIC = str(Assignment.STATIC)
 BALANCED = str(Assignment.BALANCED)
 
@@ -80,7 +83,7 @@ class History:
         self.spec = GroupSpec(
             name="g",
             hash_prefix="h",
-            hash_count=64,
+            hash_count=max(HASHES, queues),
             queue_count=queues,
             queue_size_mb=1,
             max_clients=setting.members if setting.assignment == STATIC else None,

@@ -11,7 +11,7 @@ from typing import Any
 from bench.simulation import faults
 from bench.simulation.client import Channel
 from bench.simulation.disk import Disk
-from bench.simulation.history import Setting
+from bench.simulation.history import STATIC, Setting
 from lbg_broker.admin import repartition
 from lbg_broker.admin.actions import Action, Unbind
 from lbg_broker.admin.ingress import Ingress
@@ -76,6 +76,15 @@ def bug(owner: Any, attribute: str, **options: Any) -> Callable[[Callable[[Any],
 ON_RABBITMQ = Setting(engine=RABBITMQ, seconds=120.0, faults_per_hour=1500.0)
 PLANNED_ON_RABBITMQ = Setting(
     engine=RABBITMQ, seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED
+)
+STATIC_ON_RABBITMQ = Setting(
+    engine=RABBITMQ,
+    assignment=STATIC,
+    queues=8,
+    seconds=40.0,
+    faults_per_hour=3000.0,
+    rate_hz=300.0,
+    kinds=("scale_in", "scale_out", "pause"),
 )
 CRASHES = Setting(
     seconds=60.0,
@@ -172,6 +181,11 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
         return cut_off
 
     return detach
+
+
+@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=2)
+def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, attachment: attachment.drained
 
 
 @bug(Lanes, "delay", first=2)
