@@ -26,7 +26,7 @@ from bench.simulation.large.costs import BrokerCosts, Costs, MemberCosts
 from bench.workers import Worker, say
 from lbg_broker.client import Channel, ClientConnection, ResourceLocked, connect
 from lbg_broker.group import GroupSpec, Names
-from lbg_broker.group.assignment import balanced_primaries
+from lbg_broker.group.assignment import backed_up, balanced_primaries
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.delivery import Positions
@@ -344,6 +344,15 @@ class CostMeasurement:
         each_s = (time.process_time() - first) / 20
         self.member["assignment_queue_us"] = each_s / queues * 1e6
         self.member["homes_us"] = (first - before - each_s) / queues / members * 1e6
+        index = members - 1
+        lives = [lives[0] - {gone} for gone in sorted(lives[0])[:21]]
+        for live in lives:
+            balanced_primaries(queues, live)
+        backed_up(queues, lives[0], index, 2)
+        before = time.process_time()
+        for live in lives[1:]:
+            backed_up(queues, live, index, 2)
+        self.member["rank_us"] = (time.process_time() - before) / 20 / queues * 1e6
 
 
 def decode_byte_us() -> float:

@@ -13,8 +13,8 @@ class MemberCosts:
     to others, with its confirm. `attach_us`, `detach_us`: a consumer with its channel. `delivery_us`: a message of a
     queue, with its call and ack. `count_us`: a passive declare. `tick_queue_us`: for each queue that it consumes.
     `assignment_queue_us`: the primaries of a live set that this member has not computed before. `homes_us`, for each
-    queue and each index above the highest one so far: the homes of all queues. `rank_us`, for each queue and each
-    member that came or went: the standbys of all queues.
+    queue and each index above the highest one so far: the homes of all queues. `rank_us`, for each queue of a
+    live set that is new to it: whether it backs the queue up; up to four times that if most members came or went.
     """
 
     wakeup_us: float
@@ -78,8 +78,8 @@ EMBEDDED = Costs(
         tick_us=24,
         tick_queue_us=3,
         assignment_queue_us=0.23,
-        homes_us=0.25,
-        rank_us=0.25,
+        homes_us=0.06,
+        rank_us=1.8,
     ),
     BrokerCosts(
         wakeup_us=160,

@@ -7,13 +7,16 @@ import time
 from collections.abc import Callable, Collection
 
 from bench.simulation.clock import Clock, Process
+from bench.simulation.large.assignments import Assignments
 from bench.simulation.large.broker import Broker, QueueMessage
 from bench.simulation.large.costs import Costs
 from bench.simulation.large.member import LargeMember
 from bench.simulation.member import Decoder
 from lbg_broker.group import GroupSpec, Names
+from lbg_sidecar.settings import MemberSettings
 
 QUEUES_PER_MEMBER = 4
+STANDBYS = MemberSettings(group="g").standbys
 ROUND_S = 1.0
 """Time in which each queue gets one message."""
 
@@ -99,7 +102,7 @@ class LargeGroup:
         self.spec = GroupSpec("g", "h", hash_count=queue_count, queue_count=queue_count)
         self.names = Names("g")
         self.decoded = Decoder()
-        self.primaries: dict[frozenset[int], dict[int, int | None]] = {}
+        self.assignments = Assignments(queue_count, STANDBYS)
         self.broker = Broker(
             self.clock, costs.broker, queue_count=queue_count, counts_all_consumers=not on_rabbitmq
         )

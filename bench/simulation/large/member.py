@@ -34,24 +34,25 @@ OPENING_S = 3 * DELAY_S
 CACHED_ASSIGNMENTS = 64
 """As in `lbg_broker.group.assignment`, which every process has of its own."""
 
-SHARED_ASSIGNMENTS = 256
-
 
 class ChargedRules(BalancingRules):
-    """Charges a member for the primaries of each live set that is new to it. The result is computed once for all."""
+    """Charges a member for each live set that is new to it. What follows from it is computed once for all."""
 
     def charge_to(self, member: LargeMember) -> None:
         object.__setattr__(self, "_member", member)
 
     def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
         member: LargeMember = self._member  # type: ignore[attr-defined]
-        known = member.group.primaries.get(live)
-        if known is None:
-            known = member.group.primaries[live] = super().primaries(live)
-            if len(member.group.primaries) > SHARED_ASSIGNMENTS:
-                del member.group.primaries[next(iter(member.group.primaries))]
         member.assigned(live)
-        return known
+        return member.group.assignments.primaries(live)
+
+    def backed_up(self, index: int, live: frozenset[int]) -> tuple[int, ...]:
+        member: LargeMember = self._member  # type: ignore[attr-defined]
+        return member.group.assignments.backed_up(live).get(index, ())
+
+    def standbys_of(self, queue: int, live: frozenset[int]) -> tuple[int, ...]:
+        member: LargeMember = self._member  # type: ignore[attr-defined]
+        return member.group.assignments.standbys(live)[queue]
 
 
 class LargeMember:
@@ -73,8 +74,9 @@ class LargeMember:
         self.moves = 0
         self._assigned: dict[frozenset[int], None] = {}
         self._span = 0
+        """Highest index, and 1, of which it has computed the homes of all queues."""
         self._ranked: frozenset[int] = frozenset()
-        """Highest indexes, and 1, of which it has computed the homes of all queues."""
+        """Live set of which it has computed the queues that it backs up."""
         self._attaching: dict[Attachment, fx.Detach | None] = {}
         """Requested and not answered; with the detach that waits for the answer."""
         self._attached: set[Attachment] = set()
@@ -125,7 +127,7 @@ class LargeMember:
             costs, queues, span = self.costs, self.group.spec.queue_count, max(live, default=-1) + 1
             if len(live) < 2:
                 return
-            ranked = len(live ^ self._ranked)
+            ranked = 1 + 3 * min(1.0, len(live ^ self._ranked) / len(live))
             self._ranked = live
             self.processor.charge((costs.assignment_queue_us + costs.rank_us * ranked) * queues)
             if span > self._span:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from lbg_broker.group.assignment import (
     INDEX_MAX,
+    backed_up,
     balanced_owners,
     balanced_primaries,
     standbys,
+    standbys_of,
     static_owners,
     static_primaries,
 )
@@ -158,6 +160,7 @@ __all__ = [
     "SessionChecker",
     "SpecError",
     "Topology",
+    "backed_up",
     "balanced_owners",
     "balanced_primaries",
     "binding_key",
@@ -181,6 +184,7 @@ __all__ = [
     "repartition_in",
     "routing_key",
     "standbys",
+    "standbys_of",
     "static_owners",
     "static_primaries",
     "stream_queues",

@@ -54,8 +54,9 @@ def balanced_owners(queue_count: int, live: frozenset[int]) -> tuple[int, ...]:
 
 def standbys(queue_count: int, live: Collection[int], count: int) -> tuple[tuple[int, ...], ...]:
     """The standbys of every queue: the first `count` live indexes of its rank that are not its primary; all others
-    where there are no more. Caches its last results."""
-    return _standbys(queue_count, frozenset(live), count)
+    where there are no more."""
+    indexes = frozenset(live)
+    return tuple(standbys_of(queue_count, indexes, queue, count) for queue in range(queue_count))
 
 
 def weight(queue: int, index: int) -> int:
@@ -63,59 +64,86 @@ def weight(queue: int, index: int) -> int:
     return (_point(b"q", queue) ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF
 
 
-@lru_cache(maxsize=64)
-def _standbys(queue_count: int, live: frozenset[int], count: int) -> tuple[tuple[int, ...], ...]:
-    if not live:
-        return ((),) * queue_count
-    firsts = _first_in_rank(queue_count, live, count + 1)
+def backed_up(queue_count: int, live: frozenset[int], index: int, count: int) -> tuple[int, ...]:
+    """The queues that have member `index` among their `count` standbys.
+
+    A member needs no more, and it costs less than the standbys of all queues: with 1,000 members and 4,000 queues 33 ms
+    in place of 1 s, and 5 ms after a change.
+    """
+    if index not in live:
+        return ()
+    ahead = _ahead(queue_count, index, count)
+    ahead.follow(live)
     owners = balanced_owners(queue_count, live)
     return tuple(
-        tuple([index for _, index in first if index != primary][:count])
-        for first, primary in zip(firsts, owners, strict=True)
+        queue
+        for queue, members in sorted(ahead.all_of.items())
+        if owners[queue] != index and len(members) - (owners[queue] in members) < count
     )
 
 
-Firsts = list[tuple[tuple[int, int], ...]]
-"""For each queue the first in rank: (weight, index)."""
+@lru_cache(maxsize=1024)
+def standbys_of(queue_count: int, live: frozenset[int], queue: int, count: int) -> tuple[int, ...]:
+    """The standbys of one queue; cached."""
+    if not live:
+        return ()
+    point, primary = _point(b"q", queue), balanced_owners(queue_count, live)[queue]
+    weights = [((point ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF, index) for index in live]
+    return tuple([index for _, index in nlargest(count + 1, weights) if index != primary][:count])
 
-_latest_firsts: dict[tuple[int, int], dict[frozenset[int], Firsts]] = {}
-"""The last results of `_first_in_rank` by number of queues and count: the next live set is similar to one of them."""
 
-_LATEST_FIRSTS_MAX = 4
+class _Ahead:
+    """Members that are ahead of member `index` in the rank of each queue.
 
-
-def _first_in_rank(queue_count: int, live: frozenset[int], count: int) -> Firsts:
-    """The first `count` indexes in the rank of each queue, computed from the most similar of the last results.
-
-    A member that joins is compared with those in front, and the loss of one that is in front ranks its queue anew: for
-    Q queues, N members and R standbys that is O(Q) and O(Q R) instead of O(Q N log N).
+    With more than `count` ahead, it is not among the standbys whoever is the primary: `count + 1` of them are
+    evidence, as long as all are live. Of 1,000 members and 4,000 queues they are found after about 20 weights each,
+    and for 16 queues there are fewer: `all_of` has those with all that are ahead.
     """
-    latest = _latest_firsts.setdefault((queue_count, count), {})
-    former = min(latest, key=lambda one: len(one ^ live), default=frozenset[int]())
-    firsts = latest.get(former, [()] * queue_count)
-    gone, come = former - live, live - former
-    if len(gone) + len(come) > len(live):
-        firsts, gone, come = [()] * queue_count, frozenset(), live
-    points = _queue_points(queue_count)
-    firsts = firsts.copy()
-    if gone:
-        stay = [(index, _point(b"m", index)) for index in former - gone]
-        for queue, first in enumerate(firsts):
-            if any(index in gone for _, index in first):
-                point = points[queue]
-                weights = [((point ^ other) * _GOLDEN & 0xFFFFFFFF, index) for index, other in stay]
-                firsts[queue] = tuple(nlargest(count, weights))
-    for index in sorted(come):
-        own = _point(b"m", index)
-        for queue, point in enumerate(points):
-            first = firsts[queue]
-            weighed = (point ^ own) * _GOLDEN & 0xFFFFFFFF
-            if len(first) < count or weighed > first[-1][0]:
-                firsts[queue] = tuple(sorted((*first, (weighed, index)), reverse=True)[:count])
-    latest[live] = firsts
-    if len(latest) > _LATEST_FIRSTS_MAX:
-        del latest[next(iter(latest))]
-    return firsts
+
+    def __init__(self, queue_count: int, index: int, count: int) -> None:
+        self.all_of: dict[int, tuple[int, ...]] = {}
+        self._index = index
+        self._enough = count + 1
+        self._points = _queue_points(queue_count)
+        self._own = _point(b"m", index)
+        self._live: frozenset[int] = frozenset()
+        self._some_of: dict[int, tuple[int, ...]] = {}
+        """Evidence by queue, as it was found first: the rest of the queues are in `all_of`."""
+
+    def follow(self, live: frozenset[int]) -> None:
+        if live == self._live:
+            return
+        gone = self._live - live
+        anew = list(self.all_of) if self._live else range(len(self._points))
+        if gone and self._live:
+            anew = [*anew, *(queue for queue, some in self._some_of.items() if not gone.isdisjoint(some))]
+        self._live = live
+        others = [(_point(b"m", index), index) for index in sorted(live) if index != self._index]
+        for queue in anew:
+            found = self._members_ahead(self._points[queue], others)
+            if len(found) < self._enough:
+                self.all_of[queue] = found
+                self._some_of.pop(queue, None)
+            else:
+                self._some_of[queue] = found
+                self.all_of.pop(queue, None)
+
+    def _members_ahead(self, queue_point: int, others: Sequence[tuple[int, int]]) -> tuple[int, ...]:
+        """`count + 1` of them, or all."""
+        own = (queue_point ^ self._own) * _GOLDEN & 0xFFFFFFFF
+        found: list[int] = []
+        for point, index in others:
+            weighed = (queue_point ^ point) * _GOLDEN & 0xFFFFFFFF
+            if weighed > own or (weighed == own and index > self._index):
+                found.append(index)
+                if len(found) == self._enough:
+                    break
+        return tuple(found)
+
+
+@lru_cache(maxsize=64)
+def _ahead(queue_count: int, index: int, count: int) -> _Ahead:
+    return _Ahead(queue_count, index, count)
 
 
 @lru_cache(maxsize=16)
@@ -181,19 +209,35 @@ def _shares(queue_count: int, member_count: int) -> list[tuple[int, ...]]:
     for newcomer in range(len(shares), member_count):
         target = queue_count // (newcomer + 1)
         most = max(loads)
-        loads.append(0)
-        share = []
-        while loads[newcomer] < target:
-            for x in rounds:
-                queue = newcomer ^ x
-                if queue < queue_count and loads[owners[queue]] == most and owners[queue] != newcomer:
+        share: list[int] = []
+        ranked: dict[int, list[tuple[int, int]]] = {}
+        while len(share) < target:
+            needed = target - len(share)
+            givers = [member for member, load in enumerate(loads) if load == most]
+            taken = []
+            if len(givers) > needed:
+                for x in rounds:
+                    queue = newcomer ^ x
+                    if queue < queue_count and (owner := owners[queue]) != newcomer and loads[owner] == most:
+                        loads[owner] -= 1
+                        owners[queue] = newcomer
+                        taken.append(queue)
+                        if len(taken) == needed:
+                            break
+            else:  # each gives the first of its queues
+                for owner in givers:
+                    if owner not in ranked:
+                        theirs = (queue for queue in shares[owner] if owners[queue] == owner)
+                        ranked[owner] = sorted(
+                            [(_rank(newcomer ^ queue), queue) for queue in theirs], reverse=True
+                        )
+                taken = [queue for _, queue in sorted(ranked[owner].pop() for owner in givers)]
+                for queue in taken:
                     loads[owners[queue]] -= 1
                     owners[queue] = newcomer
-                    loads[newcomer] += 1
-                    share.append(queue)
-                    if loads[newcomer] == target:
-                        break
+            share += taken
             most -= 1
+        loads.append(len(share))
         shares.append(tuple(share))
     return shares
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import balanced_owners, standbys, static_owners
+from lbg_broker.group import backed_up, balanced_owners, standbys_of, static_owners
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
@@ -52,8 +52,14 @@ class BalancingRules:
         first = [queue for queue, primary in enumerate(primaries) if primary == index]
         if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1 or index not in live:
             return first + [queue for queue, primary in enumerate(primaries) if primary != index]
-        backed_up = standbys(self.queue_count, live, self.standbys)
-        return first + [queue for queue, found in enumerate(backed_up) if index in found]
+        return [*first, *self.backed_up(index, live)]
+
+    def backed_up(self, index: int, live: frozenset[int]) -> tuple[int, ...]:
+        """Queues of which member `index` is a standby."""
+        return backed_up(self.queue_count, live, index, self.standbys)
+
+    def standbys_of(self, queue: int, live: frozenset[int]) -> tuple[int, ...]:
+        return standbys_of(self.queue_count, live, queue, self.standbys)
 
     def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
         """Members that consume a queue: its primary and its standbys, or all."""
@@ -61,7 +67,7 @@ class BalancingRules:
             return set(live)
         primary = self.primaries(live)[queue]
         assert primary is not None
-        return {primary, *standbys(self.queue_count, live, self.standbys)[queue]}
+        return {primary, *self.standbys_of(queue, live)}
 
 
 class LiveView:

@@ -7,10 +7,15 @@ from dataclasses import replace
 import pytest
 from bench.simulation.clock import Clock, Process
 from bench.simulation.large import scenarios
+from bench.simulation.large.assignments import Assignments
 from bench.simulation.large.broker import QueueMessage
 from bench.simulation.large.costs import EMBEDDED
 from bench.simulation.large.group import Judge, LargeGroup
 from bench.simulation.large.processor import Processor
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_broker.group import backed_up, standbys
 
 MEMBERS = 16
 
@@ -89,3 +94,14 @@ def test_a_message_before_an_earlier_one_is_inverted_and_a_second_call_is_a_repe
     for number in (0, 2, 1, 2):
         judge.started(QueueMessage(0, number, 0.0))
     assert (judge.inverted, judge.repeated, judge.lost) == (1, 1, 1)
+
+
+@given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=5))
+def test_the_standbys_that_members_share_are_those_that_each_would_compute(lives: list[set[int]]) -> None:
+    shared = Assignments(queue_count=40, standbys=2)
+    for live in lives:
+        assert shared.standbys(frozenset(live)) == standbys(40, live, 2)
+        for index in live:
+            assert shared.backed_up(frozenset(live)).get(index, ()) == backed_up(
+                40, frozenset(live), index, 2
+            )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 import runpy
+import zlib
 from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
@@ -11,7 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import balanced_primaries, standbys, static_primaries
+from lbg_broker.group import (
+    backed_up,
+    balanced_owners,
+    balanced_primaries,
+    standbys,
+    standbys_of,
+    static_primaries,
+)
 from lbg_broker.group.assignment import weight
 from support.needs import repeated
 
@@ -183,6 +191,31 @@ def test_the_ranks_are_fixed_because_members_of_two_versions_have_to_agree() -> 
         *(1075335365, 3150394840),
         *(3209186902, 2467062583),
     ]
+
+
+@pytest.mark.parametrize(
+    ("queues", "members", "expected"),
+    [(256, 64, 2371052400), (1024, 256, 4290659651), (4000, 1000, 3079542939)],
+)
+def test_the_homes_of_large_groups_are_fixed_because_members_of_two_versions_have_to_agree(
+    queues: int, members: int, expected: int
+) -> None:
+    assert zlib.crc32(repr(balanced_owners(queues, frozenset(range(members)))).encode()) == expected
+
+
+@given(QUEUE_COUNTS, st.lists(LIVE, min_size=1, max_size=6), st.integers(0, 80), st.integers(0, 5))
+def test_a_member_backs_up_the_queues_that_have_it_as_a_standby_whatever_was_live_before(
+    queue_count: int, lives: list[set[int]], index: int, count: int
+) -> None:
+    for live in lives:
+        chosen = standbys(queue_count, live, count)
+        expected = tuple(queue for queue, found in enumerate(chosen) if index in found)
+        assert backed_up(queue_count, frozenset(live), index, count) == expected
+
+
+def test_the_standbys_of_one_queue_are_those_among_all() -> None:
+    live = frozenset(range(0, 60, 3))
+    assert standbys(64, live, 2) == tuple(standbys_of(64, live, queue, 2) for queue in range(64))
 
 
 @given(QUEUE_COUNTS, LIVE, st.integers(1, 5))
