@@ -132,6 +132,7 @@ class BrokerAssignedMember(MemberCore):
             ),
             former=former,
         )
+        self.bindings.want((0,))
         self.session = self.dispatcher.session = session
         self._moves = moves
         self._keys_at_once = keys_at_once

@@ -256,11 +256,8 @@ class MessageHandler:
     def _report_received(self, sender: Identity, states: Iterable[QueueState], now: float) -> None:
         self._watchdog.report_received(sender, states, now)
         for state in states:
-            if (
-                state.active
-                and state.queue < len(self._bindings.all)
-                and self._bindings.all[state.queue].active
-            ):
+            binding = self._bindings.bound.get(state.queue)
+            if state.active and binding is not None and binding.active:
                 # Both count themselves as active.
                 self._reports.add(state.queue, now, to=sender.index, after_s=REPEATS_S)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from lbg_broker.client.backoff import Backoff
@@ -153,6 +153,28 @@ class Binding:
         return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
 
 
+class BindingTable:
+    """Bindings to the queues of a group, each made when it is first used: of a large group a member uses few."""
+
+    def __init__(self, queue_count: int) -> None:
+        self._queue_count = queue_count
+        self.used: dict[int, Binding] = {}
+
+    def __len__(self) -> int:
+        return self._queue_count
+
+    def __getitem__(self, queue: int) -> Binding:
+        binding = self.used.get(queue)
+        if binding is None:
+            if not 0 <= queue < self._queue_count:
+                raise IndexError(queue)
+            binding = self.used[queue] = Binding(queue)
+        return binding
+
+    def __iter__(self) -> Iterator[Binding]:
+        return map(self.__getitem__, range(self._queue_count))
+
+
 JOINS_REST_S = 0.25
 JOINS_COUNT_WITHIN_S = 2.0
 
@@ -202,7 +224,7 @@ class Bindings:
         self.rules = rules
         self.consumer_timeout_s = rules.consumer_timeout_s
         """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
-        self.all = [Binding(queue) for queue in range(rules.queue_count)]
+        self.all = BindingTable(rules.queue_count)
         self.view = LiveView()
         self.bound: dict[int, Binding] = {}
         """Those with a channel, by queue."""
@@ -210,8 +232,8 @@ class Bindings:
         """Grows with each change of a phase, of a queue's activity, and of what is consumed."""
         self.rests_at = 0.0
         """From then on the number of consumed queues is not limited."""
-        self._wanted: dict[int, None] = dict.fromkeys(range(rules.queue_count))
-        self._missing: dict[int, None] = dict(self._wanted)
+        self._wanted: dict[int, None] = {}
+        self._missing: dict[int, None] = {}
         self._attaching: dict[int, float] = {}
         self._dispatcher = dispatcher
         self._effects = effects
@@ -222,9 +244,9 @@ class Bindings:
         """The broker has so many partitions in its queue now."""
         if self._native is not None:
             self._native = replace(self._native, partitions=partitions)
-            for binding in self.all:
-                if binding.attachment is not None:
-                    binding.attachment.partitions = partitions
+            for binding in self.bound.values():
+                assert binding.attachment is not None
+                binding.attachment.partitions = partitions
 
     def want(self, queues: Iterable[int]) -> None:
         """Consume these, in this order. Others are not closed."""
@@ -236,8 +258,9 @@ class Bindings:
         return queue in self._wanted
 
     def own(self) -> list[Binding]:
-        """Of the queues that are consumed, or shall be, in their order."""
-        return [self.all[queue] for queue in sorted(self.bound.keys() | self._wanted.keys())]
+        """Of the queues that are consumed, or shall be and were requested before, in their order."""
+        used = self.all.used
+        return [used[queue] for queue in sorted(self.bound.keys() | (self._wanted.keys() & used.keys()))]
 
     def attach_due(self, now: float) -> None:
         """Attach to the wanted queues that have no channel and whose time has come, a few at the same time."""
@@ -246,8 +269,9 @@ class Bindings:
         for queue in list(self._missing):
             if not self._has_room(now):
                 return
-            if now >= self.all[queue].attach_due:
-                self.attach(self.all[queue], now)
+            binding = self.all[queue]
+            if now >= binding.attach_due:
+                self.attach(binding, now)
 
     def _has_room(self, now: float) -> bool:
         if self._answers_due(now) > now:
@@ -265,8 +289,9 @@ class Bindings:
         due = float("inf")
         if not self._missing:
             return due
+        used = self.all.used
         for queue in self._missing:
-            due = min(due, self.all[queue].attach_due)
+            due = min(due, used[queue].attach_due if queue in used else now)
             if due <= now:
                 break
         if due == float("inf"):
@@ -369,7 +394,7 @@ class Bindings:
                 cut_off += len(binding.attachment.ack_window.prefix) + _at_work(binding.attachment)
                 self._cut_off(binding.attachment)
             self._unbind(binding)
-        for binding in self.all:
+        for binding in self.all.used.values():
             binding.attach_due = 0.0
             binding.answers.clear()
             binding.arrivals.clear()

@@ -9,6 +9,7 @@ and a wrong one closes a channel with nothing at work in it, whose messages come
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -81,7 +82,7 @@ class Watchdog:
         self._effects = effects
         self._counts = counts
         self._uniform = uniform
-        self._watched = [Watched() for _ in bindings.all]
+        self._watched: defaultdict[int, Watched] = defaultdict(Watched)
         self._rivals: dict[int, Rival] = {}
         self._due = 0.0
         self.has_doubts = False
@@ -90,7 +91,7 @@ class Watchdog:
     def is_stalled(self, queue: int) -> bool:
         """True if its channel was closed because it delivered nothing, and its messages still wait by the last
         count."""
-        return self._watched[queue].restarts > 0
+        return queue in self._watched and self._watched[queue].restarts > 0
 
     def tick(self, now: float) -> None:
         me = self._roster.me
@@ -162,9 +163,9 @@ class Watchdog:
             return
         for state in states:
             queue = state.queue
-            if not state.active or queue >= len(self._watched) or not self._bindings.all[queue].active:
+            binding, rival = self._bindings.bound.get(queue), self._rivals.get(queue)
+            if not state.active or binding is None or not binding.active:
                 continue
-            binding, rival = self._bindings.all[queue], self._rivals.get(queue)
             ours = binding.delivered_in_all
             if rival is None or rival.incarnation != sender.incarnation or rival.ours != ours:
                 self._rivals[queue] = Rival(sender.incarnation, state.delivered, ours, now)
@@ -178,7 +179,7 @@ class Watchdog:
     def disconnected(self) -> None:
         """Forgets open counts: their answers were lost with the connection."""
         self._rivals.clear()
-        for watched in self._watched:
+        for watched in self._watched.values():
             watched.is_counting = False
             watched.stalled_counts = 0
 

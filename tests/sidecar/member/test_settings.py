@@ -40,7 +40,9 @@ def test_where_consumers_tell_the_broker_its_timeout_each_attachment_does(sets_i
     rules = balancing_rules(member(consumer_timeout_s=7.5), spec(), is_native=False, on_rabbitmq=sets_it)
     effects: list[Effect] = []
     dispatcher = Dispatcher(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
-    Bindings(rules, dispatcher, effects, uniform=lambda: 0.5).attach_due(0.0)
+    bindings = Bindings(rules, dispatcher, effects, uniform=lambda: 0.5)
+    bindings.want(range(8))
+    bindings.attach_due(0.0)
     told = [effect.arguments for effect in effects if isinstance(effect, Attach)]
     assert told == [{"x-consumer-timeout": 7500} if sets_it else {}] * 8
 
@@ -54,7 +56,9 @@ def test_on_rabbitmq_a_slow_application_does_not_narrow_the_window(on_rabbitmq: 
     dispatcher.deliver(attachment, [InFlight(attachment, tag) for tag in range(1, 257)], 0.0)
     while (held := dispatcher.take(0.0)) is not None:
         dispatcher.end(held, ACK, 10.0)
-    Bindings(rules, dispatcher, effects, uniform=lambda: 0.5).attach_due(0.0)
+    bindings = Bindings(rules, dispatcher, effects, uniform=lambda: 0.5)
+    bindings.want(range(8))
+    bindings.attach_due(0.0)
     windows = {effect.attachment.prefetch for effect in effects if isinstance(effect, Attach)}
     assert windows == {256 if on_rabbitmq else 90}
 
