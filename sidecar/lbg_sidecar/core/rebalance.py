@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.handoff import Handoffs
+from lbg_sidecar.core.peer import Peer
 from lbg_sidecar.core.protocol import PROTOCOL, Identity, Move, Reattached, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
-from lbg_sidecar.core.roster import Peer, Post, Roster
+from lbg_sidecar.core.roster import Post, Roster
 
 
 class HoldDown:

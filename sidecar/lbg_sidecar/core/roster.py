@@ -15,12 +15,14 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import islice
 
 from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.change_queue import ChangeQueue
+from lbg_sidecar.core.hello_schedule import HelloSchedule
+from lbg_sidecar.core.peer import Peer
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -43,35 +45,6 @@ from lbg_sidecar.core.protocol import (
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
 """Cause for which a queue was without an active member; see `Roster.last_server`."""
-
-
-CLAIM_S = 3.5
-"""Three reports and a half: for so long the primary of a queue believes another member that serves it."""
-
-
-@dataclass(slots=True)
-class Peer:
-    identity: Identity
-    last_seen_at: float
-    pinged_at: float = float("-inf")
-    queues: dict[int, QueueState] = field(default_factory=dict)  # as it reported them
-    queue_reported_at: dict[int, float] = field(default_factory=dict)
-    attached_at: dict[int, float] = field(default_factory=dict)  # when its present epoch was first reported
-    handing_over: set[int] = field(
-        default_factory=set
-    )  # queues of which it announced a move, until its next heartbeat
-    served: set[int] = field(default_factory=set)  # queues of which it reported to be the active consumer
-    reported_at: float = float("-inf")  # when it last reported the state of any queue
-    digest: int = 0
-
-    def claims(self, queue: int) -> bool:
-        """True if it reported to be the active consumer."""
-        state = self.queues.get(queue)
-        return state is not None and state.active and queue not in self.handing_over
-
-    def claims_now(self, queue: int, now: float) -> bool:
-        """True if it reported that a moment ago. One that is not the primary repeats it."""
-        return self.claims(queue) and now - self.queue_reported_at[queue] <= CLAIM_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +79,6 @@ ENDED_MAX = 1024
 ENDED_SHOWN_MAX = 128
 """Of the last incarnations that ended, in a directory."""
 
-HELLOS_TO_0 = 2
-JOINS_AT_ONCE = 100
-"""So many members get their directories from the coordinator in less than half a second."""
-
-HELLOS_MAX = 4
 JOINS_S = 5.0
 RING_PINGS_MAX = 64
 
@@ -136,14 +104,16 @@ class Roster:
         self._incarnation = incarnation
         self._ended: dict[str, None] = {}  # incarnations that are over, the latest last
         self._left_behind: dict[int, tuple[int, str]] = {}  # queues of members that are gone, and the cause
-        self._beat_due = self._ping_due = self._digest_due = self._hello_due = 0.0
+        self._beat_due = self._ping_due = self._digest_due = 0.0
         self._beat_at = float("-inf")
         self._leaving = False
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
         self._joined_at = float("-inf")
-        self._hellos = 0
-        self._is_known_to_all = False
+        self._hellos = HelloSchedule(
+            answer_s=timings.answer_s, alone_s=timings.alone_s, spread=self._spread, uniform=uniform
+        )
+        self._reporters: dict[int, dict[int, Peer]] = {}  # by queue and index
         self._offered: dict[int, float] = {}
         self._changed_at = self._directory_at = self._returned_at = float("-inf")
         self._returns_in_row = 0
@@ -173,6 +143,15 @@ class Roster:
         """True while a member of protocol 1 is live."""
         return self._former_protocol > 0
 
+    @property
+    def awaits_directory(self) -> bool:
+        """True for a member that has just joined, and may soon receive from others who is live."""
+        return not self.peers and self._hellos.is_for_one
+
+    def reporters(self, queue: int) -> Iterable[Peer]:
+        """Members that reported the state of their binding to this queue."""
+        return self._reporters.get(queue, {}).values()
+
     def join(self, index: int, name: str, now: float) -> list[Post]:
         """Sends the hello of this member, which has the mailbox of `index`."""
         self._clear()
@@ -183,8 +162,7 @@ class Roster:
         self._beat_due = now + self._spread(self._timings.beat_s)
         self._ping_due = now + self._spread(self._timings.ping_s)
         self._digest_due = now + self._spread(self._timings.digest_s)
-        self._hellos = 1 - HELLOS_TO_0 if index else 1
-        self._is_known_to_all = False
+        self._hellos.begin(index)
         self._changed_at = self._joined_at = now
         return self._hello(now)
 
@@ -241,7 +219,7 @@ class Roster:
         if isinstance(message, Move):
             peer = self.peers.get(sender.index)
             if peer is not None and peer.identity == sender:
-                peer.handing_over.add(message.queue)
+                peer.handing_over |= {message.queue}
                 self.reports += 1
             return []
         if sender.incarnation in self._ended:
@@ -256,11 +234,12 @@ class Roster:
                 return self._hello_received(me, message, now)
             case Welcome() | Beat():
                 self._update(peer, message.content.queues, now)
-                peer.handing_over.clear()
+                peer.handing_over = frozenset()
                 return self._greet_former_protocol(now)
             case QueueReport():
                 self._update(peer, message.queues, now)
-                peer.handing_over.difference_update(state.queue for state in message.queues)
+                if peer.handing_over:
+                    peer.handing_over -= {state.queue for state in message.queues}
                 return []
             case Ping():
                 return self._ping_received(me, peer, message, now)
@@ -274,9 +253,9 @@ class Roster:
         me, peer = self.me, self.peers.get(to)
         if me is None:
             return []
-        if isinstance(message, Hello):  # index 0 is free: to all
-            self._hellos = max(1, self._hellos)
-            return self._hello(now) if self._hello_due < float("inf") else []
+        if isinstance(message, Hello):
+            self._hellos.returned(to)
+            return self._hello(now) if self._hellos.due < float("inf") else []
         if peer is None:
             return []
         if not isinstance(message, Ping | Changes) or not message.target:
@@ -303,9 +282,9 @@ class Roster:
     def last_server(self, queue: int) -> tuple[int | None, str]:
         """Last member that served a queue which moved without an announcement, as far as it was reported, and the
         cause: `lost` (killed, cut off, or it released the queue without a successor), `leave`, or `unserved`."""
-        for index, peer in self.peers.items():
+        for peer in self.reporters(queue):
             if peer.claims(queue):
-                return index, LOST
+                return peer.identity.index, LOST
         return self._left_behind.pop(queue, (None, UNSERVED))
 
     def is_silent(self, index: int, now: float) -> bool:
@@ -348,11 +327,11 @@ class Roster:
         if is_digest_due:
             self._digest_due = now + self._spread(self._timings.digest_s)
             posts += self._ping_at_random(me, now)
-        if not self.peers and self._hello_due == float("inf"):
-            self._hello_due = now + self._spread(self._timings.alone_s)
-        if now >= self._hello_due:
-            if self._hellos > HELLOS_MAX and self.peers:
-                self._hello_due = float("inf")
+        if not self.peers and self._hellos.due == float("inf"):
+            self._hellos.due = now + self._spread(self._timings.alone_s)
+        if now >= self._hellos.due:
+            if self._hellos.is_over and self.peers:
+                self._hellos.due = float("inf")
             else:
                 posts += self._hello(now)
         if now >= self._changes.due:
@@ -361,24 +340,14 @@ class Roster:
 
     @property
     def next_due(self) -> float:
-        return min(self._beat_due, self._ping_due, self._hello_due, self._changes.due)
+        return min(self._beat_due, self._ping_due, self._hellos.due, self._changes.due)
 
     # Joining
 
     def _hello(self, now: float) -> list[Post]:
-        """To index 0, which is the coordinator as a rule, and busy when many join; then to all.
-
-        More of them answer with each attempt.
-        """
         assert self.me is not None
-        attempt = max(0, self._hellos)
-        self._hellos += 1
-        within_s = self._timings.answer_s if attempt < HELLOS_MAX else self._timings.alone_s
-        if not attempt:  # the index shows how many others may join at the same time
-            within_s *= 1 + self.me.index / JOINS_AT_ONCE
-        self._hello_due = now + self._spread(within_s)
-        self._is_known_to_all |= attempt > 0
-        return [Post(Hello(self.me, min(attempt, HELLOS_MAX)), to=None if attempt else 0)]
+        attempt, to = self._hellos.next(now)
+        return [Post(Hello(self.me, attempt), to=to)]
 
     def _hello_received(self, me: Identity, hello: Hello, now: float) -> list[Post]:
         sender = hello.sender
@@ -394,9 +363,14 @@ class Roster:
 
     def _greet_former_protocol(self, now: float) -> list[Post]:
         """Those of protocol 1 do not receive changes: one that has joined a moment ago sends its hello to all."""
-        if not self.is_mixed or self._is_known_to_all or now - self._joined_at > JOINS_S or self.me is None:
+        if (
+            not self.is_mixed
+            or self._hellos.is_known_to_all
+            or now - self._joined_at > JOINS_S
+            or self.me is None
+        ):
             return []
-        self._is_known_to_all = True
+        self._hellos.is_known_to_all = True
         return [Post(Hello(self.me, 1))]
 
     def _offer(self, me: Identity, request: IndexRequest, now: float) -> list[Post]:
@@ -466,7 +440,7 @@ class Roster:
 
     def _directory_received(self, me: Identity, directory: Directory, now: float) -> list[Post]:
         """A report of others does not replace what is known of an index: a ping decides, or its owner."""
-        self._hello_due = float("inf")
+        self._hellos.due = float("inf")
         posts = []
         ended = set(directory.ended)
         if me.incarnation in ended:
@@ -558,7 +532,7 @@ class Roster:
         self._changed_at = now
         if self._leaving:
             return []
-        self._hellos = 1
+        self._hellos.begin(0)
         return self._hello(now)
 
     def _become(self, me: Identity) -> None:
@@ -572,7 +546,8 @@ class Roster:
         self._changes = ChangeQueue()
         self._offered.clear()
         self._peers_digest = self._former_protocol = 0
-        self._hello_due = float("inf")
+        self._hellos.due = float("inf")
+        self._reporters.clear()
         self._live = None
 
     def _admit(self, identity: Identity, now: float) -> Peer:
@@ -592,17 +567,11 @@ class Roster:
         return peer
 
     def _update(self, peer: Peer, states: Iterable[QueueState], now: float) -> None:
-        reported = peer.queues
         for state in states:
-            former = reported.get(state.queue)
-            if former is None or former.epoch != state.epoch:
-                peer.attached_at[state.queue] = now
-            reported[state.queue] = state
-            peer.queue_reported_at[state.queue] = now
+            if peer.update(state, now):
+                self._reporters.setdefault(state.queue, {})[peer.identity.index] = peer
             if state.active:
-                peer.served.add(state.queue)
                 self._left_behind.pop(state.queue, None)
-        peer.reported_at = now
         self.reports += 1
 
     def _remove(self, identities: Iterable[Identity], now: float, *, how: str = LOST) -> list[Post]:
@@ -623,6 +592,8 @@ class Roster:
 
     def _forget(self, peer: Peer) -> None:
         del self.peers[peer.identity.index]
+        for queue in peer.queues:
+            self._reporters[queue].pop(peer.identity.index, None)
         self._peers_digest ^= peer.digest
         self._former_protocol -= peer.identity.protocol < PROTOCOL
         self._changes.forget(peer.identity.index)

@@ -135,7 +135,7 @@ class Watchdog:
     def _is_claimed(self, queue: int, now: float) -> bool:
         """True if another member reported that it serves the queue, or hands it over to this one."""
         return self._takeovers.is_announced(queue, now) or any(
-            peer.claims_now(queue, now) for peer in self._roster.peers.values()
+            peer.claims_now(queue, now) for peer in self._roster.reporters(queue)
         )
 
     def ready_counted(self, queue: int, ready: int | None, now: float) -> None:

@@ -144,10 +144,11 @@ def progress_of(binding: Binding) -> Progress:
 
 def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
     """The index of the member that gets the deliveries of a queue, by the last reports; None: unknown."""
-    me, peers = machine.roster.me, machine.roster.peers
+    me = machine.roster.me
     if binding.active:
         return me.index if me is not None else None
-    return next((index for index, peer in peers.items() if peer.claims(binding.queue)), None)
+    reporters = machine.roster.reporters(binding.queue)
+    return next((peer.identity.index for peer in reporters if peer.claims(binding.queue)), None)
 
 
 def poisoned_keys(binding: Binding) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_broker.group import TO_OBSERVERS
+from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.protocol import (
     Beat,
@@ -230,6 +231,18 @@ def test_after_losses_and_crashes_everybody_agrees_again(seed: int, data: st.Dat
     assert net.agreed
 
 
+def test_a_coordinator_that_hangs_while_many_start_costs_no_hellos_to_all() -> None:
+    net = settled(30)
+    net.frozen.add(0)
+    net.received.clear()
+    for index in range(30, 150):
+        net.join(index)
+        net.run(0.01)
+    net.run(12)
+    assert net.agreed
+    assert sum(net.received.values()) / 150 < 150
+
+
 def test_members_that_met_nobody_while_nothing_arrived_find_each_other() -> None:
     net = Net(9, loses=1.0)
     for index in range(5):
@@ -365,6 +378,66 @@ def test_a_claim_asks_first_where_all_probed_indexes_are_in_use() -> None:
     assert IndexClaim(probed=range(16), free=()).needs_offer
     assert not IndexClaim(probed=range(16), free={4}).needs_offer
     assert not IndexClaim(fixed=3, probed=range(16), free=()).needs_offer
+
+
+# Hellos
+
+
+def hello_schedule(index: int) -> HelloSchedule:
+    chances = iter([0.999, 0.0])
+    made = HelloSchedule(
+        answer_s=0.5, alone_s=3.0, spread=lambda seconds: seconds, uniform=lambda: next(chances)
+    )
+    made.begin(index)
+    return made
+
+
+def test_a_member_that_joins_says_hello_to_index_0_and_lower_indexes_and_to_all_at_last() -> None:
+    hellos = hello_schedule(500)
+    found = []
+    now = 0.0
+    for _ in range(8):
+        found.append((now, *hellos.next(now)))
+        now = hellos.due
+    assert found == [
+        *((0.0, 0, 0), (3.0, 0, 499), (6.0, 0, 1)),
+        *((9.0, 1, None), (12.0, 2, None), (15.0, 3, None), (18.0, 4, None), (21.0, 4, None)),
+    ]
+    assert hellos.is_over
+
+
+def test_among_few_the_second_hello_goes_to_index_0_and_index_0_says_hello_to_all() -> None:
+    hellos = hello_schedule(10)
+    assert [hellos.next(0.0)[1] for _ in range(3)] == [0, 0, None]
+    assert hello_schedule(0).next(0.0) == (1, None)
+
+
+def test_an_index_that_does_not_exist_gets_no_second_hello() -> None:
+    hellos = hello_schedule(10)
+    assert hellos.next(0.0) == (0, 0)
+    assert hellos.is_for_one
+    hellos.returned(0)
+    assert hellos.next(0.0) == (1, None)
+    assert not hellos.is_for_one
+
+
+def test_any_member_answers_a_hello_with_a_directory_and_reports_the_join_to_the_coordinator() -> None:
+    me = roster(1, A, C)
+    assert not me.receive(Hello(D), 1.0)
+    posts = me.tick(1.05)
+    (changes,) = messages(posts, Changes)
+    assert (changes.to, changes.message) == (0, Changes(me.me, joined=(D,), target=A.incarnation))  # type: ignore[arg-type]
+    (directory,) = messages(posts, Directory)
+    assert directory.to == (3,)
+
+
+def test_a_newcomer_awaits_a_directory_until_it_comes_or_the_hello_to_all() -> None:
+    assert not roster(0).awaits_directory
+    me = roster(2)
+    assert me.awaits_directory
+    me.returned(Hello(C), 0, 0.1)
+    assert not me.awaits_directory
+    assert not roster(2, A).awaits_directory
 
 
 # Members of protocol 1

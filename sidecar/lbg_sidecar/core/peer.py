@@ -1,0 +1,58 @@
+"""Another member of the group, and the state of its bindings as it reported them."""
+
+from __future__ import annotations
+
+from collections.abc import MutableMapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from lbg_sidecar.core.protocol import Identity, QueueState
+
+CLAIM_S = 3.5
+"""Three reports and a half: for so long the primary of a queue believes another member that serves it."""
+
+_NOTHING: Any = MappingProxyType({})
+"""Of a member that has reported no queue: most members of a large group share no queue with this one."""
+
+
+def _nothing() -> Any:
+    return _NOTHING
+
+
+@dataclass(slots=True)
+class Peer:
+    identity: Identity
+    last_seen_at: float
+    pinged_at: float = float("-inf")
+    queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
+    queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)
+    attached_at: MutableMapping[int, float] = field(default_factory=_nothing)
+    """When the present epoch of its binding was first reported."""
+    handing_over: frozenset[int] = frozenset()
+    """Queues of which it announced a move, until its next report."""
+    served: frozenset[int] = frozenset()
+    """Queues of which it reported to be the active consumer."""
+    digest: int = 0
+
+    def update(self, state: QueueState, now: float) -> bool:
+        """Records the state of a binding. True if it is the first of this queue."""
+        if self.queues is _NOTHING:
+            self.queues, self.queue_reported_at, self.attached_at = {}, {}, {}
+        queue, former = state.queue, self.queues.get(state.queue)
+        if former is None or former.epoch != state.epoch:
+            self.attached_at[queue] = now
+        self.queues[queue] = state
+        self.queue_reported_at[queue] = now
+        if state.active and queue not in self.served:
+            self.served |= {queue}
+        return former is None
+
+    def claims(self, queue: int) -> bool:
+        """True if it reported to be the active consumer."""
+        state = self.queues.get(queue)
+        return state is not None and state.active and queue not in self.handing_over
+
+    def claims_now(self, queue: int, now: float) -> bool:
+        """True if it reported that a moment ago. One that is not the primary repeats it."""
+        return self.claims(queue) and now - self.queue_reported_at[queue] <= CLAIM_S
