@@ -359,6 +359,7 @@ class ExclusiveMember(MemberCore):
         )
         self.handoffs.settled = lambda: self.balancer.holddown.settled
         self._successor_binding = SuccessorBinding(self.bindings, self.roster, self.effects, want=self._want)
+        self.bindings.is_held = self._awaits_view
         self._sweep = Sweep(self.bindings, self.roster, uniform=uniform)
         self._reports = QueueReports(self.bindings, self.roster)
         self._also_wanted: dict[int, float] = {}
@@ -514,6 +515,14 @@ class ExclusiveMember(MemberCore):
         self._fit_wanted()
         if self.roster.me is not None:
             self._reports.live_changed(self.roster.me.index, self.bindings.view.live, now)
+
+    def _awaits_view(self) -> bool:
+        """True for a newcomer that does not know the others, or only since a moment ago: alone it would consume queues
+        that are not its own, and of many members that start together each the same."""
+        me, view = self.roster.me, self.bindings.view
+        if me is None or me.index == 0 or len(view.live) > 1:
+            return False
+        return self.roster.awaits_directory or view.due < float("inf")
 
     def _fit_wanted(self) -> None:
         me = self.roster.me

@@ -232,6 +232,8 @@ class Bindings:
         """Grows with each change of a phase, of a queue's activity, and of what is consumed."""
         self.rests_at = 0.0
         """From then on the number of consumed queues is not limited."""
+        self.is_held: Callable[[], bool] = lambda: False
+        """True while no queue is consumed, because it may not be the right one."""
         self._wanted: dict[int, None] = {}
         self._missing: dict[int, None] = {}
         self._attaching: dict[int, float] = {}
@@ -274,9 +276,14 @@ class Bindings:
                 self.attach(binding, now)
 
     def _has_room(self, now: float) -> bool:
-        if self._answers_due(now) > now:
+        if self._answers_due(now) > now or self.is_held():
             return False
-        return now >= self.rests_at or len(self.bound) < ATTACHED_AT_ONCE
+        return now >= self._unlimited_at or len(self.bound) < ATTACHED_AT_ONCE
+
+    @property
+    def _unlimited_at(self) -> float:
+        """Time from which on more than `ATTACHED_AT_ONCE` queues are consumed: not before the latest joins count."""
+        return max(self.rests_at, self.view.due if self.view.due < float("inf") else 0.0)
 
     def _answers_due(self, now: float) -> float:
         """Time of room for a further request. One without an answer does not hold others up for long."""
@@ -294,11 +301,11 @@ class Bindings:
             due = min(due, used[queue].attach_due if queue in used else now)
             if due <= now:
                 break
-        if due == float("inf"):
-            return due
+        if due == float("inf") or self.is_held():
+            return float("inf")
         if len(self._attaching) >= ATTACHING_MAX:
             due = max(due, min(self._attaching.values()) + ANSWERS_WITHIN_S)
-        return due if len(self.bound) < ATTACHED_AT_ONCE else max(due, self.rests_at)
+        return due if len(self.bound) < ATTACHED_AT_ONCE else max(due, self._unlimited_at)
 
     def activate(self, binding: Binding, now: float) -> None:
         """The broker delivers messages of the queue to this member."""

@@ -71,6 +71,7 @@ async def test_a_call_that_goes_on_after_a_lost_connection_is_an_overlap_for_bot
         await until(began.is_set)
         async with Member(place.settings("b", **watched), note) as b:
             await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1])
+            await until(lambda: [one["status"] for one in b.state()["queues"]] == 4 * ["Unassigned"])
             a.drop_connection()
             await until(lambda: begun, what="the message at the other member")
             await until(lambda: a.state()["connected"], what="the first member back")

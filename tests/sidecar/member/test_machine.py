@@ -82,6 +82,23 @@ def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_g
     fine(world)
 
 
+def test_a_newcomer_consumes_no_queue_before_it_knows_the_others() -> None:
+    world = World(3, queue_count=60, hash_count=60)
+    for _ in range(5):
+        world.join()
+    feed(world, 8)
+    newcomer = world.join()
+    while not newcomer.machine.roster.peers:
+        assert not newcomer.machine.bindings.bound
+        assert not newcomer.machine.content().queues
+        world.run(0.001)
+    world.run(1.0)
+    assert set(newcomer.machine.bindings.bound) == set(
+        newcomer.machine.rules.consumed(5, frozenset(range(6)))
+    )
+    fine(world)
+
+
 # Handoffs
 
 

@@ -21,7 +21,7 @@ MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
 
 def machine_of(queue_count: int) -> ExclusiveMember:
-    """Joined as index 1; it knows nobody."""
+    """Joined as index 1; there is nobody else."""
     ids = itertools.count()
     machine = ExclusiveMember(
         "successor",
@@ -31,8 +31,16 @@ def machine_of(queue_count: int) -> ExclusiveMember:
         uniform=lambda: 0.5,
         incarnation=lambda: f"1-{next(ids)}",
     )
-    machine.connected(1, 0.0)
+    join_alone(machine, 0.0)
     return machine
+
+
+def join_alone(machine: ExclusiveMember, now: float) -> None:
+    """As index 1, while index 0 is free: its hello comes back."""
+    machine.connected(1, now)
+    assert machine.roster.me is not None
+    machine.returned(Hello(machine.roster.me), 0, now)
+    machine.tick(now)
 
 
 class Successor:
@@ -243,7 +251,7 @@ def test_a_lost_connection_forgets_what_was_announced() -> None:
     member = Successor()
     member.machine.disconnected(1.005)
     member.run()
-    member.machine.connected(1, 1.01)
+    join_alone(member.machine, 1.01)
     (attachment,) = (effect.attachment for effect in member.run() if isinstance(effect, Attach))
     member.machine.deliver(attachment, held(attachment, 1, (2,)), 1.02)
     assert member.taken(1.02) == [2]
