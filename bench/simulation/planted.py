@@ -80,10 +80,11 @@ PLANNED_ON_RABBITMQ = Setting(
 STATIC_ON_RABBITMQ = Setting(
     engine=RABBITMQ,
     assignment=STATIC,
-    queues=8,
-    seconds=40.0,
+    members=4,
+    queues=4,
+    seconds=30.0,
     faults_per_hour=3000.0,
-    rate_hz=300.0,
+    rate_hz=400.0,
     kinds=("scale_in", "scale_out", "pause"),
 )
 CRASHES = Setting(
@@ -183,7 +184,7 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
     return detach
 
 
-@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=2)
+@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=3)
 def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[..., bool]:
     return lambda self, attachment: attachment.drained
 
