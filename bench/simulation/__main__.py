@@ -17,7 +17,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from bench.simulation.history import BALANCED, STATIC, History, Setting
-from bench.simulation.runs import INSTALLATIONS, MODES, Result, jobs, result_of
+from bench.simulation.runs import INSTALLATIONS, MODES, Result, ignore_interrupts, jobs, result_of
 from bench.simulation.shrinking import shrunk
 from lbg_broker.group import RABBITMQ
 from lbg_broker.group.topology import EMBEDDED
@@ -30,6 +30,10 @@ def tell(seed: int, setting: Setting) -> int:
         history = shrunk(seed, setting, history.faults)
     print(history.timeline())
     return 1 if history.judge.violations else 0
+
+
+INTERRUPTED = 130
+"""Exit status after Ctrl-C: 128 and the number of SIGINT, as shells have it."""
 
 
 def main() -> int:
@@ -71,14 +75,18 @@ def main() -> int:
     began = time.monotonic()
     by_title: dict[str, list[Result]] = defaultdict(list)
     failed: list[Result] = []
-    with multiprocessing.get_context("spawn").Pool(given.jobs) as pool:
-        for result in pool.imap_unordered(result_of, jobs(first_seed, given.hours, settings)):
-            by_title[result.job.setting.title].append(result)
-            if result.violations:
-                failed.append(result)
-                print(
-                    f"{result.job.setting.title} seed {result.job.seed}: {result.violations[0]}", flush=True
-                )
+    is_interrupted = False
+    with multiprocessing.get_context("spawn").Pool(given.jobs, initializer=ignore_interrupts) as pool:
+        try:
+            for result in pool.imap_unordered(result_of, jobs(first_seed, given.hours, settings)):
+                by_title[result.job.setting.title].append(result)
+                if result.violations:
+                    failed.append(result)
+                    title = result.job.setting.title
+                    print(f"{title} seed {result.job.seed}: {result.violations[0]}", flush=True)
+        except KeyboardInterrupt:
+            is_interrupted = True
+            print("interrupted; until then:")
     real_s = time.monotonic() - began
     print(
         f"{'installation':28} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
@@ -101,7 +109,7 @@ def main() -> int:
                 result.job.seed, result.job.setting, History(result.job.seed, result.job.setting).faults
             ).timeline()
         )
-    return 1 if failed else 0
+    return 1 if failed else INTERRUPTED if is_interrupted else 0
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -62,3 +63,8 @@ def jobs(first_seed: int, hours: float, settings: list[Setting]) -> Iterator[Job
     for number in range(count):
         for setting in settings:
             yield Job(first_seed + number, setting)
+
+
+def ignore_interrupts() -> None:
+    """Of a worker: Ctrl-C goes to all processes, and the first one ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
