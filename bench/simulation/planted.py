@@ -203,13 +203,13 @@ def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callab
     return delay
 
 
-@bug(Lanes, "unpark", within=12, first=6)
+@bug(Lanes, "confirmed", within=12, first=6)
 def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
-    def unpark(self: Lanes, in_flight: InFlight) -> None:
+    def confirmed(self: Lanes, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
-            del in_flight.attachment.parked[in_flight]
+            del in_flight.attachment.refused[in_flight]
 
-    return unpark
+    return confirmed
 
 
 @bug(

@@ -146,7 +146,7 @@ class Attachment:
     """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
     `lanes` maps a lane to those that wait behind its head (None while nobody does); the head itself is ready,
-    running, delayed or parked. `running` is in order of start.
+    running, delayed or waiting for a confirm. `running` is in order of start.
     """
 
     __slots__ = (
@@ -160,13 +160,13 @@ class Attachment:
         "lanes",
         "limit",
         "listed",
-        "parked",
         "partitions",
         "paused",
         "poisoned",
         "prefetch",
         "queue",
         "ready",
+        "refused",
         "running",
         "session",
         "shelved",
@@ -188,7 +188,7 @@ class Attachment:
         self.lanes: dict[Hashable, deque[InFlight] | None] = {}
         self.ready: deque[InFlight] = deque()
         self.running: dict[InFlight, None] = {}
-        self.parked: dict[
+        self.refused: dict[
             InFlight, None
         ] = {}  # refused, waiting for the dead letter's confirm; the lane waits with them
         self.poisoned: dict[
@@ -214,7 +214,7 @@ class Attachment:
     def is_at_work(self) -> bool:
         """Something is inside the application, on its way to a confirm, or may start now. Retries that wait for
         their time do not count."""
-        return bool(self.running or self.ready or self.parked or self.unconfirmed)
+        return bool(self.running or self.ready or self.refused or self.unconfirmed)
 
     @property
     def drained(self) -> bool:

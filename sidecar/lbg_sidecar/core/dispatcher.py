@@ -61,7 +61,7 @@ def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessag
 def held_state(in_flight: InFlight) -> HeldState:
     """State of a message whose outcome is open."""
     attachment = in_flight.attachment
-    if in_flight in attachment.parked:
+    if in_flight in attachment.refused:
         return HeldState.REFUSED
     if in_flight in attachment.unconfirmed:
         return HeldState.PROCESSED
@@ -356,8 +356,8 @@ class Dispatcher:
         self._release(attachment, lost)
         for in_flight in lost:
             in_flight.is_reassigned = True
-            if in_flight in attachment.parked:
-                self.lanes.unpark(in_flight)
+            if in_flight in attachment.refused:
+                self.lanes.confirmed(in_flight)
             if in_flight in attachment.unconfirmed:
                 del attachment.unconfirmed[in_flight]
                 if in_flight.identity is not None:
@@ -370,7 +370,7 @@ class Dispatcher:
         attachment = in_flight.attachment
         return (
             in_flight in attachment.running
-            or in_flight in attachment.parked
+            or in_flight in attachment.refused
             or in_flight in attachment.unconfirmed
         )
 
@@ -404,7 +404,7 @@ class Dispatcher:
 
     def _refused(self, in_flight: InFlight, reason: str) -> NextCall:
         in_flight.reason = reason
-        self.lanes.park(in_flight)
+        self.lanes.await_confirm(in_flight)
         return NextCall.DEAD_LETTER
 
     def skip(self, in_flight: InFlight) -> NextCall:
@@ -413,7 +413,7 @@ class Dispatcher:
             in_flight.attachment.skipped[in_flight] = None
             return NextCall.NOTHING
         in_flight.reason = _skip_reason(in_flight)
-        self.lanes.park_waiting(in_flight)
+        self.lanes.await_confirm_waiting(in_flight)
         return NextCall.DEAD_LETTER
 
     def confirmed(self, in_flight: InFlight, action: NextCall) -> None:
@@ -423,7 +423,7 @@ class Dispatcher:
             return
         if action is NextCall.DEAD_LETTER:
             self._settle(in_flight, Outcome.DEAD)
-            self.lanes.unpark(in_flight)
+            self.lanes.confirmed(in_flight)
         else:
             del attachment.unconfirmed[in_flight]
             if in_flight.identity is not None:

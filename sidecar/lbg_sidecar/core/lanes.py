@@ -1,7 +1,7 @@
 """Lanes: the messages of a key one after another, different keys at the same time.
 
 All attachments of a member share one `concurrency`. The caller takes calls with `take` and must report
-the end of each, with `finish`, `delay`, `park` or `discard`, however the call ended:
+the end of each, with `finish`, `delay`, `await_confirm` or `discard`, however the call ended:
 a call that was aborted holds its slot, and its lane, until it has really ended. So no two calls of one lane
 overlap inside a member, not even across a lost channel.
 """
@@ -87,14 +87,14 @@ class Lanes:
             self._delays += 1
             heapq.heappush(self._delayed, (due, self._delays, in_flight))
 
-    def park(self, in_flight: InFlight) -> None:
-        """The call ended; the lane waits until `unpark`. Frees the slot."""
+    def await_confirm(self, in_flight: InFlight) -> None:
+        """The call ended; the lane waits until `confirmed`. Frees the slot."""
         self._leave(in_flight)
         if not in_flight.attachment.closed:
-            in_flight.attachment.parked[in_flight] = None
+            in_flight.attachment.refused[in_flight] = None
 
-    def park_waiting(self, in_flight: InFlight) -> None:
-        """Parks a message of an open attachment that does not run: the head of its lane, before its next call."""
+    def await_confirm_waiting(self, in_flight: InFlight) -> None:
+        """The same for a message that does not run: the head of its lane in an open attachment."""
         attachment = in_flight.attachment
         self._delayed = [entry for entry in self._delayed if entry[2] is not in_flight]
         heapq.heapify(self._delayed)
@@ -102,11 +102,11 @@ class Lanes:
         for shelf in shelves:
             if in_flight in shelf:
                 shelf.remove(in_flight)
-        attachment.parked[in_flight] = None
+        attachment.refused[in_flight] = None
 
-    def unpark(self, in_flight: InFlight) -> None:
+    def confirmed(self, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
-            del in_flight.attachment.parked[in_flight]
+            del in_flight.attachment.refused[in_flight]
             self._advance(in_flight)
 
     def pause(self, attachment: Attachment) -> None:
@@ -151,8 +151,8 @@ class Lanes:
         return running
 
     def withdraw(self, attachment: Attachment, withdrawn: Collection[InFlight]) -> None:
-        """Removes messages of an open attachment that neither run nor are parked. Messages that waited behind them go
-        on."""
+        """Removes messages of an open attachment that neither run nor wait for a confirm. Messages that waited behind
+        them go on."""
         heads = [
             in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in withdrawn
         ]

@@ -359,7 +359,7 @@ class MemberCore(ABC):
             self._answer(request.answer, SkipOutcome.NOT_POISONED)
             return
         self._skips.append((in_flight, request.answer))
-        if in_flight in attachment.parked:
+        if in_flight in attachment.refused:
             return  # another request was first
         if self.dispatcher.skip(in_flight) is NextCall.DEAD_LETTER:
             self.effects.append(DeadLetter(in_flight))

@@ -134,7 +134,7 @@ def progress_of(binding: Binding) -> Progress:
     if attachment is None:
         return Progress.IDLE
     oldest = attachment.ack_window.oldest
-    if oldest is not None and not attachment.parked:
+    if oldest is not None and not attachment.refused:
         has_failed = oldest.attempts > (oldest in attachment.running)
         others_run = attachment.ready or len(attachment.running) > (oldest in attachment.running)
         if has_failed and (attachment.ack_window.unacked >= attachment.prefetch or not others_run):

@@ -69,11 +69,11 @@ def test_a_parked_message_frees_its_slot_and_blocks_its_lane() -> None:
     lanes, queue = Lanes(concurrency=1), Attachment(0, 1)
     a1, a2, b1 = admitted(lanes, queue, "a", "a", "b")
     assert all_taken(lanes) == [a1]
-    lanes.park(a1)
+    lanes.await_confirm(a1)
     assert all_taken(lanes) == [b1]
     lanes.finish(b1)
     assert all_taken(lanes) == []
-    lanes.unpark(a1)
+    lanes.confirmed(a1)
     assert all_taken(lanes) == [a2]
 
 
@@ -161,7 +161,7 @@ def test_any_history_keeps_order_limit_and_every_message(
     attachments = [Attachment(0, 1), Attachment(1, 1)]
     arrivals = [(attachments[n % 2], key) for n, key in enumerate(keys)]
     running: list[InFlight] = []
-    parked: list[InFlight] = []
+    refused: list[InFlight] = []
     finished: dict[object, list[int]] = {}
     now = 0.0
     total = 0
@@ -181,15 +181,15 @@ def test_any_history_keeps_order_limit_and_every_message(
             if end == 0:
                 lanes.delay(message, now + chance.randrange(5))
             elif end == 1:
-                lanes.park(message)
-                parked.append(message)
+                lanes.await_confirm(message)
+                refused.append(message)
             else:
                 lanes.finish(message)
                 finished.setdefault((message.attachment.queue, message.lane), []).append(message.tag)
                 total += 1
-        elif parked:
-            message = parked.pop()
-            lanes.unpark(message)
+        elif refused:
+            message = refused.pop()
+            lanes.confirmed(message)
             finished.setdefault((message.attachment.queue, message.lane), []).append(message.tag)
             total += 1
         lanes.wake(now)
