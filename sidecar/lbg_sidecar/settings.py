@@ -133,6 +133,8 @@ class MemberSettings:
         object.__setattr__(
             self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
         )
+        if self.when_exhausted is WhenExhausted.PARK:
+            raise SettingsError("when_exhausted", "park", "groups have no parking queue yet")
         for name in ("journal", "commits"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))

@@ -30,6 +30,7 @@ class Outcome(enum.StrEnum):
     REPEAT = "repeat"
     END = "end"  # of a session: not a publisher's message, so the journal has no record of it
     RELEASED = "released"
+    PARKED = "parked"  # in the parking queue: it is delivered again, so the journal has it as released
 
 
 class InFlight:
@@ -156,10 +157,12 @@ class Attachment:
         "closed",
         "delivered",
         "epoch",
+        "gated",
         "highest",
         "lanes",
         "limit",
         "listed",
+        "parking",
         "partitions",
         "paused",
         "poisoned",
@@ -200,11 +203,15 @@ class Attachment:
         self.unconfirmed: dict[
             InFlight, None
         ] = {}  # acked by the app and republished, waiting for that confirm
+        self.parking: dict[
+            InFlight, Outcome
+        ] = {}  # on their way to the parking queue, or to be settled there; and what they are then
         self.delivered = 0
         self.highest = 0  # the highest tag that was handed to the application
         self.paused = False
         self.limit = 0  # while paused, only what was delivered before this tag may start
         self.shelved: deque[InFlight] = deque()  # ready, but not allowed to start while paused
+        self.gated = False  # nothing may start: the parked keys are being read
         self.closed = False
         self.listed = False  # in the rota of attachments that have something ready
         self.acked_at = float("-inf")
@@ -214,7 +221,7 @@ class Attachment:
     def is_at_work(self) -> bool:
         """Something is inside the application, on its way to a confirm, or may start now. Retries that wait for
         their time do not count."""
-        return bool(self.running or self.ready or self.refused or self.unconfirmed)
+        return bool(self.running or self.ready or self.refused or self.unconfirmed or self.parking)
 
     @property
     def drained(self) -> bool:
@@ -285,6 +292,11 @@ class Processed:
     def failed(self, identity: Identity, attempts: int) -> None:
         """Records the count of attempts, for handoffs in either direction."""
         _set_bounded(self._attempts, identity, attempts, self._streams_max)
+
+    def forget_attempts(self, identity: Identity) -> None:
+        """Its attempts are counted from 0 when it is delivered again."""
+        self._attempts.pop(identity, None)
+        self._reported_attempts.pop(identity, None)
 
     def attempts(self, identity: Identity) -> int:
         """Number of attempts here, or as reported by former members."""

@@ -10,9 +10,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lbg_broker.client.backoff import Backoff
+from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.parking import WAITS_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.message import Kind, Verdict
 
@@ -22,10 +24,12 @@ RETRY = Backoff(max_s=30.0, jitter=RETRY_JITTER)
 
 class WhenExhausted(enum.StrEnum):
     """Rule for a message whose attempts are used up. `block`: it is retried at the longest interval, and its key waits.
-    `dead-letter`: it goes to the group's dead letters, and its key goes on."""
+    `dead-letter`: it goes to the group's dead letters, and its key goes on. `park`: it goes to the group's parking
+    queue, and all later messages of its key after it."""
 
     BLOCK = "block"
     DEAD_LETTER = "dead-letter"
+    PARK = "park"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,8 @@ def held_state(in_flight: InFlight) -> HeldState:
     attachment = in_flight.attachment
     if in_flight in attachment.refused:
         return HeldState.REFUSED
+    if (outcome := attachment.parking.get(in_flight)) is not None:
+        return HeldState.REFUSED if outcome is Outcome.PARKED else HeldState.PROCESSED
     if in_flight in attachment.unconfirmed:
         return HeldState.PROCESSED
     if in_flight in attachment.poisoned:
@@ -90,6 +96,8 @@ class Rules:
     when_exhausted: WhenExhausted = WhenExhausted.BLOCK
     backoff: Backoff = RETRY
     republish: bool = False
+    parking: ParkingBounds | None = None
+    """None: the group has no parking queue."""
 
 
 @dataclass(slots=True)
@@ -100,7 +108,7 @@ class Counts:
     work when the handoff time ended: they are delivered again. `forced`: messages at work (called, on the way to a
     confirm, or done and not to be acknowledged in time) when a close could not wait for them: they are delivered again.
     `aborted`: calls that ended without effect, their channel gone. `poisoned`: messages whose attempts were used up,
-    and which are retried.
+    and which are retried. `parked`: messages that went to the parking queue.
 
     `stalls`: how often this member attached anew to a queue that had messages and delivered none. `overlaps`:
     how often another member served a queue that this one counted as its own.
@@ -117,6 +125,7 @@ class Counts:
     taken: int = 0
     forced: int = 0
     poisoned: int = 0
+    parked: int = 0
     stalls: int = 0
     overlaps: int = 0
 
@@ -149,6 +158,8 @@ class NextCall(enum.Enum):
     NOTHING = enum.auto()
     DEAD_LETTER = enum.auto()
     REPUBLISH = enum.auto()
+    PARK = enum.auto()
+    """Its effects are there: it goes to the parking queue, or is settled there."""
     GIVE_BACK = enum.auto()
     """The broker recalled it, and it is not done."""
     WARN = enum.auto()
@@ -177,6 +188,8 @@ class Dispatcher:
         self.session: SessionPosition | None = None
         self.key_counts: KeyCounts | None = None
         """Of the messages that are processed; None while nobody watches."""
+        self.parking: Parking | None = None
+        """Parked keys; None where the group has no parking queue."""
         self.limit: CallLimit | None = None
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
@@ -218,9 +231,15 @@ class Dispatcher:
                 return None
             identity = in_flight.identity
             if (without_call := self._outcome_without_call(in_flight)) is not None:
+                if self._is_parked(in_flight):
+                    self._settle_parked(in_flight, without_call)
+                    lanes.finish(in_flight)
+                    continue
                 self._settle(in_flight, without_call)
                 lanes.finish(in_flight)
                 self.repeats_in.append(in_flight.attachment)
+                continue
+            if self.parking is not None and not self._may_call(in_flight, self.parking, now):
                 continue
             if not in_flight.calls and identity is not None:
                 in_flight.earlier = self.processed.attempts(identity)
@@ -244,9 +263,12 @@ class Dispatcher:
     def _outcome_without_call(self, in_flight: InFlight) -> Outcome | None:
         """The outcome of a message that is not delivered to the application, else None."""
         identity, session = in_flight.identity, self.session
-        if (identity is not None and (identity in self.processed or identity in self._awaiting)) or (
-            session is not None and session.covers(in_flight)
-        ):
+        is_repeat = identity is not None and (
+            identity in self.processed
+            or identity in self._awaiting
+            or (self.parking is not None and self.parking.is_settled(identity))
+        )
+        if is_repeat or (session is not None and session.covers(in_flight)):
             self.counts.repeats_dropped += 1
             return Outcome.REPEAT
         return Outcome.END if in_flight.ends_session else None
@@ -294,6 +316,10 @@ class Dispatcher:
                 in_flight.earlier, self.processed.take_reported_attempts(in_flight.identity)
             )
         is_exhausted = in_flight.attempts >= self.rules.max_attempts
+        if is_exhausted and self.rules.when_exhausted is WhenExhausted.PARK and self._can_park(in_flight):
+            in_flight.reason = reason
+            self._park(in_flight, is_poisoned=True)
+            return NextCall.PARK
         if is_exhausted and self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
             return self._refused(
                 in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}"
@@ -390,8 +416,16 @@ class Dispatcher:
                 self.processed.add(in_flight.identity)
                 if self.session is not None:
                     self.session.done(in_flight)
+                if self.parking is not None and self.parking.is_parked(in_flight):
+                    self.parking.settle(in_flight.key or "", in_flight.identity)
             self.lanes.finish(in_flight)
             return NextCall.NOTHING
+        if self._is_parked(in_flight):
+            assert in_flight.identity is not None
+            self.processed.add(in_flight.identity)
+            self._settle_parked(in_flight, Outcome.ACK)
+            self.lanes.finish(in_flight)
+            return NextCall.PARK
         if not self.rules.republish:
             self._settle(in_flight, Outcome.ACK)
             self.lanes.finish(in_flight)
@@ -416,11 +450,63 @@ class Dispatcher:
         self.lanes.await_confirm_waiting(in_flight)
         return NextCall.DEAD_LETTER
 
-    def confirmed(self, in_flight: InFlight, action: NextCall) -> None:
-        """The broker has the dead letter, or the republished message: now it may be acked here."""
+    def _is_parked(self, in_flight: InFlight) -> bool:
+        return self.parking is not None and self.parking.is_parked(in_flight)
+
+    def _can_park(self, in_flight: InFlight) -> bool:
+        key = in_flight.key
+        return (
+            self.parking is not None
+            and key is not None
+            and in_flight.identity is not None
+            and self.parking.has_room(key)
+        )
+
+    def _may_call(self, in_flight: InFlight, parking: Parking, now: float) -> bool:
+        """False for a message of a parked key: it is parked as well, or waits."""
+        judgement = parking.judge(in_flight)
+        if judgement is Judgement.PARK:
+            self._park(in_flight, is_poisoned=False)
+        elif judgement is Judgement.WAIT:
+            self.lanes.delay(in_flight, now + WAITS_S)
+        return judgement is Judgement.DELIVER
+
+    def _park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
+        """Its lane goes on at once: what is behind it is parked behind it, in the order of these effects."""
+        assert self.parking is not None
+        in_flight.attachment.parking[in_flight] = Outcome.PARKED
+        self.parking.park(in_flight, is_poisoned=is_poisoned)
+        self.lanes.finish(in_flight)
+
+    def _settle_parked(self, in_flight: InFlight, outcome: Outcome) -> None:
+        """A parked message is done: it is acknowledged when the stream has that."""
+        assert self.parking is not None
+        assert in_flight.key is not None
+        assert in_flight.identity is not None
+        in_flight.attachment.parking[in_flight] = outcome
+        self.parking.settle(in_flight.key, in_flight.identity, in_flight)
+
+    def recorded(self, in_flight: InFlight, entry: Entry) -> None:
+        """The stream has the entry of a message: now it may be acked here."""
+        if self.parking is not None:
+            self.parking.recorded(entry)
+        if not in_flight.is_over:
+            self._settle(in_flight, in_flight.attachment.parking.pop(in_flight))
+
+    def confirmed(self, in_flight: InFlight, action: NextCall) -> bool:
+        """The broker has the dead letter, the republished message, or the copy in the parking queue. True if it may be
+        acked here now."""
         attachment = in_flight.attachment
         if in_flight.is_over:
-            return
+            return True
+        if action is NextCall.PARK:
+            assert self.parking is not None
+            self.parking.copied(in_flight)
+            return False
+        if action is NextCall.DEAD_LETTER and self._is_parked(in_flight):
+            self._settle_parked(in_flight, Outcome.DEAD)
+            self.lanes.confirmed(in_flight)
+            return False
         if action is NextCall.DEAD_LETTER:
             self._settle(in_flight, Outcome.DEAD)
             self.lanes.confirmed(in_flight)
@@ -429,6 +515,7 @@ class Dispatcher:
             if in_flight.identity is not None:
                 del self._awaiting[in_flight.identity]
             self._settle(in_flight, Outcome.ACK)
+        return True
 
     def _settle(self, in_flight: InFlight, outcome: Outcome) -> None:
         in_flight.outcome = outcome
@@ -438,7 +525,11 @@ class Dispatcher:
                 self.key_counts.add(in_flight.key)
         elif outcome is Outcome.DEAD:
             self.counts.dead_lettered += 1
-        if in_flight.identity is not None and outcome is not Outcome.REPEAT:
+        elif outcome is Outcome.PARKED:
+            self.counts.parked += 1
+            if in_flight.identity is not None:
+                self.processed.forget_attempts(in_flight.identity)
+        if in_flight.identity is not None and outcome not in (Outcome.REPEAT, Outcome.PARKED):
             self.processed.add(in_flight.identity)
         attachment = in_flight.attachment
         if attachment.poisoned:
@@ -452,6 +543,8 @@ class Dispatcher:
     def close(self, attachment: Attachment) -> tuple[list[InFlight], list[InFlight]]:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
         running = self.lanes.close(attachment)
+        if self.parking is not None:
+            self.parking.closed(attachment.parking)
         attachment.poisoned.clear()
         attachment.skipped.clear()
         for in_flight in attachment.unconfirmed:

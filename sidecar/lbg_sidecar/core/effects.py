@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
 from lbg_sidecar.core.protocol import HeldState, Peek
 from lbg_sidecar.core.roster import Post
@@ -105,6 +106,22 @@ class Republish:
     """Publish it for the validator, in the order of these effects, and report `confirmed` when the broker has it."""
 
     in_flight: InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class ParkCopy:
+    """Publish it to the parking queue, in the order of these effects, and report `confirmed` when the broker has it."""
+
+    in_flight: InFlight
+
+
+@dataclass(frozen=True, slots=True)
+class RecordEntry:
+    """Write the entry to the stream of parked keys, in the order of these effects. With `in_flight`, report `recorded`
+    when the broker has it; one without a message may get lost."""
+
+    entry: Entry
+    in_flight: InFlight | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +251,17 @@ class Poisoned:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyParked:
+    """For the log: a message's attempts are used up; it and all later ones of its key are parked."""
+
+    queue: int
+    key: str
+    identity: Identity
+    attempts: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """Answer an administrator's peek with these messages, of `held` that this member holds."""
 
@@ -345,6 +373,9 @@ Effect = (
     | HandoffAbandoned
     | TakenOver
     | Poisoned
+    | ParkCopy
+    | RecordEntry
+    | KeyParked
     | CallFailed
     | Stalled
     | Superseded

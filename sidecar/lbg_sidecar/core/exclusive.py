@@ -6,11 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from lbg_broker.group import queue_of
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
+from lbg_sidecar.core.parking import Parking
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -340,6 +342,17 @@ class ExclusiveMember(MemberCore):
         )
         self.handoffs = Handoffs(self.bindings, self.dispatcher, self.roster, self.effects, uniform=uniform)
         self._ack_scheduler.moving = self.handoffs.moves
+        self.parking: Parking | None = None
+        if rules.parking is not None:
+            self.parking = Parking(
+                rules.parking,
+                self.dispatcher.processed,
+                self.effects,
+                new_id=incarnation,
+                open_gate=self.dispatcher.lanes.open_gate,
+                serves=lambda hash_: self.bindings.all[queue_of(hash_, balancing.queue_count)].active,
+            )
+        self.dispatcher.parking = self.parking
         self.takeovers = Takeovers(balancing, self.handoffs, self.roster, self.dispatcher.lanes, self.effects)
         self.balancer = Balancer(
             self.bindings,
@@ -403,6 +416,8 @@ class ExclusiveMember(MemberCore):
         self._reports.disconnected()
         self._sweep.due = float("inf")
         self._also_wanted.clear()
+        if self.parking is not None:
+            self.parking.disconnected()
         self._after(now)
 
     # The members exchange
@@ -454,6 +469,8 @@ class ExclusiveMember(MemberCore):
             self.bindings.activate(binding, now)
             self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
             self._reports.add(attachment.queue, now)
+        if self.parking is not None and not attachment.delivered:
+            self.parking.activated(attachment, now)
         self.dispatcher.deliver(attachment, arrivals, now)
 
     def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
@@ -476,6 +493,8 @@ class ExclusiveMember(MemberCore):
     def _tick(self, now: float) -> None:
         self.handoffs.tick(now)
         self.takeovers.tick(now)
+        if self.parking is not None:
+            self.parking.tick(now)
         if self.roster.me is not None and self.leaving is None:
             self._drop_unwanted(now)
             self.bindings.attach_due(now)
@@ -490,6 +509,8 @@ class ExclusiveMember(MemberCore):
             due = min(due, self.handoffs.next_due)
         if self.takeovers.waits:
             due = min(due, self.takeovers.next_due)
+        if self.parking is not None:
+            due = min(due, self.parking.next_due)
         rests_at = self.balancer.holddown.due
         if rests_at is not None:
             due = min(due, rests_at, now + TICK_MOVING_S)

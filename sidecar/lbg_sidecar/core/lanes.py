@@ -138,6 +138,11 @@ class Lanes:
         attachment.shelved.clear()
         self._list(attachment)
 
+    def open_gate(self, attachment: Attachment) -> None:
+        """Starts what came to a gated attachment."""
+        attachment.gated = False
+        self._list(attachment)
+
     def close(self, attachment: Attachment) -> list[InFlight]:
         """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
         attachment.closed = True
@@ -220,6 +225,6 @@ class Lanes:
         self._list(attachment)
 
     def _list(self, attachment: Attachment) -> None:
-        if not attachment.listed and attachment.ready:
+        if not attachment.listed and attachment.ready and not attachment.gated:
             attachment.listed = True
             self._rota.append(attachment)

@@ -22,6 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
+from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, held_state
@@ -496,19 +497,35 @@ class MemberCore(ABC):
             self._call_ended(attachment, now)
 
     def confirmed(self, in_flight: InFlight, action: NextCall, now: float) -> None:
-        """The broker has the dead letter or the republished message."""
+        """The broker has the dead letter, the republished message, or the copy in the parking queue."""
         attachment = in_flight.attachment
         if attachment.closed:
             return
-        self.dispatcher.confirmed(in_flight, action)
+        is_settled = self.dispatcher.confirmed(in_flight, action)
         if self._skips and action is NextCall.DEAD_LETTER:
             self._answer_skips(in_flight, SkipOutcome.DEAD_LETTER)
+        if not is_settled:
+            return
         if in_flight.is_recalled and not in_flight.is_reassigned:
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         else:
             self._ack_scheduler.settled(attachment)
         if attachment.paused:
             self._call_ended(attachment, now)
+
+    def recorded(self, in_flight: InFlight, entry: Entry, now: float) -> None:
+        """The stream of parked keys has this entry of a message."""
+        attachment = in_flight.attachment
+        self.dispatcher.recorded(in_flight, entry)
+        if not attachment.closed:
+            self._ack_scheduler.settled(attachment)
+            if attachment.paused:
+                self._call_ended(attachment, now)
+
+    def parked_read(self, entries: Iterable[Entry], now: float) -> None:
+        """Entries of the stream of parked keys, in its order, from its first one on with each connection."""
+        if self.dispatcher.parking is not None:
+            self.dispatcher.parking.read(entries, now)
 
     @abstractmethod
     def _call_ended(self, attachment: Attachment, now: float) -> None:

@@ -470,5 +470,5 @@ class Bindings:
 
 def _at_work(attachment: Attachment) -> int:
     """Called, on the way to a confirm, or done behind a message that is not."""
-    waiting = len(attachment.unconfirmed) + len(attachment.refused)
+    waiting = len(attachment.unconfirmed) + len(attachment.refused) + len(attachment.parking)
     return len(attachment.running) + waiting + len(attachment.ack_window.scattered)

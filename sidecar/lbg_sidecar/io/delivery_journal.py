@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from lbg_broker.group import EXCLUSIVE, DeliveredRecord
 from lbg_broker.journal import JournalWriter
-from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.protocol import Identity
 
 STEP_S = 0.001
@@ -93,7 +93,7 @@ class DeliveryJournal:
                     None if finished_at is None else us(finished_at),
                     settled_at_us,
                     in_flight.attempts,
-                    in_flight.outcome,
+                    Outcome.RELEASED if in_flight.outcome is Outcome.PARKED else in_flight.outcome,
                     in_flight.attachment.session,
                     in_flight.sequence,
                     self._group,

@@ -52,6 +52,12 @@ class Application:
                 world.violations.append(f"{world.now:.3f} inversion at {member.name}: {item}")
             self._highest[item.key] = max(item.seq, self._highest.get(item.key, -1))
             self._inside[item.key].append(call)
+            if world.rules.parking is not None and not world.finished[item.identity]:
+                for earlier in world.earlier_of_key(item):
+                    if not world.finished[earlier] and not world.dead[earlier]:
+                        world.violations.append(
+                            f"{world.now:.3f} {item} at {member.name} before {earlier} is processed"
+                        )
         self._started.add(item.identity)
         slow = world.random.random() < world.chances.slow
         seconds = world.chances.slow_s if slow else world.random.random() * 2 * world.chances.call_s

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.group import queue_of
+from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.message_codec import decode
@@ -25,6 +26,7 @@ class Link:
         self.world = world
         self.member = member
         self.open = True  # the broker's side
+        self.writes_late = world.rules.parking is None or world.random.random() < 0.5
         self._clear_at: dict[str, float] = defaultdict(float)
 
     def up(self, pipe: str, command: tuple[Any, ...]) -> None:
@@ -39,6 +41,8 @@ class Link:
 
     def _send(self, pipe: str, action: Callable[[], None]) -> None:
         at = max(self.world.now + self.world.delay(), self._clear_at[pipe], self.world.broker.stands_until)
+        if pipe == "parked down":
+            at = max(at, self.world.now + self.world.random.random() * self.world.chances.parked_lag_s)
         self._clear_at[pipe] = at
         self.world.at(at, action)
 
@@ -47,11 +51,14 @@ class Broker:
     def __init__(self, world: World) -> None:
         self.world = world
         self.queues = [BrokerQueue() for _ in range(world.queue_count)]
+        self.links: list[Link] = []
         self.mailboxes: dict[int, Link] = {}  # by the member's index
         self.stands_until = 0.0  # it reads and says nothing before
         self.applies_after_s = 0.0  # an ack, on a queue
         self.answers: list[Message | None] = []  # to administrators
         self.loses: tuple[type, ...] = ()  # messages of members that never arrive
+        self.parked_log: list[Entry] = []  # the stream of parked keys
+        self.parking: list[Item] = []  # the parking queue
         self._places = 0
         self._seqs: dict[int, int] = defaultdict(int)
 
@@ -66,6 +73,7 @@ class Broker:
         item = Item(hash_, key, self._seqs[hash_], self._places)
         self._seqs[hash_] += 1
         self.world.published[item.identity] = item
+        self.world.by_key[key].append(item.identity)
         self._enqueue(item)
         return item
 
@@ -75,12 +83,34 @@ class Broker:
         self.world.resent += 1
         self._enqueue(Item(item.hash_, item.key, item.seq, self._places))
 
+    def publish_parked(self, item: Item) -> None:
+        """An administrator publishes a copy of the parking queue to the group again."""
+        self._places += 1
+        self._enqueue(Item(item.hash_, item.key, item.seq, self._places))
+
+    def record(self, entry: Entry) -> None:
+        """An entry is in the stream, and every reader gets it in its order."""
+        self.parked_log.append(entry)
+        for link in self.links:
+            if link.open:
+                link.down("parked", ("parked", [entry]))
+
     def _enqueue(self, item: Item) -> None:
         queue = self.queues[queue_of(item.hash_, self.world.queue_count)]
         queue.ready.append(item)
         queue.pump()
 
     def does(self, link: Link, pipe: str, command: tuple[Any, ...]) -> None:
+        match command:  # a write of a member that is gone may come late, or get lost
+            case _ if not link.open and not link.writes_late:
+                pass
+            case ("copy", held):
+                self.parking.append(held.delivery)
+                link.down(pipe, ("confirmed", held, NextCall.PARK))
+            case ("record", entry, held):
+                self.record(entry)
+                if held is not None:
+                    link.down(pipe, ("recorded", held, entry))
         if not link.open:
             return
         match command:
@@ -135,6 +165,7 @@ class Broker:
         if not link.open:
             return
         link.open = False
+        self.links.remove(link)
         for index in [i for i, mailbox in self.mailboxes.items() if mailbox is link]:
             del self.mailboxes[index]
         for queue in self.queues:

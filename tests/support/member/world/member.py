@@ -18,9 +18,12 @@ from lbg_sidecar.core.effects import (
     Done,
     Exit,
     HandoffAbandoned,
+    KeyParked,
     Moved,
+    ParkCopy,
     Poisoned,
     Reconnect,
+    RecordEntry,
     Republish,
     Stalled,
     StandingBy,
@@ -78,6 +81,8 @@ class SimMember:
             claiming.refused(index)
         self.link = Link(self.world, self)
         self.world.broker.mailboxes[index] = self.link
+        self.world.broker.links.append(self.link)
+        self.link.down("parked", ("parked", list(self.world.broker.parked_log)))
         self.previous = index
         self.machine.connected(index, self.world.now)
         self.run()
@@ -112,6 +117,10 @@ class SimMember:
                 machine.deliver(attachment, arrivals, now)
             case ("confirmed", held, what):
                 machine.confirmed(held, what, now)
+            case ("recorded", held, entry):
+                machine.recorded(held, entry, now)
+            case ("parked", entries):
+                machine.parked_read(entries, now)
             case ("lost",):
                 self.lose("told")
                 return
@@ -190,6 +199,7 @@ class SimMember:
                 Moved()
                 | HandoffAbandoned()
                 | Poisoned()
+                | KeyParked()
                 | CallFailed()
                 | Stalled()
                 | Superseded()
@@ -217,6 +227,10 @@ class SimMember:
                 link.up("queues", ("look", queue))
             case Post(message, to):
                 link.up("group", ("post", encode(message), to))
+            case ParkCopy(held):
+                link.up("copies", ("copy", held))
+            case RecordEntry(entry, held):
+                link.up("entries", ("record", entry, held))
             case DeadLetter(held):
                 link.up("group", ("publish", held, NextCall.DEAD_LETTER))
             case Republish(held):

@@ -31,6 +31,7 @@ class Chances:
     look_fails: float = 0.0
     call_s: float = 0.01
     delay_s: float = 0.002
+    parked_lag_s: float = 0.0  # by which a member may read the stream of parked keys late
 
 
 @dataclass
@@ -53,6 +54,7 @@ class World:
         self.published: dict[tuple[str, int, int], Item] = {}
         self.finished: dict[tuple[str, int, int], int] = defaultdict(int)
         self.dead: dict[tuple[str, int, int], int] = defaultdict(int)
+        self.by_key: dict[str | None, list[tuple[str, int, int]]] = defaultdict(list)
         self.violations: list[str] = []
         self.repeats = 0
         self.disturbed = 0  # deliveries that were unacknowledged when a connection died
@@ -145,6 +147,10 @@ class World:
     @property
     def queues(self) -> list[BrokerQueue]:
         return self.broker.queues
+
+    def earlier_of_key(self, item: Item) -> list[tuple[str, int, int]]:
+        """Messages of its key that were published before it."""
+        return [one for one in self.by_key[item.key] if one[2] < item.seq]
 
     def unfinished(self) -> list[Item]:
         return [

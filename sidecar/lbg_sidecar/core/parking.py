@@ -1,0 +1,252 @@
+"""Parking of keys: a poisoned message and all later ones of its key go to the parking queue, in order.
+
+docs/adr/0065-parked-keys-are-a-log.md has the protocol. A message is parked by its copy, the confirm, its entry, the
+confirm, and the ack. The set of parked keys is that of the stream, and in front of it the messages whose entries are on
+their way: those end with their attachment.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from lbg_broker.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
+from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
+from lbg_sidecar.core.effects import Effect, KeyParked, ParkCopy, RecordEntry
+
+WAITS_S = 1.0
+"""Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
+
+BARRIER_AGAIN_S = 2.0
+"""A barrier that has not come back is written again: the broker may have accepted no publishes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParkingBounds:
+    """Bounds of the group's parked messages. Beyond them nothing is parked, and keys block."""
+
+    keys: int = 1000
+    messages: int = 100_000
+    size_bytes: int = 256 * 1024 * 1024
+
+
+class Judgement(enum.Enum):
+    DELIVER = enum.auto()
+    PARK = enum.auto()
+    WAIT = enum.auto()
+    """It may neither be delivered nor be parked now."""
+
+
+@dataclass(slots=True)
+class _Barrier:
+    id: str
+    attachments: list[Attachment]
+    sent_at: float
+
+
+class Parking:
+    """`open_gate` lets an attachment start its messages; `serves` is true for hashes whose queue this member serves."""
+
+    def __init__(
+        self,
+        bounds: ParkingBounds,
+        processed: Processed,
+        effects: list[Effect],
+        *,
+        new_id: Callable[[], str],
+        open_gate: Callable[[Attachment], None],
+        serves: Callable[[int], bool],
+    ) -> None:
+        self.bounds = bounds
+        self.keys = ParkedKeys()
+        self.is_read = False
+        """True if all that was in the stream when this connection began has been read."""
+        self._processed = processed
+        self._effects = effects
+        self._new_id = new_id
+        self._open_gate = open_gate
+        self._serves = serves
+        self._pending: dict[str, dict[Identity, ParkEntry]] = {}
+        """By key, messages whose entries are not confirmed."""
+        self._barrier: _Barrier | None = None
+        self._waiting: list[Attachment] = []
+        """Attachments that need a barrier after the one that is on its way."""
+
+    # Activation
+
+    def activated(self, attachment: Attachment, now: float) -> None:
+        """The first delivery of an attachment: it starts nothing until a barrier that is written now is read."""
+        attachment.gated = True
+        self._waiting.append(attachment)
+        self._write_barrier(now)
+
+    def read(self, entries: Iterable[Entry], now: float) -> None:
+        """Entries of the stream, in its order."""
+        for entry in entries:
+            if isinstance(entry, BarrierEntry):
+                if self._barrier is not None and entry.id == self._barrier.id:
+                    self._barrier_read(self._barrier, now)
+                continue
+            self.keys.apply(entry)
+            if isinstance(entry, ParkEntry):
+                self._forget_pending(entry)
+                if self.is_read:
+                    self._settle_processed(entry.key, entry.identity)
+
+    def tick(self, now: float) -> None:
+        barrier = self._barrier
+        if barrier is not None and now >= barrier.sent_at + BARRIER_AGAIN_S:
+            barrier.sent_at = now
+            self._effects.append(RecordEntry(BarrierEntry(barrier.id)))
+
+    @property
+    def next_due(self) -> float:
+        return float("inf") if self._barrier is None else self._barrier.sent_at + BARRIER_AGAIN_S
+
+    @property
+    def waits_since(self) -> float | None:
+        """Since when queues wait for the stream; None if none does."""
+        return None if self._barrier is None else self._barrier.sent_at
+
+    def disconnected(self) -> None:
+        """The set is read anew with the next connection: an entry without a confirm is there, or its message comes
+        again."""
+        self.keys = ParkedKeys()
+        self.is_read = False
+        self._pending.clear()
+        self._barrier = None
+        self._waiting.clear()
+
+    def _write_barrier(self, now: float) -> None:
+        if self._barrier is None and self._waiting:
+            self._barrier = _Barrier(self._new_id(), self._waiting, now)
+            self._waiting = []
+            self._effects.append(RecordEntry(BarrierEntry(self._barrier.id)))
+
+    def _barrier_read(self, barrier: _Barrier, now: float) -> None:
+        self._barrier = None
+        self.is_read = True
+        for one in list(self.keys.parked()):
+            for identity in list(self.keys.numbers(one.key)):
+                self._settle_processed(one.key, identity)
+        for attachment in barrier.attachments:
+            if not attachment.closed:
+                self._open_gate(attachment)
+        self._write_barrier(now)
+
+    def _settle_processed(self, key: str, identity: Identity) -> None:
+        """A late entry of a member that is gone, of a message that was processed since."""
+        if identity in self._processed and self._serves(identity[1]) and self.keys.is_parked(key, identity):
+            self.settle(key, identity)
+
+    # Messages on their turn
+
+    def judge(self, in_flight: InFlight) -> Judgement:
+        key, identity = in_flight.key, in_flight.identity
+        if key is None:
+            return Judgement.DELIVER
+        state = self.state(key)
+        if state is KeyState.FREE:
+            return Judgement.DELIVER
+        if identity is None:
+            return Judgement.WAIT
+        if self._may_deliver(key, identity):
+            return Judgement.DELIVER
+        # Of a released key all is parked: else the release would wait for room, and room for the release.
+        if state is KeyState.RELEASED or self.is_parked(in_flight) or self.has_room(key):
+            return Judgement.PARK
+        return Judgement.WAIT
+
+    def state(self, key: str) -> KeyState:
+        state = self.keys.state(key)
+        pending = self._pending.get(key)
+        if pending is None or state is KeyState.PARKED:
+            return state
+        is_released = all(self.keys.is_released(key, entry.cause) for entry in pending.values())
+        return KeyState.RELEASED if is_released else KeyState.PARKED
+
+    def has_room(self, key: str) -> bool:
+        """True if a message of this key may be parked."""
+        keys, bounds = self.keys, self.bounds
+        return (
+            keys.messages < bounds.messages
+            and keys.size_bytes < bounds.size_bytes
+            and (keys.state(key) is not KeyState.FREE or len(keys) < bounds.keys)
+        )
+
+    def is_parked(self, in_flight: InFlight) -> bool:
+        """True if this message is in the set: it is to be settled before it is acknowledged."""
+        key, identity = in_flight.key, in_flight.identity
+        return key is not None and identity is not None and self.keys.is_parked(key, identity)
+
+    def is_settled(self, identity: Identity) -> bool:
+        return self.keys.is_settled(identity)
+
+    def park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
+        """Begins to park a message. `is_poisoned`: its attempts are used up, which is a cause of its own."""
+        key, identity = in_flight.key, in_flight.identity
+        assert key is not None
+        assert identity is not None
+        cause = self._new_id() if is_poisoned else self._cause(key)
+        pending = self._pending.setdefault(key, {})
+        pending[identity] = ParkEntry(key, identity, in_flight.size, cause)
+        self._effects.append(ParkCopy(in_flight))
+        if is_poisoned:
+            self._effects.append(
+                KeyParked(in_flight.queue, key, identity, in_flight.attempts, in_flight.reason)
+            )
+
+    def copied(self, in_flight: InFlight) -> None:
+        """The parking queue has the copy: now its entry is written. Also one that is known: the copy may be of a
+        release, and its entry of a cause that was released."""
+        key, identity = in_flight.key, in_flight.identity
+        assert key is not None
+        assert identity is not None
+        entry = self._pending.get(key, {}).get(identity)
+        if entry is None:  # read meanwhile
+            entry = ParkEntry(key, identity, in_flight.size, self.keys.cause(key) or self._new_id())
+        self._effects.append(RecordEntry(entry, in_flight))
+
+    def recorded(self, entry: Entry) -> None:
+        """The stream has the entry."""
+        self.keys.apply(entry)
+        if isinstance(entry, ParkEntry):
+            self._forget_pending(entry)
+
+    def settle(self, key: str, identity: Identity, in_flight: InFlight | None = None) -> None:
+        """A message of the set is processed, which is true whether the stream gets the entry or not."""
+        entry = SettleEntry(key, identity)
+        self.keys.apply(entry)
+        self._effects.append(RecordEntry(entry, in_flight))
+
+    def closed(self, parked: Collection[InFlight]) -> None:
+        """The channel of these messages is gone: they come again, here or elsewhere, and are judged then."""
+        for in_flight in parked:
+            pending = self._pending.get(in_flight.key or "")
+            if pending is not None and in_flight.identity is not None:
+                pending.pop(in_flight.identity, None)
+                if not pending:
+                    del self._pending[in_flight.key or ""]
+
+    def _cause(self, key: str) -> str:
+        pending = self._pending.get(key)
+        if self.keys.state(key) is not KeyState.PARKED and pending:
+            return next(reversed(pending.values())).cause
+        return self.keys.cause(key) or self._new_id()
+
+    def _may_deliver(self, key: str, identity: Identity) -> bool:
+        pending = self._pending.get(key)
+        if pending is None:
+            return self.keys.may_deliver(key, identity)
+        if self.state(key) is KeyState.PARKED and self.keys.state(key) is not KeyState.PARKED:
+            return False
+        is_behind = any(one[:2] == identity[:2] and one[2] < identity[2] for one in pending)
+        return not is_behind and self.keys.may_deliver(key, identity)
+
+    def _forget_pending(self, entry: ParkEntry) -> None:
+        pending = self._pending.get(entry.key)
+        if pending is not None and pending.get(entry.identity) == entry:
+            del pending[entry.identity]
+            if not pending:
+                del self._pending[entry.key]

@@ -1,0 +1,232 @@
+"""Parked keys: nothing of them is delivered, whatever crashes, and a release gives them back in order."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from lbg_broker.client.backoff import Backoff
+from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, SettleEntry
+from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
+from lbg_sidecar.core.effects import KeyParked, Poisoned
+from lbg_sidecar.core.parking import ParkingBounds
+from support.exploration import over_seeds
+from support.member.world import Chances, Item, SimMember, World
+from support.member.world.parking import parked_keys, release
+
+BACKOFF = Backoff(first_s=0.05, max_s=0.2, jitter=0.0)
+
+
+def rules(**options: Any) -> Rules:
+    settings: dict[str, Any] = {"concurrency": 4, "max_attempts": 2, "backoff": BACKOFF}
+    parking = options.pop("bounds", ParkingBounds())
+    return Rules(**settings, when_exhausted=WhenExhausted.PARK, parking=parking, **options)
+
+
+def alone(**options: Any) -> tuple[World, SimMember]:
+    world = World(3, queue_count=2, hash_count=2, rules=rules(**options))
+    member = world.join()
+    world.run(1)
+    world.failing = {"bad"}
+    return world, member
+
+
+def finish(world: World) -> None:
+    """All keys are released until none is parked, and everything is processed in order."""
+    world.failing = set()
+    world.calm = True
+    for _ in range(20):
+        world.run(6)
+        if not release(world) and not len(parked_keys(world)):
+            break
+    assert not world.violations, world.violations[:5]
+    assert not world.unfinished()
+    assert not len(parked_keys(world))
+
+
+def are_done(world: World, items: list[Item]) -> bool:
+    return all(world.finished[item.identity] == 1 for item in items)
+
+
+def test_a_poisoned_key_is_parked_in_order_and_all_others_flow() -> None:
+    world, member = alone()
+    bad = [world.publish("bad", hash_=0) for _ in range(50)]
+    good = [world.publish(f"good{number % 9}", hash_=0) for number in range(200)]
+    world.run(5)
+    assert are_done(world, good)
+    assert [item.identity for item in world.broker.parking] == [item.identity for item in bad]
+    assert list(parked_keys(world).numbers("bad")) == [item.identity for item in bad]
+    assert not world.queues[0].ready
+    assert not world.queues[0].consumers[0].unacked
+    assert [event.key for _, _, event in world.events if isinstance(event, KeyParked)] == ["bad"]
+    assert member.machine.dispatcher.counts.parked == 50
+    finish(world)
+
+
+def test_a_message_is_acknowledged_after_its_copy_and_then_its_entry_are_confirmed() -> None:
+    world, member = alone()
+    world.publish("bad", hash_=0)
+    seen: list[tuple[int, int, int]] = []
+    for _ in range(1000):
+        world.run(0.001)
+        unacked = len(world.queues[0].consumers[0].unacked) + len(world.queues[0].ready)
+        entries = [one for one in world.broker.parked_log if isinstance(one, ParkEntry)]
+        state = (len(world.broker.parking), len(entries), unacked)
+        if not seen or seen[-1] != state:
+            seen.append(state)
+    assert seen == [(0, 0, 1), (1, 0, 1), (1, 1, 1), (1, 1, 0)]
+    assert member.machine.dispatcher.counts.parked == 1
+
+
+def test_a_successor_starts_nothing_before_it_has_read_the_parked_keys() -> None:
+    world, member = alone()
+    world.publish("bad", hash_=0)
+    world.run(3)
+    assert parked_keys(world).state("bad") is KeyState.PARKED
+    world.kill(member)
+    successor = world.join()
+    world.publish("bad", hash_=0)
+    good = world.publish("good", hash_=0)
+    barriers = sum(isinstance(one, BarrierEntry) for one in world.broker.parked_log)
+    while not world.finished[good.identity]:
+        world.run(0.001)
+    assert sum(isinstance(one, BarrierEntry) for one in world.broker.parked_log) > barriers
+    assert successor.machine.dispatcher.parking is not None
+    assert successor.machine.dispatcher.parking.is_read
+    world.run(1)
+    assert len(world.broker.parking) == 2
+    finish(world)
+
+
+def test_a_released_key_is_delivered_in_order_and_before_what_was_published_since() -> None:
+    world, _ = alone()
+    for _ in range(20):
+        world.publish("bad", hash_=0)
+    world.run(3)
+    world.failing = set()
+    world.broker.parking.reverse()  # however they came there
+    assert release(world) == 20
+    for _ in range(20):
+        world.publish("bad", hash_=0)
+    finish(world)
+
+
+def test_a_released_message_that_fails_again_is_parked_again_with_those_behind_it() -> None:
+    world, member = alone()
+    items = [world.publish("bad", hash_=0) for _ in range(5)]
+    world.run(3)
+    assert release(world) == 5
+    world.run(3)
+    assert parked_keys(world).state("bad") is KeyState.PARKED
+    assert [item.identity for item in world.broker.parking] == [item.identity for item in items]
+    assert member.machine.dispatcher.counts.parked == 10
+    finish(world)
+
+
+def test_a_release_that_is_killed_before_it_deletes_repeats_nothing() -> None:
+    world, _ = alone()
+    items = [world.publish("bad", hash_=0) for _ in range(5)]
+    world.run(3)
+    world.failing = set()
+    release(world, dies_before_deleting=True)
+    world.run(3)
+    release(world)
+    finish(world)
+    assert are_done(world, items)
+
+
+def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_its_queue() -> None:
+    world, member = alone()
+    good = world.publish("good", hash_=0)
+    world.run(1)
+    assert are_done(world, [good])
+    world.broker.record(ParkEntry("good", good.identity, 1, "cause of a dead member"))
+    world.run(1)
+    assert not len(parked_keys(world))
+    assert SettleEntry("good", good.identity) in world.broker.parked_log
+    assert member.machine.dispatcher.parking is not None
+    assert member.machine.dispatcher.parking.state("good") is KeyState.FREE
+
+
+@pytest.mark.parametrize("bounds", [ParkingBounds(messages=3), ParkingBounds(keys=1)])
+def test_beyond_the_bounds_keys_block_and_a_release_gets_through(bounds: ParkingBounds) -> None:
+    world, _ = alone(bounds=bounds)
+    world.failing = {"bad", "worse"}
+    for _ in range(3):
+        world.publish("bad", hash_=0)
+    world.run(2)
+    assert len(world.broker.parking) == 3
+    world.publish("worse", hash_=0)
+    world.publish("bad", hash_=0)
+    good = [world.publish(f"good{number}", hash_=0) for number in range(20)]
+    world.run(5)
+    assert are_done(world, good)
+    assert parked_keys(world).state("worse") is KeyState.FREE
+    assert any(isinstance(event, Poisoned) and event.key == "worse" for _, _, event in world.events)
+    finish(world)
+
+
+def test_messages_without_a_key_block_as_before() -> None:
+    world, _ = alone()
+    world.failing = {None}
+    world.publish(None, hash_=0)
+    good = world.publish("good", hash_=0)
+    world.run(3)
+    assert are_done(world, [good])
+    assert not world.broker.parking
+    assert any(isinstance(event, Poisoned) for _, _, event in world.events)
+    finish(world)
+
+
+def fault(world: World, chance: random.Random) -> None:
+    up = world.up()
+    match chance.randrange(7):
+        case 0 | 1 if len(up) > 1:
+            world.kill(chance.choice(up))
+        case 2 if len(up) > 1:
+            chance.choice(up).stop()
+        case 3 if up:
+            world.drop_connection(chance.choice(up))
+        case 4:
+            release(world, dies_before_deleting=chance.random() < 0.3)
+        case 5:
+            world.failing = set(chance.sample([f"k{number}" for number in range(12)], 3))
+        case 6 if len(up) > 1:
+            world.stall(chance.choice(up), chance.uniform(1, 15))
+        case _:
+            pass
+    while len([one for one in world.up() if not one.stalled]) < 2:
+        world.join()
+    if chance.random() < 0.3 and len(world.up()) < 5:
+        world.join()
+
+
+@over_seeds(6)
+def test_random_histories_lose_nothing_and_keep_the_order_of_each_key(seed: int) -> None:
+    chance = random.Random(seed)
+    world = World(
+        seed,
+        rules=rules(bounds=ParkingBounds(messages=chance.choice((20, 10_000)))),
+        chances=Chances(
+            hint_lost=0.05,
+            retry=0.02,
+            call_s=0.02,
+            delay_s=chance.choice((0.002, 0.05)),
+            parked_lag_s=chance.choice((0.0, 2.0)),
+        ),
+    )
+    for _ in range(3):
+        world.join()
+    world.run(2)
+    world.failing = {"k1", "k5"}
+    for _ in range(60):
+        for _ in range(chance.randrange(30)):
+            item = world.publish(f"k{chance.randrange(12)}")
+            if chance.random() < 0.02:
+                world.publish_again(item)
+        world.run(chance.uniform(0.05, 1.0))
+        if chance.random() < 0.5:
+            fault(world, chance)
+    finish(world)
