@@ -110,6 +110,8 @@ class WriteRecord:
 
     def __str__(self) -> str:
         if self.before is not None and self.before.text == self.record.text:
+            if self.before.has_parking != self.record.has_parking:
+                return f"record the parking queue of group {self.group}"
             is_of_users = self.before.publishers != self.record.publishers
             return f"record the {'users' if is_of_users else 'owner'} of group {self.group}"
         verb_phrase = "write the record of" if self.is_final else "record the attributes of the unfinished"

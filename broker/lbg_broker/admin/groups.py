@@ -255,8 +255,8 @@ def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
 
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
-    """The group's record with another text, and the owner, the users and the pause that it has."""
-    return Record(text, observed.owner, observed.publishers, observed.paused)
+    """The group's record with another text, and all else that it has."""
+    return Record(text, observed.owner, observed.publishers, observed.paused, observed.has_parking)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:

@@ -161,7 +161,10 @@ class SnapshotReader:
         record = await self._amqp.record(group)
         spec = desired or recorded(record, group)
         publishers = record.publishers if record is not None else ONE_USER
-        topology = topology_of(spec, engine, publishers) if spec is not None else None
+        has_parking = record is not None and record.has_parking
+        topology = (
+            topology_of(spec, engine, publishers, has_parking=has_parking) if spec is not None else None
+        )
         why: dict[str, str] = {}
         management = await self._reachable_management(why)
         base = Snapshot(engine, record=record, why=why)
@@ -371,7 +374,8 @@ def _listed_publishers(
     exclusive = Publishers(names.publisher_user, members_publish=False)
     if isinstance(granted, Permissions):
         granted = opened(granted, names.exchange)  # ingress may be paused
-    is_exclusive = granted == topology_of(spec, engine, exclusive).permissions
+    topology = topology_of(spec, engine, exclusive, has_parking=names.parked in queues)
+    is_exclusive = granted == topology.permissions
     return Publishers(names.publisher_user, members_publish=not is_exclusive)
 
 
@@ -402,13 +406,16 @@ async def observe_many(
         names = Names(spec.name)
         granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
         publishers = _listed_publishers(spec, engine, queues[spec.name], granted)
-        needed: dict[str, ExchangeState | Unknown | None] = {one.name: None for one in exchanges_of(names)}
+        has_parking = names.parked in queues[spec.name]
+        needed: dict[str, ExchangeState | Unknown | None] = {
+            one.name: None for one in exchanges_of(names, has_parking=has_parking)
+        }
         expected: dict[str, QueueStatus | Unknown | None] = {
-            one.name: None for one in queues_of(spec, engine, publishers)
+            one.name: None for one in queues_of(spec, engine, publishers, has_parking=has_parking)
         }
         snapshots[spec.name] = Snapshot(
             engine,
-            record=Record(spec.to_record(), publishers=publishers, paused=None)
+            record=Record(spec.to_record(), publishers=publishers, paused=None, has_parking=has_parking)
             if names.config in queues[spec.name]
             else None,
             exchanges={**needed, **exchanges[spec.name]},

@@ -25,12 +25,14 @@ KUBERNETES = "kubernetes"
 @dataclass(frozen=True, slots=True)
 class Record:
     """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
-    `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read."""
+    `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read.
+    `has_parking`: the group has a queue for the messages of parked keys."""
 
     text: str
     owner: str = ""
     publishers: Publishers = ONE_USER
     paused: frozenset[str] | None = frozenset()
+    has_parking: bool = False
 
     @property
     def is_paused(self) -> bool:

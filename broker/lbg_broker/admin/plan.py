@@ -575,7 +575,7 @@ def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool |
     words = observed.paused if paused is None else paused_words(observed.paused, is_paused=paused)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        record = Record(spec.to_record(), owner, observed.publishers, words)
+        record = Record(spec.to_record(), owner, observed.publishers, words, observed.has_parking)
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None
@@ -617,7 +617,7 @@ def _remedy_in_use(group: str, observed: Snapshot) -> str:
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
     """The queues with unprocessed messages, in the order of their numbers."""
     served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
-    return [*served, *(name for name in queues if name in (names.unrouted, names.dead))]
+    return [*served, *(name for name in queues if name in (names.unrouted, names.dead, names.parking))]
 
 
 def _uses(names: Names, observed: Snapshot) -> Iterator[str]:

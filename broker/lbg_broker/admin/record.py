@@ -12,6 +12,7 @@ from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import (
     HEADER_MEMBERS_PUBLISH,
     HEADER_OWNER,
+    HEADER_PARKING,
     HEADER_PAUSED,
     HEADER_PUBLISHER_USER,
     ONE_USER,
@@ -114,7 +115,8 @@ def _record_in(delivery: Delivery) -> Record:
     words = delivery.headers.get(HEADER_PAUSED)
     paused = frozenset(words.split(",")) - {""} if isinstance(words, str) else frozenset()
     text = bytes(delivery.body).decode("utf-8", "replace")
-    return Record(text, owner if isinstance(owner, str) else "", publishers, paused)
+    has_parking = delivery.headers.get(HEADER_PARKING) is True
+    return Record(text, owner if isinstance(owner, str) else "", publishers, paused, has_parking)
 
 
 def headers_of(record: Record) -> dict[str, str | bool]:
@@ -125,4 +127,6 @@ def headers_of(record: Record) -> dict[str, str | bool]:
         headers[HEADER_MEMBERS_PUBLISH] = record.publishers.members_publish
     if record.paused:
         headers[HEADER_PAUSED] = ",".join(sorted(record.paused))
+    if record.has_parking:
+        headers[HEADER_PARKING] = True
     return headers

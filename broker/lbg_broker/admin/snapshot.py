@@ -313,10 +313,15 @@ class Snapshot:
         """Words for what is paused, as the record has them; None where it was not read."""
         return self.record.paused if isinstance(self.record, Record) else None
 
+    @property
+    def has_parking(self) -> bool:
+        """True if the group has a parking queue, as its record states."""
+        return isinstance(self.record, Record) and self.record.has_parking
+
     def topology_of(self, spec: GroupSpec, publishers: Publishers | None = None) -> Topology:
         """Topology of the group, with these attributes and its present users, or these. While ingress is paused, no
         user may publish."""
-        topology = topology_of(spec, self.engine, publishers or self.publishers)
+        topology = topology_of(spec, self.engine, publishers or self.publishers, has_parking=self.has_parking)
         if not isinstance(self.record, Record) or not self.record.is_ingress_paused:
             return topology
         exchange, of_publishers = Names(spec.name).exchange, topology.publisher_permissions

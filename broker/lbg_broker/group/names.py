@@ -58,6 +58,9 @@ HEADER_MEMBERS_PUBLISH = "lbg-members-publish"
 # Of a group's record: what is paused, words with commas between them.
 HEADER_PAUSED = "lbg-paused"
 
+# Of a group's record: it has a parking queue.
+HEADER_PARKING = "lbg-parking"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 
@@ -161,6 +164,16 @@ class Names:
     @property
     def dead(self) -> str:
         return f"lbg.{self.group}.dead"
+
+    @property
+    def parking(self) -> str:
+        """Exchange and queue of the messages of parked keys."""
+        return f"lbg.{self.group}.parking"
+
+    @property
+    def parked(self) -> str:
+        """Exchange and stream of the entries of parked keys (`lbg_broker.group.parked_keys`)."""
+        return f"lbg.{self.group}.parked"
 
     @property
     def config(self) -> str:

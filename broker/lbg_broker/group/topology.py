@@ -154,21 +154,43 @@ def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=64)
-def topology_of(spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER) -> Topology:
+def topology_of(
+    spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER, *, has_parking: bool = False
+) -> Topology:
     """Cached while a group is made or compared, which uses it several times. All of hundreds of groups would be
     10 KB for each, most of it bindings."""
     names = Names(spec.name)
     is_one_queue = is_native(spec, engine)
     return Topology(
-        exchanges_of(names),
-        queues_of(spec, engine, publishers),
-        bindings_of(spec, engine),
-        permissions_of(names, engine, is_one_queue=is_one_queue, may_publish=publishers.members_publish),
+        exchanges_of(names, has_parking=has_parking),
+        queues_of(spec, engine, publishers, has_parking=has_parking),
+        bindings_of(spec, engine, has_parking=has_parking),
+        permissions_of(
+            names,
+            engine,
+            is_one_queue=is_one_queue,
+            may_publish=publishers.members_publish,
+            has_parking=has_parking,
+        ),
         publisher_permissions_of(names, engine, is_one_queue=is_one_queue) if publishers.username else None,
     )
 
 
-def exchanges_of(names: Names) -> tuple[Exchange, ...]:
+def why_without_parking(spec: GroupSpec, engine: Engine) -> str | None:
+    """Reason for which the group can have no parking queue; None if it can."""
+    if spec.mode == PARTITIONED and not engine.is_rabbitmq:
+        return (
+            "the embedded broker moves a partition to a consumer that is active already, which would start before it "
+            "has read the parked keys; mode Exclusive has parking, and so has mode Partitioned on RabbitMQ"
+        )
+    if spec.mode == MESSAGE_GROUPS:
+        return "the broker moves a key to another consumer at any message; mode Exclusive has parking"
+    if spec.mode == SESSIONS:
+        return "the number of a session's message acknowledges all before it; mode Exclusive has parking"
+    return None
+
+
+def exchanges_of(names: Names, *, has_parking: bool = False) -> tuple[Exchange, ...]:
     # The alternate comes first: from then on the group's exchange has somewhere to put what no queue takes.
     return (
         Exchange(names.unrouted_exchange, "fanout"),
@@ -176,10 +198,13 @@ def exchanges_of(names: Names) -> tuple[Exchange, ...]:
         Exchange(names.dlx, "fanout"),
         Exchange(names.members, "direct"),
         Exchange(names.validate, "fanout"),
+        *((Exchange(names.parking, "fanout"), Exchange(names.parked, "fanout")) if has_parking else ()),
     )
 
 
-def queues_of(spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER) -> tuple[Queue, ...]:
+def queues_of(
+    spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER, *, has_parking: bool = False
+) -> tuple[Queue, ...]:
     names = Names(spec.name)
     safe = _safe_arguments(engine)
     limited = {**safe, "x-max-length-bytes": spec.queue_size_bytes, "x-overflow": "reject-publish"}
@@ -189,6 +214,12 @@ def queues_of(spec: GroupSpec, engine: Engine, publishers: Publishers = ONE_USER
         Queue(names.unrouted, limited),
         # Dead letters have no limit: a full one would stop every lane that has something to refuse.
         Queue(names.dead, safe),
+        # Members have limits of their own, beyond which they park nothing.
+        *(
+            (Queue(names.parking, safe), Queue(names.parked, {"x-queue-type": "stream"}))
+            if has_parking
+            else ()
+        ),
         *((Queue(names.record, {"x-queue-type": "stream"}),) if publishers.username else ()),
         # With room for one, a new record takes the place of the old one. Replicated like the queues: a member that
         # starts while a node is down must be able to read it.
@@ -225,7 +256,7 @@ def _kind_of(spec: GroupSpec) -> dict[str, Argument]:
     return {"x-queue-type": "sessions"}
 
 
-def bindings_of(spec: GroupSpec, engine: Engine) -> tuple[Binding, ...]:
+def bindings_of(spec: GroupSpec, engine: Engine, *, has_parking: bool = False) -> tuple[Binding, ...]:
     """Bindings of all queues, striped as in "Sticky Load Balancing"; a single queue takes all hashes.
 
     Queue q takes hashes q, q + QC, q + 2 QC ….
@@ -244,6 +275,7 @@ def bindings_of(spec: GroupSpec, engine: Engine) -> tuple[Binding, ...]:
         *(binding_of(spec, engine, hash_) for hash_ in hashes),
         Binding(names.unrouted_exchange, names.unrouted, ""),
         Binding(names.dlx, names.dead, ""),
+        *(Binding(name, name, "") for name in (names.parking, names.parked) if has_parking),
     )
 
 
@@ -266,7 +298,12 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
 
 
 def permissions_of(
-    names: Names, engine: Engine, *, is_one_queue: bool, may_publish: bool = True
+    names: Names,
+    engine: Engine,
+    *,
+    is_one_queue: bool,
+    may_publish: bool = True,
+    has_parking: bool = False,
 ) -> Permissions:
     """Permissions that a member needs, and no more; with `may_publish` those that a publisher needs too.
 
@@ -277,15 +314,17 @@ def permissions_of(
     mailboxes = re.escape(names.mailbox(0)[:-1]) + "[0-9]+"
     counted = (names.dead, names.unrouted) if engine.is_rabbitmq else ()
     published = (names.exchange,) if may_publish else ()
+    parking = (names.parking, names.parked) if has_parking else ()
     return Permissions(
         configure=_anchored(mailboxes),
         write=_anchored(
-            mailboxes, *map(re.escape, (*published, names.members, names.dlx, names.validate, *counted))
+            mailboxes,
+            *map(re.escape, (*published, names.members, names.dlx, names.validate, *counted, *parking)),
         ),
         read=_anchored(
             mailboxes,
             _served(names, is_one_queue=is_one_queue),
-            *map(re.escape, (names.members, names.config)),
+            *map(re.escape, (names.members, names.config, *parking[1:])),
         ),
     )
 
