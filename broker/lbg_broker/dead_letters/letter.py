@@ -139,9 +139,10 @@ class Selection:
     def is_everything(self) -> bool:
         return self == Selection()
 
-    def __contains__(self, letter: DeadLetter) -> bool:
+    def __contains__(self, letter: object) -> bool:
         return (
-            (not self.ids or letter.id in self.ids)
+            isinstance(letter, DeadLetter)
+            and (not self.ids or letter.id in self.ids)
             and (self.key is None or letter.key == self.key)
             and (self.reason is None or self.reason in letter.reason)
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
 
@@ -17,7 +17,7 @@ from lbg_broker.admin.record import read_group
 from lbg_broker.client import Channel, ClientConnection, ConnectionSettings, Delivery, connect_any
 from lbg_broker.client.ack_window import APPLIED_AFTER_S
 from lbg_broker.client.retransmit import ANSWER_S
-from lbg_broker.dead_letters.letter import PAGE_MESSAGES, DeadLetter, ReadWindow, Selection
+from lbg_broker.dead_letters.letter import PAGE_MESSAGES, DeadLetter, ReadWindow
 from lbg_broker.group import GroupSpec, Names
 
 Page = list[tuple[DeadLetter, Delivery]]
@@ -28,8 +28,9 @@ is returned and read again from the oldest on."""
 
 
 class DeadQueue:
-    """`total`: dead letters that were there at the start. Later ones are not read, or a member that refuses what
-    is replayed would make a replay endless. `unread`: another consumer has them."""
+    """`name`: of the queue, that of the dead letters or one like it. `total`: letters that were there at the start.
+    Later ones are not read, or a member that refuses what is replayed would make a replay endless. `unread`: another
+    consumer has them."""
 
     def __init__(
         self,
@@ -39,9 +40,11 @@ class DeadQueue:
         total: int,
         *,
         turn_s: float = TURN_S,
+        name: str = "",
     ) -> None:
         self.connection = connection
         self.names = Names(spec.name)
+        self.name = name or self.names.dead
         self.spec = spec
         self.total = total
         self._channel = channel
@@ -61,7 +64,7 @@ class DeadQueue:
         if message.delivery_tag > self._window_began_at:
             self._windows.acked()
 
-    async def pages(self, selection: Selection) -> AsyncIterator[Page]:
+    async def pages(self, selection: Container[DeadLetter]) -> AsyncIterator[Page]:
         """Those selected, oldest first; to be called once. Letters of a page that are not acknowledged when the next is
         requested stay. In memory are those received and not yet requested, never those passed over. Raises
         ClientError."""
@@ -104,7 +107,7 @@ class DeadQueue:
         """A channel of RabbitMQ does one thing after another, and for an ack it goes through all that it holds: behind
         30,000 letters that takes milliseconds. Nothing comes meanwhile, and no answer before it is through."""
         acked = self._acked
-        await self._channel.queue_declare(self.names.dead, passive=True)
+        await self._channel.queue_declare(self.name, passive=True)
         self._acks_applied = acked
 
     async def _turn(self) -> None:
@@ -132,7 +135,7 @@ class DeadQueue:
         self._window_began_at = channel.last_delivery_tag
         size = self._windows.open()
         self._consumer = await channel.consume(
-            self.names.dead,
+            self.name,
             self._on_deliveries,
             prefetch_count=size,
             consumer_tag=f"lbg.dead.{self._windows.opened:06}",  # by its name it has its place in the order

@@ -1,0 +1,358 @@
+"""Releases and discards parked messages.
+
+A release is done in rounds: the key is released in the stream, its messages are published to the group again in the
+order of their numbers, and leave the parking queue after the confirm. What was published meanwhile is parked behind
+them, and is the next round. Every step can be repeated after a crash: members drop what is settled.
+
+DeadLetterError
+└── ParkingStopped    a message could not be published, or members do not process what was released
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from lbg_broker.client import (
+    BasicProperties,
+    ClientError,
+    ConfirmingPublisher,
+    Delivery,
+    Nacked,
+    Unroutable,
+)
+from lbg_broker.client.retransmit import ANSWER_S
+from lbg_broker.dead_letters.letter import (
+    OF_DEAD_LETTERS,
+    PAGE_MESSAGES,
+    DeadLetter,
+    DeadLetterError,
+    saved_json,
+)
+from lbg_broker.dead_letters.queue import DeadQueue
+from lbg_broker.dead_letters.replay import Binding
+from lbg_broker.group import HEADER_PUBLISHER, HEADER_SEQ, epoch_of, hash_in
+from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
+from lbg_broker.parked_messages.stream import ParkedStream
+
+Report = Callable[[str], None]
+Copy = tuple[DeadLetter, Delivery]
+
+READ_BY_MEMBERS_S = 0.5
+"""For members to read a release. One that has not parks its messages once more, for the next round."""
+
+STILL_S = 10.0
+"""Without an entry for so long, what was published again may be in the parking queue again: the next round begins."""
+
+COLLECTED_MAX_BYTES = 64 * 1024 * 1024
+"""Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
+
+
+class ParkingStopped(DeadLetterError):
+    pass
+
+
+@dataclass(slots=True)
+class Released:
+    """`done`: keys that are free now. `failed_again`: keys of which a message used up its attempts once more, so that
+    they are parked. `left`: keys that are released, and have messages yet."""
+
+    published: int = 0
+    rounds: int = 0
+    done: set[str] = field(default_factory=set)
+    failed_again: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "released": sorted(self.done),
+            "failed_again": sorted(self.failed_again),
+            "left": sorted(self.left),
+            "published": self.published,
+            "rounds": self.rounds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKeys:
+    """Selects the messages of these keys."""
+
+    keys: Collection[str]
+
+    def __contains__(self, letter: object) -> bool:
+        return isinstance(letter, DeadLetter) and letter.key in self.keys
+
+
+async def release_parked(
+    stream: ParkedStream,
+    keys: Collection[str] | None,
+    *,
+    timeout_s: float,
+    report: Report = lambda line: None,
+) -> Released:
+    """Give the messages of these keys back, or of all that are parked, and wait until members have processed them.
+
+    For who holds the group's lock. Raises ParkingStopped, ClientError, and EntryError.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    released = Released()
+    entries = [
+        ReleaseEntry(one.key, one.causes) for one in stream.keys.parked() if keys is None or one.key in keys
+    ]
+    selected = {entry.key for entry in entries}
+    await stream.write(entries)
+    await stream.catch_up()
+    await asyncio.sleep(READ_BY_MEMBERS_S)
+    while True:
+        _classify(stream.keys, selected, released)
+        if not released.left:
+            return released
+        released.rounds += 1
+        published = await _publish_again(stream, released.left)
+        released.published += len(published)
+        report(f"round {released.rounds}: {len(published)} messages of {len(released.left)} keys")
+        if not await _processed(stream, published, deadline):
+            _classify(stream.keys, selected, released)
+            if released.left:
+                raise ParkingStopped(
+                    f"members have not processed {len(released.left)} released keys in time: they go on, and "
+                    "the same command completes the release"
+                )
+            return released
+
+
+async def release_first(stream: ParkedStream, key: str) -> MessageIdentity | None:
+    """Give the first message of a parked key back, and no other; None if the key has none. Raises ParkingStopped,
+    ClientError."""
+    first = next(iter(stream.keys.numbers(key)), None)
+    if first is None:
+        return None
+    await stream.write([ReleaseEntry(key, only=(first,))])
+    await asyncio.sleep(READ_BY_MEMBERS_S)
+    await _publish_again(stream, {key}, only=first)
+    return first
+
+
+async def discard_parked(
+    stream: ParkedStream,
+    selection: Container[DeadLetter],
+    *,
+    save: IO[str] | None = None,
+) -> int:
+    """Discard the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Copies of
+    messages that are settled go as well. Raises OSError, ClientError."""
+    discarded = 0
+    async with _parking_queue(stream) as queue:
+        async for page in queue.pages(selection):
+            parked = [one for one in page if _is_parked(stream.keys, one)]
+            if save is not None:
+                now_us = time.time_ns() // 1000
+                for letter, delivery in parked:
+                    save.write(json.dumps(saved_json(letter, delivery, now_us), default=str) + "\n")
+                save.flush()
+                os.fsync(save.fileno())
+            entries = [SettleEntry(letter.key or "", identity_of(delivery)) for letter, delivery in parked]
+            await stream.write(entries)
+            for entry in entries:
+                stream.keys.apply(entry)
+            discarded += len(parked)
+            for _, delivery in page:
+                if stream.keys.is_settled(identity_of(delivery)):
+                    queue.ack(delivery)
+    return discarded
+
+
+async def parked_messages(
+    stream: ParkedStream, selection: Container[DeadLetter], *, limit: int
+) -> list[DeadLetter]:
+    """The oldest selected messages of the parking queue, each once, as it stands there."""
+    listed: dict[MessageIdentity, DeadLetter] = {}
+    async with _parking_queue(stream) as queue:
+        async for page in queue.pages(selection):
+            for letter, delivery in page:
+                if _is_parked(stream.keys, (letter, delivery)):
+                    listed.setdefault(identity_of(delivery), letter)
+                    if len(listed) >= limit:
+                        return list(listed.values())
+    return list(listed.values())
+
+
+def identity_of(delivery: Delivery) -> MessageIdentity:
+    """Raises ParkingStopped for a message that no member parked."""
+    headers = delivery.headers
+    publisher, seq, hash_ = (
+        headers.get(HEADER_PUBLISHER),
+        headers.get(HEADER_SEQ),
+        hash_in(delivery.routing_key),
+    )
+    if not isinstance(publisher, str) or not isinstance(seq, int) or hash_ is None:
+        raise ParkingStopped(
+            f"the parking queue has a message without a publisher's stamp (routing key {delivery.routing_key!r}): "
+            "no member parked it"
+        )
+    return publisher, hash_, seq
+
+
+def in_order(copies: Sequence[Copy]) -> list[Copy]:
+    """The copies with those of one publisher in the order of their numbers, and of its epochs."""
+    histories = [epoch_of(identity_of(delivery)[0]).history for _, delivery in copies]
+    sorted_of = {
+        history: iter(
+            sorted(
+                (one for one, of in zip(copies, histories, strict=True) if of == history),
+                key=lambda one: _place(one[1]),
+            )
+        )
+        for history in dict.fromkeys(histories)
+    }
+    return [next(sorted_of[history]) for history in histories]
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    publisher, _, seq = identity_of(delivery)
+    return epoch_of(publisher).began_us, seq
+
+
+def _is_parked(keys: ParkedKeys, copy: Copy) -> bool:
+    letter, delivery = copy
+    return letter.key is not None and keys.is_parked(letter.key, identity_of(delivery))
+
+
+def _classify(keys: ParkedKeys, selected: Collection[str], released: Released) -> None:
+    states = {key: keys.state(key) for key in selected}
+    released.done = {key for key, state in states.items() if state is KeyState.FREE}
+    released.failed_again = {key for key, state in states.items() if state is KeyState.PARKED}
+    released.left = {key for key, state in states.items() if state is KeyState.RELEASED}
+
+
+async def _processed(
+    stream: ParkedStream, published: Sequence[tuple[str, MessageIdentity]], deadline: float
+) -> bool:
+    """Returns when members are through with them, or nothing has happened for long. False at the deadline."""
+    loop = asyncio.get_running_loop()
+    keys = stream.keys
+    still_at = loop.time() + STILL_S
+    while True:
+        open_ = [
+            key
+            for key, identity in published
+            if keys.is_parked(key, identity) and keys.state(key) is KeyState.RELEASED
+        ]
+        now = loop.time()
+        if now >= deadline:
+            return False
+        if now >= still_at or (not open_ and published):
+            return True
+        await stream.wait(min(still_at, deadline) - now)
+        if stream.changed.is_set():
+            still_at = loop.time() + STILL_S
+
+
+async def _publish_again(
+    stream: ParkedStream, keys: Collection[str], *, only: MessageIdentity | None = None
+) -> list[tuple[str, MessageIdentity]]:
+    """Publishes the copies of these keys, and deletes each after the confirm."""
+    published: list[tuple[str, MessageIdentity]] = []
+    async with _parking_queue(stream) as queue:
+        collected = await _collected(stream, queue, keys, only)
+        publisher = await ConfirmingPublisher.open(stream.connection)
+        binding = Binding(stream.connection, stream.spec)
+        again: set[MessageIdentity] = set()
+        ordered = in_order(collected)
+        for start in range(0, len(ordered), PAGE_MESSAGES):
+            page = ordered[start : start + PAGE_MESSAGES]
+            for letter, _ in page:
+                await binding.ensure(letter)
+            sent: dict[MessageIdentity, asyncio.Future[None]] = {}
+            for _, delivery in page:
+                identity = identity_of(delivery)
+                if identity not in again and identity not in sent:
+                    sent[identity] = publisher.publish_soon(
+                        queue.names.exchange,
+                        delivery.routing_key,
+                        bytes(delivery.body),
+                        properties=_properties(delivery),
+                        mandatory=True,
+                    )
+            await _confirmed(list(sent.values()))
+            again |= sent.keys()
+            for letter, delivery in page:
+                queue.ack(delivery)
+                if identity_of(delivery) in sent:
+                    published.append((letter.key or "", identity_of(delivery)))
+    return published
+
+
+async def _collected(
+    stream: ParkedStream, queue: DeadQueue, keys: Collection[str], only: MessageIdentity | None
+) -> list[Copy]:
+    """Copies of messages in the set. Those of settled messages are deleted; a copy without an entry stays, as its
+    member may be about to write that."""
+    collected: list[Copy] = []
+    taken: set[str] = set()
+    size_bytes = 0
+    async for page in queue.pages(_OfKeys(keys)):
+        for letter, delivery in page:
+            identity = identity_of(delivery)
+            if stream.keys.is_settled(identity):
+                queue.ack(delivery)
+            elif only is not None and identity != only:
+                continue
+            elif _is_parked(stream.keys, (letter, delivery)):
+                assert letter.key is not None
+                if size_bytes < COLLECTED_MAX_BYTES or letter.key in taken:
+                    taken.add(letter.key)
+                    collected.append((letter, delivery))
+                    size_bytes += len(delivery.body)
+    return collected
+
+
+async def _confirmed(confirms: Sequence[asyncio.Future[None]]) -> None:
+    """Raises ParkingStopped, ClientError."""
+    if not confirms:
+        return
+    await asyncio.wait(confirms, timeout=ANSWER_S)
+    for confirm in confirms:
+        if not confirm.done():
+            raise ParkingStopped(
+                f"the broker gave no answer in {ANSWER_S:g} s: the same command continues the release"
+            )
+        failure = confirm.exception()
+        if isinstance(failure, Nacked):
+            raise ParkingStopped(
+                "the key's queue refuses messages, as a full one does: let members catch up, and the same command "
+                "continues the release"
+            )
+        if isinstance(failure, Unroutable):
+            raise ParkingStopped(f"no queue takes a message ({failure}): `lbg group create` repairs bindings")
+        if isinstance(failure, ClientError):
+            raise failure
+
+
+def _properties(delivery: Delivery) -> BasicProperties:
+    """Those of the message as its publisher made it: it keeps its identity, by which members know its place."""
+    properties = delivery.properties
+    properties.headers = {
+        name: value for name, value in delivery.headers.items() if name not in OF_DEAD_LETTERS
+    }
+    properties.delivery_mode = 2
+    properties.user_id = None  # RabbitMQ refuses another user's name in it
+    return properties
+
+
+@asynccontextmanager
+async def _parking_queue(stream: ParkedStream) -> AsyncIterator[DeadQueue]:
+    channel = await stream.connection.open_channel()
+    name = stream.names.parking
+    total = (await channel.queue_declare(name, passive=True)).message_count
+    queue = DeadQueue(stream.connection, channel, stream.spec, total, name=name)
+    try:
+        yield queue
+    finally:
+        await queue.close()

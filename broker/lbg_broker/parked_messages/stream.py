@@ -1,0 +1,144 @@
+"""The stream of parked keys, as an administrator reads it and writes to it.
+
+DeadLetterError
+└── NoParking    the group has no parking queue
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from lbg_broker.admin.errors import RecordUnavailable, RecordUnreadable
+from lbg_broker.admin.record import read_record, spec_in
+from lbg_broker.client import (
+    BasicProperties,
+    Channel,
+    ClientConnection,
+    ConfirmingPublisher,
+    ConnectionSettings,
+    Delivery,
+    connect_any,
+)
+from lbg_broker.client.retransmit import ANSWER_S
+from lbg_broker.dead_letters.letter import DeadLetterError
+from lbg_broker.group import IDENTITY_BYTES, GroupSpec, Names
+from lbg_broker.group.parked_keys import BarrierEntry, Entry, ParkedKeys, decoded_entry, encoded_entry
+
+READ_AHEAD_MESSAGES = 2000
+
+
+class NoParking(DeadLetterError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group!r} has no parking queue: `lbg park enable {group}` gives it one")
+
+
+class ParkedStream:
+    """`keys` follows the stream. `changed` is set with each entry that is read."""
+
+    def __init__(self, connection: ClientConnection, spec: GroupSpec, publisher: ConfirmingPublisher) -> None:
+        self.connection = connection
+        self.spec = spec
+        self.names = Names(spec.name)
+        self.keys = ParkedKeys()
+        self.changed = asyncio.Event()
+        self._publisher = publisher
+        self._barriers: dict[str, asyncio.Future[None]] = {}
+        self._failure: Exception | None = None
+
+    async def follow(self) -> None:
+        """Reads the stream from its first entry on. Raises ClientError."""
+        channel = await self.connection.open_channel()
+        await channel.consume(
+            self.names.parked,
+            lambda deliveries: self._on_deliveries(channel, deliveries),
+            prefetch_count=READ_AHEAD_MESSAGES,
+            arguments={"x-stream-offset": "first"},
+        )
+
+    async def catch_up(self) -> None:
+        """Returns when all that was confirmed before is read. Raises ClientError, EntryError, RecordUnavailable."""
+        barrier = BarrierEntry(secrets.token_hex(IDENTITY_BYTES))
+        read = self._barriers[barrier.id] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.write([barrier])
+                await read
+        except TimeoutError:
+            why = f"stream {self.names.parked} gives no answer in {ANSWER_S:g} s"
+            raise RecordUnavailable(self.spec.name, why) from None
+        finally:
+            del self._barriers[barrier.id]
+
+    async def write(self, entries: Iterable[Entry]) -> None:
+        """Returns when the stream has the entries. Raises ClientError."""
+        confirms = [
+            self._publisher.publish_soon(
+                self.names.parked,
+                "",
+                encoded_entry(entry),
+                properties=BasicProperties(content_type="application/json", delivery_mode=2),
+                mandatory=True,
+            )
+            for entry in entries
+        ]
+        await asyncio.gather(*confirms)
+
+    async def wait(self, seconds: float) -> None:
+        """Until an entry is read, for so long at most. Raises EntryError."""
+        self.changed.clear()
+        self._raise_failure()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            pass
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_deliveries(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
+        channel.ack(deliveries[-1].delivery_tag, multiple=True)
+        for delivery in deliveries:
+            try:
+                entry = decoded_entry(bytes(delivery.body))
+            except ValueError as error:
+                self._failure = error
+                for read in self._barriers.values():
+                    if not read.done():
+                        read.set_exception(error)
+                break
+            self.keys.apply(entry)
+            if isinstance(entry, BarrierEntry):
+                self._barrier_read(entry)
+        self.changed.set()
+
+    def _barrier_read(self, barrier: BarrierEntry) -> None:
+        read = self._barriers.get(barrier.id)
+        if read is not None and not read.done():
+            read.set_result(None)
+
+
+@asynccontextmanager
+async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -> AsyncIterator[ParkedStream]:
+    """The parked keys as they are now. Raises NoParking, GroupNotFound and the other errors of `read_group`,
+    ClientError, and EntryError for a stream that this version cannot read."""
+    connection = await connect_any(places, name=f"lbg park {group}")
+    try:
+        channel = await connection.open_channel()
+        record = await read_record(channel, group)
+        if record is None:
+            raise RecordUnreadable(group, "its queue is empty")
+        if not record.has_parking:
+            raise NoParking(group)
+        publisher = await ConfirmingPublisher.open(connection)
+        stream = ParkedStream(connection, spec_in(record.text, group), publisher)
+        await stream.follow()
+        await stream.catch_up()
+        yield stream
+    finally:
+        await connection.close()
