@@ -184,11 +184,12 @@ def _split(command: str, where: str) -> list[str]:
 )
 @click.option(
     "--when-exhausted",
-    type=click.Choice(["block", "dead-letter"]),
+    type=click.Choice(["block", "dead-letter", "park"]),
     default="block",
     show_default=True,
     help="block: the key waits while the message is retried at the longest interval. dead-letter: the message "
-    "becomes a dead letter, and the key goes on.",
+    "becomes a dead letter, and the key goes on. park: the message and all later ones of its key go to the parking "
+    "queue, until `lbg park release`.",
 )
 @click.option("--republish", is_flag=True, help="Republish each processed message for `lbg validate`.")
 @click.option(

@@ -106,7 +106,7 @@ def list_(
         echo_json({"group": group, "total": listing.total, "letters": letters})
     else:
         for letter, excerpt in zip(listing.letters, excerpts, strict=True):
-            click.echo(_line(letter, now_us))
+            click.echo(letter_line(letter, now_us))
             if excerpt:
                 click.echo(f"  {body_text(excerpt)}")
         shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
@@ -169,7 +169,7 @@ def discard(
     if not yes:
         require_consent(question, refused="nothing was discarded")
     done = ReplayResult()
-    with _reported(done, group, "discarded", as_json=as_json), _new_file(save) as file:
+    with _reported(done, group, "discarded", as_json=as_json), new_file(save) as file:
         _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))
 
 
@@ -208,7 +208,7 @@ def _unread_letters(count: int, group: str) -> str:
 
 
 @contextmanager
-def _new_file(path: Path | None) -> Iterator[IO[str] | None]:
+def new_file(path: Path | None) -> Iterator[IO[str] | None]:
     """Its name is on disk before anything in it has to be."""
     if path is None:
         yield None
@@ -222,7 +222,7 @@ def _new_file(path: Path | None) -> Iterator[IO[str] | None]:
         yield file
 
 
-def _line(letter: DeadLetter, now_us: int) -> str:
+def letter_line(letter: DeadLetter, now_us: int) -> str:
     age_s = letter.age_s(now_us)
     reason = " ".join(letter.reason.split())
     fields = {

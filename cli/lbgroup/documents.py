@@ -11,6 +11,17 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from lbg_broker.admin.rows import MemberQueue
 from lbg_broker.group.order_checker import Lost
 from lbg_broker.publisher import PublishingReport
+from lbgroup.letter_documents import (
+    DeadLetters,
+    Discarded,
+    ParkDiscarded,
+    ParkedKeys,
+    ParkedMessages,
+    ParkingEnabled,
+    ParkReleased,
+    ParkReplayed,
+    Replayed,
+)
 from lbgroup.validate.validator import (
     EVENTS,
     KeyOverlap,
@@ -180,51 +191,6 @@ class Peeked(TypedDict):
         dict[str, int | Unknown], "by queue: messages at the broker that could not be looked at"
     ]
     silent: Annotated[list[str], "members that did not answer"]
-
-
-class DeadLetter(TypedDict):
-    """A dead letter."""
-
-    id: str | None
-    key: str | None
-    reason: str
-    attempts: int | None
-    queue: int | None
-    member: int | None
-    member_name: str | None
-    age_s: float | None
-    routing_key: str
-    body: NotRequired[Annotated[str, "with --bodies"]]
-    body_base64: NotRequired[Annotated[str, "in place of body, for one that is not UTF-8"]]
-    body_bytes: NotRequired[Annotated[int, "size of the whole body"]]
-
-
-class DeadLetters(TypedDict):
-    """Dead letters of a group."""
-
-    group: str
-    total: int
-    letters: list[DeadLetter]
-
-
-class _Settled(TypedDict):
-    group: str
-    total: Annotated[int, "dead letters selected"]
-    unknown: Annotated[int, "of unknown fate"]
-    not_looked_at: Annotated[int, "held by another client"]
-    missing_ids: list[str]
-
-
-class Replayed(_Settled):
-    """Dead letters that were published again."""
-
-    replayed: int
-
-
-class Discarded(_Settled):
-    """Dead letters that were deleted."""
-
-    discarded: int
 
 
 class Password(TypedDict):
@@ -631,6 +597,12 @@ DOCUMENTS: dict[str, Any] = {
     "dead list": DeadLetters,
     "dead replay": Replayed,
     "dead discard": Discarded,
+    "park enable": ParkingEnabled,
+    "park list": ParkedKeys,
+    "park show": ParkedMessages,
+    "park release": ParkReleased,
+    "park replay-one": ParkReplayed,
+    "park discard": ParkDiscarded,
     "validate": (
         ListeningEvent,
         ProgressEvent,

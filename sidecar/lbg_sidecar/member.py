@@ -36,12 +36,13 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.parking import ParkingChannels
 from lbg_sidecar.io.startup import (
     DurableState,
     app_ready,
     group_of,
     machine_of,
-    paused_in_record,
+    record_now,
     reread_group,
 )
 from lbg_sidecar.settings import MemberSettings
@@ -142,6 +143,7 @@ class Member:
         self._random = random.Random()
         self._driver: Driver | None = None
         self._queues: Sequence[str] = ()
+        self._has_parking = False
         self._records: DurableState | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
@@ -296,10 +298,18 @@ class Member:
             self._previous = link.index
             # Now that requests arrive at its mailbox: one that comes while the record is read is newer.
             requests = driver.pause_requests
-            is_paused = await paused_in_record(consume_connection, self.settings.group)
-            if is_paused is not None and requests == driver.pause_requests:
-                driver.pause(is_paused)
-            driver.connect(link, outgoing)
+            record = await record_now(consume_connection, self.settings.group)
+            if record is not None and requests == driver.pause_requests:
+                driver.pause(record.is_paused)
+            if record is not None and record.has_parking != self._has_parking:
+                log.info("%s: the group has a parking queue now: joining again", self.settings.name)
+                return
+            parking = None
+            if self._has_parking:
+                parking = await ParkingChannels.open(self._names, me, link, driver, wall_us=records.clock.us)
+            driver.connect(link, outgoing, parking)
+            if parking is not None:
+                await parking.follow()
             self._on_joined()
             await self._lost.wait()
             self.contact.parted(driver.lost_why)
@@ -346,7 +356,7 @@ class Member:
         await self.app.start(driver)
         driver.start()
         self.spec = spec
-        self._queues = group.queues
+        self._queues, self._has_parking = group.queues, group.has_parking
         self._driver = driver
         return driver
 
@@ -355,9 +365,10 @@ class Member:
         driver, spec = self._driver, self.spec
         if driver is None or spec is None:
             return None
-        group = await reread_group(consume_connection, spec)
+        group = await reread_group(consume_connection, spec, has_parking=self._has_parking)
         if group is not None:
-            log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
+            if group.spec.queue_count != spec.queue_count:
+                log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
             machine = machine_of(
                 self.settings,
                 group,
@@ -367,7 +378,7 @@ class Member:
                 former=driver.machine,
             )
             driver.drive(machine)
-            self.spec, self._queues = group.spec, group.queues
+            self.spec, self._queues, self._has_parking = group.spec, group.queues, group.has_parking
         return driver
 
     def _candidates(self, client_count: int) -> Collection[int]:

@@ -13,6 +13,7 @@ from lbg_broker.client import ConnectionSettings
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
+from lbg_sidecar.core.parking import ParkingBounds
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
 from lbg_sidecar.errors import SettingsError
 
@@ -75,7 +76,11 @@ class MemberSettings:
       message. 10 with the waits below come to about a minute: longer than the restart of what an application calls.
     - `when_exhausted`: `block` (default): it is retried, every `retry_max_s` or after the longer wait that the
       application asks for, and its key waits; it is shown as poisoned. Nothing is lost or skipped by default.
-      `dead-letter`: it goes to the dead letters, and its key goes on without it.
+      `dead-letter`: it goes to the dead letters, and its key goes on without it. `park`: it goes to the group's parking
+      queue, and all later messages of its key after it, in order, until an administrator releases the key
+      (docs/parked-keys.md).
+    - `park_max_keys`, `park_max_messages`, `park_max_mb`: bounds of the group's parked messages, beyond which this
+      member parks nothing more and keys block. A member reads an entry of about 200 bytes for each when it connects.
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
@@ -111,7 +116,10 @@ class MemberSettings:
     body_memory_mb: int | None = None
     call_timeout_s: float = 30.0
     max_attempts: int = 10
-    when_exhausted: WhenExhausted | Literal["block", "dead-letter"] = WhenExhausted.BLOCK
+    when_exhausted: WhenExhausted | Literal["block", "dead-letter", "park"] = WhenExhausted.BLOCK
+    park_max_keys: int = 1000
+    park_max_messages: int = 100_000
+    park_max_mb: int = 256
     retry_first_s: float = 0.1
     retry_max_s: float = 30.0
     republish: bool = False
@@ -134,11 +142,14 @@ class MemberSettings:
             self, "when_exhausted", _one_of(WhenExhausted, "when_exhausted", self.when_exhausted)
         )
         if self.when_exhausted is WhenExhausted.PARK:
-            raise SettingsError("when_exhausted", "park", "groups have no parking queue yet")
+            _require_fit_for_parking(self)
         for name in ("journal", "commits"):
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, Path(getattr(self, name)))
-        for name in ("moves_at_once", "standbys", "max_attempts"):
+        for name in (
+            *("moves_at_once", "standbys", "max_attempts"),
+            *("park_max_keys", "park_max_messages", "park_max_mb"),
+        ):
             _at_least(1, name, getattr(self, name))
         for name, least in (
             ("clients", 1),
@@ -204,8 +215,13 @@ SESSION_NAME_MAX = 128
 """The embedded broker's rule for `x-session` (docs/embedded-broker.md)."""
 
 
-def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: int) -> Rules:
-    """`concurrency` is the one that counts where none is set."""
+def processing_rules(
+    settings: MemberSettings, spec: GroupSpec, *, concurrency: int, has_parking: bool = False
+) -> Rules:
+    """`concurrency` is the one that counts where none is set. `has_parking`: the group has a parking queue."""
+    bounds = ParkingBounds(
+        settings.park_max_keys, settings.park_max_messages, settings.park_max_mb * 1024 * 1024
+    )
     order = Order.QUEUE if spec.mode == SESSIONS else Order.KEY
     return Rules(
         concurrency=concurrency if settings.concurrency is None else settings.concurrency,
@@ -219,6 +235,7 @@ def processing_rules(settings: MemberSettings, spec: GroupSpec, *, concurrency: 
             jitter=RETRY_JITTER,
         ),
         republish=settings.republish,
+        parking=bounds if has_parking else None,
     )
 
 
@@ -254,8 +271,18 @@ def balancing_rules(
     )
 
 
-def validate_against(settings: MemberSettings, spec: GroupSpec, *, is_native: bool) -> None:
-    """Raises SettingsError for settings that the group's mode does not support."""
+def validate_against(
+    settings: MemberSettings, spec: GroupSpec, *, is_native: bool, has_parking: bool = False
+) -> None:
+    """Raises SettingsError for settings that the group's mode, or the group, does not support."""
+    if has_parking:
+        _require_fit_for_parking(settings)
+    elif settings.when_exhausted is WhenExhausted.PARK:
+        raise SettingsError(
+            "when_exhausted",
+            "park",
+            f"group {spec.name} has no parking queue: `lbg park enable {spec.name}` gives it one, where its mode can",
+        )
     if settings.assignment is Assignment.STATIC:
         if is_native:
             raise SettingsError(
@@ -271,6 +298,18 @@ def validate_against(settings: MemberSettings, spec: GroupSpec, *, is_native: bo
             )
     if spec.mode == SESSIONS:
         _require_fit_for_a_session(settings)
+
+
+def _require_fit_for_parking(settings: MemberSettings) -> None:
+    """Of every member of a group with a parking queue, as all of them follow the parked keys."""
+    if settings.order is Order.QUEUE:
+        raise SettingsError(
+            "order", "queue", "with a parking queue a key leaves its queue: leave it at key, or do not park"
+        )
+    if settings.republish:
+        raise SettingsError(
+            "republish", True, "with a parking queue messages are delivered more than once: do not validate"
+        )
 
 
 def _require_fit_for_a_session(settings: MemberSettings) -> None:

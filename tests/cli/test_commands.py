@@ -38,6 +38,7 @@ def test_every_command_has_help_with_an_example(lbg: Lbg, path: tuple[str, ...])
         ("group",),
         ("broker",),
         ("dead",),
+        ("park",),
         ("operator",),
         ("pipeline",),
     }:  # they only have commands

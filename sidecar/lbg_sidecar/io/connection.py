@@ -298,13 +298,13 @@ class MemberConnection:
             states=states,
         )
         for channel in (mailbox, posting, dead.channel, republished.channel):
-            link._watch(channel)
+            link.watch(channel)
         return link
 
     async def new_publisher(self) -> ConfirmingPublisher:
         """One more like `dead` and `republished`. Raises ClientError."""
         publisher = await ConfirmingPublisher.open(self.publish_connection)
-        self._watch(publisher.channel)
+        self.watch(publisher.channel)
         return publisher
 
     @property
@@ -318,7 +318,7 @@ class MemberConnection:
         for connection in (self.consume_connection, self.publish_connection):
             connection.closed.add_done_callback(self._ended)
 
-    def _watch(self, channel: Channel) -> None:
+    def watch(self, channel: Channel) -> None:
         """Ends the link when the channel ends by itself: without it the member could not receive or send."""
         channel.closed.add_done_callback(self._ended)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
+from lbg_broker.group.parked_keys import Entry
 from lbg_broker.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.core import effects as fx
@@ -25,6 +26,7 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
 from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.parking import ParkingChannels
 from lbg_sidecar.message import Kind, Message, Verdict, in_flight_of
 
 WHY = "the session's position is requested again"
@@ -161,9 +163,11 @@ class Driver:
         self.machine = machine
         self._executor.drive(machine)
 
-    def connect(self, link: MemberConnection, outgoing: Outbox) -> None:
+    def connect(
+        self, link: MemberConnection, outgoing: Outbox, parking: ParkingChannels | None = None
+    ) -> None:
         """There is a link, and an index is claimed with it: join."""
-        self._executor.use(link, outgoing)
+        self._executor.use(link, outgoing, parking)
         self.lost_why = ""
         self._turned_at = self._loop.time()
         self._fence_after_s = link.publish_connection.heartbeat_s or NEVER
@@ -287,6 +291,14 @@ class Driver:
         self.machine.confirmed(in_flight, action, self._loop.time())
         self._run_effects()
 
+    def on_recorded(self, in_flight: InFlight, entry: Entry) -> None:
+        self.machine.recorded(in_flight, entry, self._loop.time())
+        self._run_effects()
+
+    def on_parked_read(self, entries: list[Entry]) -> None:
+        self.machine.parked_read(entries, self._loop.time())
+        self._run_effects()
+
     def _link_lost(self, link: MemberConnection, why: str) -> None:
         if link is self.link:
             self.disconnect(plain_reason(why))
@@ -299,12 +311,21 @@ class Driver:
             self._fence(now)
             return None
         in_flight = self.machine.take(now)
+        if self.machine.dispatcher.parking is not None and (in_flight is None or self.machine.effects):
+            self._ran_parking()
         if in_flight is None:
             return None
         message = Message(in_flight, self._group)
         if self._tracing is not None:
             self._begin_span(self._tracing, message, now)
         return message
+
+    def _ran_parking(self) -> None:
+        """Messages that were taken may be parked, or wait, without a call."""
+        if self.machine.effects:
+            self._executor.run()
+            self._flush_soon()
+        self._schedule()
 
     def _begin_span(self, traced: Tracing, message: Message, now: float) -> None:
         in_flight, headers = message.in_flight, message.trace

@@ -16,6 +16,7 @@ from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
 from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_paused, log_session
 from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.parking import ParkingChannels
 from lbg_sidecar.message import Message, held_message
 
 ANSWER_BYTES = 1 << 20
@@ -49,6 +50,7 @@ class EffectExecutor:
     ) -> None:
         self.link: MemberConnection | None = None
         self._outbox: Outbox | None = None
+        self._parking: ParkingChannels | None = None
         self._machine = machine
         self._app = app
         self._events = events
@@ -64,15 +66,18 @@ class EffectExecutor:
         """Replaces the machine by one that continues its state."""
         self._machine = machine
 
-    def use(self, link: MemberConnection, outgoing: Outbox) -> None:
-        self.link, self._outbox = link, outgoing
+    def use(self, link: MemberConnection, outgoing: Outbox, parking: ParkingChannels | None) -> None:
+        self.link, self._outbox, self._parking = link, outgoing, parking
 
     def release_link(self) -> MemberConnection | None:
         """Sends nothing more to the broker. Returns the former link."""
         link, outgoing = self.link, self._outbox
-        self.link = self._outbox = None
+        parking = self._parking
+        self.link = self._outbox = self._parking = None
         if outgoing is not None:
             outgoing.close()
+        if parking is not None:
+            parking.close()
         return link
 
     def run(self) -> None:
@@ -127,6 +132,14 @@ class EffectExecutor:
                 self._calls.failed(effect)
             case fx.Poisoned():
                 self._calls.poisoned(effect)
+            case fx.KeyParked():
+                self._calls.parked(effect)
+            case fx.ParkCopy(in_flight):
+                if self._parking is not None:
+                    self._parking.copy(in_flight)
+            case fx.RecordEntry(entry, of):
+                if self._parking is not None:
+                    self._parking.record(entry, of)
             case fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 log_effect(self._machine.name, self._index, effect)
             case _ if link is None or outgoing is None:

@@ -17,6 +17,7 @@ from lbg_sidecar.core.effects import (
     Effect,
     Failure,
     HandoffAbandoned,
+    KeyParked,
     Moved,
     Poisoned,
     Reassigned,
@@ -153,6 +154,15 @@ class CallLogger:
         )
         fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
         self._log(logging.ERROR, "poisoned", effect.queue, text, fields)
+
+    def parked(self, effect: KeyParked) -> None:
+        text = (
+            f"{_message_text(effect.queue, effect.key, effect.identity)} failed {effect.attempts} times and is parked; "
+            "so is every later message of its key, until `lbg park release`; "
+            f"the last reason: {_reason_text(effect.reason)}"
+        )
+        fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
+        self._log(logging.ERROR, "key_parked", effect.queue, text, fields)
 
     def _log(self, level: int, event: str, queue: int, text: str, fields: Mapping[str, object]) -> None:
         line = self._attempts.failed(event, self._loop.time(), text=text)

@@ -58,23 +58,30 @@ def application_time(in_flight: InFlight, me: Identity, wall_us: WallClock) -> d
     return headers
 
 
+def _body_of(in_flight: InFlight) -> bytes:
+    return bytes(in_flight.delivery.body)
+
+
 class ExchangePublisher:
     """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one.
 
-    `stamp` makes a message's properties. `refused_hint` is logged when a message is refused or reaches no queue.
+    `stamp` makes a message's properties, `body` its body. `refused_hint` is logged when a message is refused or reaches
+    no queue.
     """
 
     def __init__(
         self,
         exchange: str,
         publisher: ConfirmingPublisher,
-        link: OutboxChannels,
+        link: RenewableChannels,
         *,
         stamp: Callable[[InFlight], BasicProperties],
         on_confirmed: Callable[[InFlight], None],
         refused_hint: str,
         patience: RetransmitTimeouts,
+        body: Callable[[InFlight], bytes] = _body_of,
     ) -> None:
+        self._body = body
         self._exchange = exchange
         self._publisher = publisher
         self._link = link
@@ -95,10 +102,10 @@ class ExchangePublisher:
         self._retransmitter.offer(in_flight)
         self._send()
 
-    def publish_once(self, routing_key: str, properties: BasicProperties) -> None:
-        """Without a body, and without waiting for an answer."""
+    def publish_once(self, routing_key: str, properties: BasicProperties, body: bytes = b"") -> None:
+        """Without waiting for an answer."""
         with suppress(ClientError):
-            self._publisher.channel.publish(self._exchange, routing_key, b"", properties=properties)
+            self._publisher.channel.publish(self._exchange, routing_key, body, properties=properties)
 
     def close(self) -> None:
         """Ends with the connection: no answer counts any more."""
@@ -123,7 +130,7 @@ class ExchangePublisher:
                     confirm = publisher.publish_soon(
                         self._exchange,
                         delivery.routing_key,
-                        bytes(delivery.body),
+                        self._body(message.item),
                         properties=self._stamp(message.item),
                         mandatory=True,
                     )
@@ -189,16 +196,20 @@ def _session_of(in_flight: InFlight) -> dict[str, str | int]:
 REASON_MAX_CHARS = 2000  # the first lines of a traceback matter most; a header must fit into a frame
 
 
-class OutboxChannels(Protocol):
-    """The link, as far as it publishes what the member got."""
-
-    dead: ConfirmingPublisher
-    republished: ConfirmingPublisher
+class RenewableChannels(Protocol):
+    """The link, as far as it replaces a channel that gives no answers."""
 
     async def new_publisher(self) -> ConfirmingPublisher: ...
 
     @property
     def is_blocked(self) -> bool: ...
+
+
+class OutboxChannels(RenewableChannels, Protocol):
+    """The link, as far as it publishes what the member got."""
+
+    dead: ConfirmingPublisher
+    republished: ConfirmingPublisher
 
 
 OnConfirmed = Callable[[InFlight, NextCall], None]
@@ -276,17 +287,22 @@ class Outbox:
         )
 
     def _dead_letter_properties(self, in_flight: InFlight) -> BasicProperties:
-        delivery: Delivery = in_flight.delivery
-        properties = delivery.properties
-        properties.headers = {
-            **(properties.headers or {}),
-            HEADER_REASON: in_flight.reason[:REASON_MAX_CHARS],
-            HEADER_ATTEMPTS: in_flight.attempts,
-            HEADER_QUEUE: in_flight.queue,
-            HEADER_MEMBER: self._me.index,
-            HEADER_MEMBER_NAME: self._me.name,
-            **application_time(in_flight, self._me, self._wall_us),
-        }
-        if (session := in_flight.attachment.session) is not None:
-            properties.headers[HEADER_SESSION] = session
-        return properties
+        return refused_properties(in_flight, self._me, self._wall_us)
+
+
+def refused_properties(in_flight: InFlight, me: Identity, wall_us: WallClock) -> BasicProperties:
+    """Properties of a dead letter, or of a message in the parking queue: its own, and who failed on it, and why."""
+    delivery: Delivery = in_flight.delivery
+    properties = delivery.properties
+    properties.headers = {
+        **(properties.headers or {}),
+        HEADER_REASON: in_flight.reason[:REASON_MAX_CHARS],
+        HEADER_ATTEMPTS: in_flight.attempts,
+        HEADER_QUEUE: in_flight.queue,
+        HEADER_MEMBER: me.index,
+        HEADER_MEMBER_NAME: me.name,
+        **application_time(in_flight, me, wall_us),
+    }
+    if (session := in_flight.attachment.session) is not None:
+        properties.headers[HEADER_SESSION] = session
+    return properties

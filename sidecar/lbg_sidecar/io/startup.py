@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.admin import ProvisioningError, read_group
-from lbg_broker.admin.record import MEMBER_READS, read_record
+from lbg_broker.admin import ProvisioningError
+from lbg_broker.admin.errors import RecordUnreadable
+from lbg_broker.admin.ownership import Record
+from lbg_broker.admin.record import MEMBER_READS, read_record, spec_in
 from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_broker.group import (
     IDENTITY_BYTES,
@@ -111,6 +113,7 @@ class Group:
 
     spec: GroupSpec
     engine: Engine
+    has_parking: bool = False
 
     @property
     def is_native(self) -> bool:
@@ -125,17 +128,23 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
     channel = await consume_connection.open_channel()
     try:
-        spec = await read_group(channel, name, reads=MEMBER_READS)
+        record = await read_record(channel, name, reads=MEMBER_READS)
+        if record is None:
+            raise RecordUnreadable(name, "its queue is empty")
+        spec = spec_in(record.text, name)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not retain it
         raise
     await channel.close()
     server = consume_connection.server_properties
-    return Group(spec, Engine.parse(str(server["product"]), str(server["version"])))
+    engine = Engine.parse(str(server["product"]), str(server["version"]))
+    return Group(spec, engine, record.has_parking)
 
 
-async def reread_group(consume_connection: ClientConnection, spec: GroupSpec) -> Group | None:
-    """The group, if its number of queues has changed.
+async def reread_group(
+    consume_connection: ClientConnection, spec: GroupSpec, *, has_parking: bool
+) -> Group | None:
+    """The group, if its number of queues has changed, or it has a parking queue now.
 
     None also if that cannot be read in time, because the record's node may be down: then a member's message reports the
     change. Raises ClientError when `consume_connection` is lost.
@@ -145,13 +154,13 @@ async def reread_group(consume_connection: ClientConnection, spec: GroupSpec) ->
             group = await group_of(consume_connection, spec.name)
     except (TimeoutError, ProvisioningError, ChannelClosed):
         return None
-    same = (spec.queue_count, spec.max_clients)
-    return None if (group.spec.queue_count, group.spec.max_clients) == same else group
+    same = (spec.queue_count, spec.max_clients, has_parking)
+    is_same = (group.spec.queue_count, group.spec.max_clients, group.has_parking) == same
+    return None if is_same else group
 
 
-async def paused_in_record(consume_connection: ClientConnection, name: str) -> bool | None:
-    """True if the group's record states that it is paused; None if that cannot be read in time. Raises ClientError when
-    the connection is lost."""
+async def record_now(consume_connection: ClientConnection, name: str) -> Record | None:
+    """The group's record; None if it cannot be read in time. Raises ClientError when the connection is lost."""
     try:
         async with asyncio.timeout(RECORD_S):
             channel = await consume_connection.open_channel()
@@ -163,7 +172,7 @@ async def paused_in_record(consume_connection: ClientConnection, name: str) -> b
             await channel.close()
     except (TimeoutError, ProvisioningError, ChannelClosed):
         return None
-    return record.is_paused if record is not None else None
+    return record
 
 
 def machine_of(
@@ -178,14 +187,14 @@ def machine_of(
     """`concurrency`: the default where the settings have none. `limit`: see `app.limit_of`. `former`: see `MemberCore`.
     Raises SettingsError when settings and group do not fit together."""
     spec = group.spec
-    validate_against(settings, spec, is_native=group.is_native)
+    validate_against(settings, spec, is_native=group.is_native, has_parking=group.has_parking)
     balancing = balancing_rules(
         settings,
         spec,
         is_native=group.is_native,
         on_rabbitmq=group.engine.is_rabbitmq,
     )
-    rules = processing_rules(settings, spec, concurrency=concurrency)
+    rules = processing_rules(settings, spec, concurrency=concurrency, has_parking=group.has_parking)
 
     def incarnation() -> str:
         return secrets.token_hex(IDENTITY_BYTES)

@@ -1,0 +1,260 @@
+"""`lbg park`: the parking queue of a group, its parked keys and their messages."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from lbg_broker.command_output import echo_json, output_option
+from lbg_broker.peers import printable
+from lbgroup.commands import CliError
+from lbgroup.dead_letters import letter_line, new_file
+from lbgroup.group.create import with_admin
+from lbgroup.options import broker_options, require_consent
+
+if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
+    from lbg_broker.client import BrokerAddress
+    from lbg_broker.group.parked_keys import ParkedKey
+    from lbg_broker.parked_messages import ParkedStream
+    from lbgroup import letter_documents
+
+T = TypeVar("T")
+
+DONE = output_option("one object, that states what was done.")
+TIMEOUT_S = 300.0
+
+
+@click.group(no_args_is_help=True)
+def park() -> None:
+    """List, release and discard the parked keys of a group, and their messages.
+
+    A member with --when-exhausted park moves a message that uses up its attempts to the parking queue, and every later
+    one of its key after it. Needs an administrator's login.
+    """
+
+
+@park.command(epilog="Example: lbg park enable orders")
+@click.argument("group")
+@DONE
+@broker_options(login=True, management=True)
+def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
+    """Give GROUP a parking queue, while none of its members runs.
+
+    All members of the group follow the parked keys from then on. Members of versions before parking do not: upgrade
+    them first.
+    """
+    from lbg_broker.admin.parking import enable_parking
+
+    actions = with_admin(address, lambda admin: enable_parking(admin, group))
+    done: letter_documents.ParkingEnabled = {
+        "group": group,
+        "action": "enabled" if actions else "unchanged",
+        "changes": list(map(str, actions)),
+    }
+    if as_json:
+        echo_json(done)
+    else:
+        click.echo("\n".join(done["changes"]) or f"group {group} has a parking queue")
+
+
+@park.command(name="list", epilog="Example: lbg park list orders")
+@click.argument("group")
+@output_option("one object: group, keys, messages and bytes.")
+@broker_options(login=True)
+def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
+    """List the parked keys of GROUP, in the order in which they were parked."""
+
+    async def read(stream: ParkedStream) -> letter_documents.ParkedKeys:
+        keys = [_key_document(one) for one in stream.keys.parked()]
+        return {
+            "group": group,
+            "keys": keys,
+            "messages": stream.keys.messages,
+            "bytes": stream.keys.size_bytes,
+        }
+
+    found = asyncio.run(_read(address, group, read))
+    if as_json:
+        echo_json(found)
+        return
+    for one in found["keys"]:
+        click.echo(
+            f"{printable(one['key'])}  {one['state']}  {one['messages']:,} messages  {one['bytes']:,} bytes  "
+            f"first {', '.join(one['first'])}"
+        )
+    total = f"{len(found['keys']):,} parked keys with {found['messages']:,} messages in group {group}"
+    click.echo(total, err=True)
+
+
+@park.command(epilog="Example: lbg park show orders acme")
+@click.argument("group")
+@click.argument("key")
+@click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
+)
+@output_option("one object: group, key and letters.")
+@broker_options(login=True)
+def show(group: str, key: str, address: BrokerAddress, limit: int, as_json: bool) -> None:
+    """List the parked messages of KEY, oldest first, with the reason of those that failed, and leave them there."""
+    from lbg_broker.dead_letters import Selection
+    from lbg_broker.parked_messages import parked_messages
+
+    letters = asyncio.run(
+        _read(address, group, lambda stream: parked_messages(stream, Selection(key=key), limit=limit))
+    )
+    now_us = time.time_ns() // 1000
+    if as_json:
+        echo_json({"group": group, "key": key, "letters": [letter.to_json(now_us) for letter in letters]})
+        return
+    for letter in letters:
+        click.echo(letter_line(letter, now_us))
+    if not letters:
+        raise CliError(f"group {group} has no parked message of key {key!r}")
+
+
+@park.command(epilog="Example: lbg park release orders --key acme")
+@click.argument("group")
+@click.option("--key", "keys", multiple=True, metavar="KEY", help="Release this key. Repeatable.")
+@click.option("--all", "all_", is_flag=True, help="Release all keys that are parked now.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=1),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="S",
+    help="Longest wait for members to process the messages.",
+)
+@DONE
+@broker_options(login=True)
+def release(
+    group: str, address: BrokerAddress, keys: tuple[str, ...], all_: bool, timeout: float, as_json: bool
+) -> None:
+    """Give the messages of parked keys back to GROUP, in order and before what is published meanwhile.
+
+    The command waits until members have processed them. A key of which a message fails again is parked again, and
+    reported. When the command ends early, by a signal or a full queue, nothing is lost or out of order: the same
+    command completes the release.
+    """
+    from lbg_broker.parked_messages import release_parked
+
+    if all_ == bool(keys):
+        raise click.UsageError("say which: --key, or --all")
+
+    async def work(stream: ParkedStream) -> Any:
+        _require_parked(stream, group, keys)
+        return await release_parked(
+            stream, keys or None, timeout_s=timeout, report=lambda line: click.echo(line, err=True)
+        )
+
+    released = _change(address, group, work)
+    if as_json:
+        echo_json({"group": group, "action": "released", **released.to_json()})
+    else:
+        click.echo(f"{len(released.done):,} keys of group {group} released, {released.published:,} messages")
+    if released.failed_again:
+        failed = ", ".join(printable(key) for key in sorted(released.failed_again))
+        raise CliError(f"parked again, because a message failed again: {failed}")
+
+
+@park.command(name="replay-one", epilog="Example: lbg park replay-one orders acme")
+@click.argument("group")
+@click.argument("key")
+@DONE
+@broker_options(login=True)
+def replay_one(group: str, key: str, address: BrokerAddress, as_json: bool) -> None:
+    """Give the first parked message of KEY back, as a trial: the others stay parked, whether it succeeds or fails."""
+    from lbg_broker.parked_messages.release import release_first
+
+    def work(stream: ParkedStream) -> Awaitable[tuple[str, int, int] | None]:
+        _require_parked(stream, group, (key,))
+        return release_first(stream, key)
+
+    first = _change(address, group, work)
+    id_ = "-".join(map(str, first or ()))
+    if as_json:
+        echo_json({"group": group, "action": "replayed", "key": key, "id": id_})
+    else:
+        click.echo(f"message {printable(id_)} of key {printable(key)} is given back")
+
+
+@park.command(epilog="Example: lbg park discard orders --key acme --save acme.jsonl")
+@click.argument("group")
+@click.option("--key", metavar="KEY", help="Discard the messages of this key.")
+@click.option("--id", "ids", multiple=True, metavar="ID", help="Discard this message. Repeatable.")
+@click.option("--all", "all_", is_flag=True, help="Discard all parked messages.")
+@click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="New file (JSON Lines) for each of them, which is on disk before one is deleted.",
+)
+@click.option("--yes", is_flag=True, help="Discard without confirmation.")
+@DONE
+@broker_options(login=True)
+def discard(
+    group: str,
+    address: BrokerAddress,
+    key: str | None,
+    ids: tuple[str, ...],
+    all_: bool,
+    save: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Delete parked messages of GROUP. A key that has none left goes on with what is published next."""
+    from lbg_broker.dead_letters import Selection
+    from lbg_broker.parked_messages import discard_parked
+
+    if all_ == bool(ids or key is not None):
+        raise click.UsageError("say which: --key, --id (what is given must all hold), or --all")
+    if not yes:
+        require_consent(
+            lambda: f"discard parked messages of group {group} for good?", refused="nothing was discarded"
+        )
+    selection = Selection(frozenset(ids), key)
+    with new_file(save) as file:
+        count = _change(address, group, lambda stream: discard_parked(stream, selection, save=file))
+    if as_json:
+        echo_json({"group": group, "action": "discarded", "discarded": count})
+    else:
+        click.echo(f"{count:,} parked messages of group {group} discarded")
+
+
+def _key_document(one: ParkedKey) -> letter_documents.ParkedKey:
+    return {
+        "key": one.key,
+        "state": "released" if one.is_released else "parked",
+        "messages": one.messages,
+        "bytes": one.size_bytes,
+        "first": ["-".join(map(str, identity)) for identity in one.first],
+    }
+
+
+def _require_parked(stream: ParkedStream, group: str, keys: tuple[str, ...]) -> None:
+    from lbg_broker.group.parked_keys import KeyState
+
+    missing = [key for key in keys if stream.keys.state(key) is KeyState.FREE]
+    if missing:
+        raise CliError(f"not parked in group {group}: {', '.join(map(printable, missing))}")
+
+
+async def _read(address: BrokerAddress, group: str, work: Callable[[ParkedStream], Awaitable[T]]) -> T:
+    from lbg_broker.parked_messages import open_parked_stream
+
+    async with open_parked_stream(address.places(), group) as stream:
+        return await work(stream)
+
+
+def _change(address: BrokerAddress, group: str, work: Callable[[ParkedStream], Awaitable[T]]) -> T:
+    """One administrator at a time, as two that read the parking queue get a part of it each."""
+
+    async def locked(admin: LiveAdmin) -> T:
+        async with admin.lock(group):
+            return await _read(address, group, work)
+
+    return with_admin(address, locked, with_management=False)

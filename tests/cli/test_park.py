@@ -1,0 +1,89 @@
+"""`lbg park` on a broker, with members that fail on a key and are repaired."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
+from support.command_line import Lbg, Where
+from support.waiting import until
+
+
+class App:
+    """Fails on messages with these bodies."""
+
+    def __init__(self, *failing: bytes) -> None:
+        self.failing = set(failing)
+        self.done: list[tuple[str | None, bytes]] = []
+
+    async def __call__(self, message: Message) -> Verdict | None:
+        if message.data in self.failing:
+            return retry("no such account")
+        self.done.append((message.key, message.data))
+        return None
+
+
+def settings(broker: Where, group: str) -> MemberSettings:
+    return MemberSettings(
+        broker=broker.broker,
+        group=group,
+        name="m",
+        rebalance_delay_s=0.2,
+        max_attempts=2,
+        retry_first_s=0.02,
+        when_exhausted="park",
+    )
+
+
+async def publish(broker: Where, group: str, key: str, *bodies: bytes) -> None:
+    async with GroupPublisher(broker.broker, group=group) as publisher:
+        for body in bodies:
+            await publisher.publish(key=key, body=body, topic="t")
+
+
+def test_keys_are_listed_tried_released_and_discarded_while_a_member_runs(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    app = App(b"a1", b"b0")
+    at = ("--broker", broker.broker)
+
+    async def park(*arguments: str, code: int = 0) -> str:
+        done = await asyncio.to_thread(lbg, "park", *arguments, *at)
+        assert done.status == code, done.err
+        return done.out if code == 0 else done.err
+
+    async def run() -> None:
+        assert "no parking queue" in await park("list", group, code=1)
+        assert "declare queue" in await park("enable", group, "--management", broker.management)
+        async with Member(settings(broker, group), app) as member:
+            await publish(broker, group, "a", b"a0", b"a1", b"a2", b"a3")
+            await publish(broker, group, "b", b"b0", b"b1")
+            await until(lambda: member.state()["counts"]["parked"] == 5)
+            listed = json.loads(await park("list", group, "--output", "json"))
+            assert {one["key"]: (one["state"], one["messages"]) for one in listed["keys"]} == {
+                "a": ("parked", 3),
+                "b": ("parked", 2),
+            }
+            assert "no such account" in await park("show", group, "a")
+
+            assert "parked again" in await park("release", group, "--key", "a", code=1)
+            app.failing.clear()
+            await park("replay-one", group, "a")
+            await until(lambda: ("a", b"a1") in app.done)
+            assert "1 keys of group" in await park("release", group, "--key", "a")
+            assert "not parked" in await park("release", group, "--key", "a", code=1)
+
+            saved = tmp_path / "saved.jsonl"
+            out = await park("discard", group, "--key", "b", "--save", str(saved), "--yes")
+            assert "2 parked messages" in out
+            assert [json.loads(line)["body"] for line in saved.read_text().splitlines()] == ["b0", "b1"]
+            await asyncio.sleep(0.5)
+            await publish(broker, group, "b", b"b2")
+            await until(lambda: ("b", b"b2") in app.done)
+
+    asyncio.run(run())
+    assert [body for key, body in app.done if key == "a"] == [b"a0", b"a1", b"a2", b"a3"]
+    assert [body for key, body in app.done if key == "b"] == [b"b2"]

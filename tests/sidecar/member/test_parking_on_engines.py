@@ -1,0 +1,188 @@
+"""Parked keys on real brokers: parked over crashes and a repartition, and released in order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.parking import enable_parking
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.dead_letters import Selection
+from lbg_broker.group import EXCLUSIVE
+from lbg_broker.parked_messages import discard_parked, open_parked_stream, parked_messages, release_parked
+from lbg_broker.parked_messages.release import release_first
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, Message, SettingsError, Verdict, retry
+from support.member.place import Place
+from support.waiting import until
+
+KEYS = 20
+QUICK = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.1, "when_exhausted": "park"}
+
+
+class App:
+    """Fails on some keys, and records what it processed, by key."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing = set(failing)
+        self.done: dict[str, list[int]] = {}
+        self.failed: set[int] = set()
+
+    async def __call__(self, message: Message) -> Verdict | None:
+        assert message.key is not None
+        number = int(bytes(message.data))
+        if message.key in self.failing:
+            self.failed.add(number)
+            return retry("it is poison")
+        order = self.done.setdefault(message.key, [])
+        if number not in order:  # a crash repeats what was in flight
+            order.append(number)
+        return None
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.done.values()))
+
+    def check(self, published: dict[str, list[int]]) -> None:
+        assert self.done == published
+
+
+class Published:
+    def __init__(self, publisher: GroupPublisher) -> None:
+        self.by_key: dict[str, list[int]] = {}
+        self.count = 0
+        self._publisher = publisher
+
+    async def publish(self, count: int) -> None:
+        for _ in range(count):
+            key = f"k{self.count % KEYS}"
+            await self._publisher.publish(key=key, body=b"%d" % self.count, topic="t")
+            self.by_key.setdefault(key, []).append(self.count)
+            self.count += 1
+        await self._publisher.flush()
+
+    def of(self, *keys: str) -> int:
+        return sum(len(self.by_key[key]) for key in keys)
+
+
+@pytest.fixture
+async def parking(place: Place) -> AsyncIterator[LiveAdmin]:
+    admin = LiveAdmin(ConnectionSettings.parse(place.url))
+    await enable_parking(admin, place.spec.name)
+    yield admin
+    await admin.close()
+
+
+@pytest.fixture
+async def published(place: Place) -> AsyncIterator[Published]:
+    async with GroupPublisher(place.url, group=place.spec.name) as publisher:
+        yield Published(publisher)
+
+
+async def test_a_member_that_parks_needs_a_group_with_a_parking_queue(place: Place) -> None:
+    with pytest.raises(SettingsError, match="lbg park enable"):
+        async with Member(place.settings("a", when_exhausted="park"), App()):
+            pass
+
+
+async def test_a_poisoned_key_is_parked_and_released_in_order(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3")
+    places = [ConnectionSettings.parse(place.url)]
+    async with Member(place.settings("a", **QUICK), app) as member:
+        await published.publish(400)
+        await until(lambda: app.count == 400 - published.of("k3"))
+        await until(lambda: member.state()["counts"]["parked"] == published.of("k3"))
+        assert app.failed == {3}, "none behind the first one was delivered"
+        async with open_parked_stream(places, place.spec.name) as stream:
+            (key,) = stream.keys.parked()
+            assert (key.key, key.messages, key.is_released) == ("k3", published.of("k3"), False)
+            listed = await parked_messages(stream, Selection(key="k3"), limit=1000)
+            assert len(listed) == published.of("k3")
+            assert listed[0].reason == "it is poison"
+            assert await place.count(place.names.parking) == published.of("k3")
+
+            app.failing.clear()
+            first = await release_first(stream, "k3")
+            assert first is not None
+            await until(lambda: app.done.get("k3") == [3])
+            await published.publish(KEYS)
+            result = await release_parked(stream, None, timeout_s=30)
+            assert result.done == {"k3"}
+        await until(lambda: app.count == published.count)
+    app.check(published.by_key)
+    assert await place.count(place.names.parking) == 0
+
+
+async def test_discarded_messages_are_gone_and_the_key_goes_on(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3")
+    async with Member(place.settings("a", **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 5)
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
+            assert await discard_parked(stream, Selection(key="k3")) == 5
+            await stream.catch_up()
+            assert not len(stream.keys)
+        app.failing.clear()
+        await asyncio.sleep(0.5)
+        await published.publish(KEYS)
+        await until(lambda: app.done.get("k3") == [103])
+    assert await place.count(place.names.parking) == 0
+
+
+async def test_a_key_that_fails_again_is_reported_and_stays_parked(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3")
+    async with Member(place.settings("a", **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 5)
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
+            result = await release_parked(stream, {"k3"}, timeout_s=30)
+            assert result.failed_again == {"k3"}
+            app.failing.clear()
+            await until(lambda: member.state()["counts"]["parked"] == 10)
+            assert (await release_parked(stream, {"k3"}, timeout_s=30)).done == {"k3"}
+    app.check(published.by_key)
+
+
+async def test_keys_stay_parked_while_members_crash_and_are_released_while_they_do(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    chance = random.Random(5)
+    app = App("k3", "k7")
+    async with AsyncExitStack() as members:
+        all_members = [
+            await members.enter_async_context(Member(place.settings(name, **QUICK), app)) for name in "abc"
+        ]
+
+        async def crash() -> None:
+            while True:
+                await asyncio.sleep(chance.uniform(0.2, 0.6))
+                chance.choice(all_members).drop_connection()
+
+        crashing = asyncio.create_task(crash())
+        for _ in range(10):
+            await published.publish(200)
+            await asyncio.sleep(0.2)
+        await until(lambda: app.count == published.count - published.of("k3", "k7"))
+        assert "k3" not in app.done
+        app.failing.clear()
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
+            releasing = asyncio.create_task(release_parked(stream, None, timeout_s=60))
+            await published.publish(200)
+            assert not (await releasing).failed_again
+        crashing.cancel()
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
+            await release_parked(stream, None, timeout_s=60)
+        await until(lambda: app.count == published.count)
+    app.check(published.by_key)
+    assert place.spec.mode == EXCLUSIVE
