@@ -173,7 +173,9 @@ def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(machine, binding)
-    return {**common_description(machine), **content}
+    parking = machine.parking
+    parked = {} if parking is None else {"parking": parking.describe()}
+    return {**common_description(machine), **content, **parked}
 
 
 def common_description(machine: MemberCore) -> dict[str, Any]:

@@ -129,6 +129,12 @@ SERIES: Mapping[str, Series] = {
         "gauge", "Queues whose handoff is postponed, because calls did not end in time."
     ),
     "lbg_messages_poisoned": Series("gauge", "Messages without attempts left; their keys wait."),
+    "lbg_parked_keys": Series("gauge", "Parked keys of the group, the same at each of its members."),
+    "lbg_parked_messages": Series("gauge", "Parked messages of the group."),
+    "lbg_parked_bytes": Series("gauge", "Bytes of the bodies of the group's parked messages."),
+    "lbg_parking_full": Series(
+        "gauge", "1 while the bounds of parked messages are reached, so that further keys block."
+    ),
     "lbg_messages_lag": Series(
         "gauge", "Ready and unacknowledged messages in the primary queues of this member."
     ),
@@ -139,6 +145,7 @@ SERIES: Mapping[str, Series] = {
     "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker."),
     "lbg_messages_acked_total": Series("counter", "Messages processed."),
     "lbg_messages_dead_lettered_total": Series("counter", "Messages published to the dead letters."),
+    "lbg_messages_parked_total": Series("counter", "Messages moved to the parking queue."),
     "lbg_repeats_dropped_total": Series("counter", "Deliveries of messages that were processed before."),
     "lbg_retries_total": Series("counter", "Failed calls that are made again."),
     "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time."),
@@ -168,6 +175,7 @@ _COUNTS = {
     "lbg_messages_delivered_total": "delivered",
     "lbg_messages_acked_total": "acked",
     "lbg_messages_dead_lettered_total": "dead_lettered",
+    "lbg_messages_parked_total": "parked",
     "lbg_repeats_dropped_total": "repeats_dropped",
     "lbg_retries_total": "retried",
     "lbg_calls_timed_out_total": "timed_out",
@@ -238,6 +246,12 @@ def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
         yield _gauge("lbg_body_memory_bytes", {(): bodies["memory_bytes"]})
         yield _gauge("lbg_body_memory_limit_bytes", {(): bodies["limit_bytes"]})
         yield _gauge("lbg_body_file_bytes", {(): bodies["file_bytes"]})
+    if "parking" in state:
+        parking = state["parking"]
+        yield _gauge("lbg_parked_keys", {(): parking["keys"]})
+        yield _gauge("lbg_parked_messages", {(): parking["messages"]})
+        yield _gauge("lbg_parked_bytes", {(): parking["bytes"]})
+        yield _gauge("lbg_parking_full", {(): parking["is_full"]})
     for name, field in _COUNTS.items():
         if field in state.get("counts", {}):
             yield _counter(name, {(): state["counts"][field]})

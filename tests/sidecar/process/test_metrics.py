@@ -34,9 +34,10 @@ STATE = {
         },
     ],
     "bodies": {"memory_bytes": 5_000, "file_bytes": 200, "limit_bytes": 64_000_000},
+    "parking": {"is_read": True, "keys": 2, "messages": 30, "bytes": 4_000, "is_full": False},
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
-        **dict.fromkeys(("delivered", "acked", "dead_lettered", "repeats_dropped", "retried"), 5),
+        **dict.fromkeys(("delivered", "acked", "dead_lettered", "parked", "repeats_dropped", "retried"), 5),
         **dict.fromkeys(("timed_out", "aborted", "given_back", "taken", "forced", "stalls", "overlaps"), 1),
     },
 }
@@ -95,6 +96,14 @@ def test_the_window_is_of_the_queues_that_are_served() -> None:
     assert told[("lbg_prefetch_used_ratio", ())] == 0.25
     assert told[("lbg_messages_poisoned", ())] == 1
     assert told[("lbg_queues_put_off", ())] == 1
+
+
+def test_parked_keys_are_reported_by_members_of_groups_that_have_them() -> None:
+    told = samples(STATE)
+    assert told[("lbg_parked_keys", ())] == 2
+    assert told[("lbg_parked_messages", ())] == 30
+    assert told[("lbg_parking_full", ())] == 0
+    assert ("lbg_parked_keys", ()) not in samples({key: STATE[key] for key in STATE if key != "parking"})
 
 
 def test_the_lag_says_when_it_was_counted_and_the_broker_when_it_was_heard() -> None:
