@@ -29,6 +29,8 @@ DISCONNECTED = "consumer-disconnected-timeout"
 _OF_QUORUM_QUEUES = ("delivery-limit", DISCONNECTED)
 _OF_BOTH = ("message-ttl", "expires", "max-length", "max-length-bytes", "overflow")
 _SETTINGS = (*_OF_QUORUM_QUEUES, *_OF_BOTH)
+_RETENTION = ("max-age", "max-length-bytes")
+"""Of streams: what is beyond is deleted."""
 # A policy that sets anything else is not applied to a quorum queue at all: the next one that matches is
 # (`rabbit_quorum_queue:is_policy_applicable/2`).
 _FOR_QUORUM_QUEUES = frozenset(
@@ -40,7 +42,7 @@ _FOR_QUORUM_QUEUES = frozenset(
         *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     }
 )
-_FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues"})
+_FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues", "streams"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ def in_force(
     """The settings of a queue with these arguments under policies with `definition`."""
     is_quorum = arguments.get("x-queue-type") == "quorum"
     settings: dict[str, object] = {}
-    for setting in _SETTINGS if is_quorum else _OF_BOTH:
+    is_stream = arguments.get("x-queue-type") == "stream"
+    for setting in _SETTINGS if is_quorum else (*_OF_BOTH, "max-age") if is_stream else _OF_BOTH:
         own, policy = arguments.get(f"x-{setting}"), definition.get(setting)
         if own is None or policy is None:
             value = policy if own is None else own
@@ -136,6 +139,12 @@ def _losing(
 ) -> Iterator[tuple[tuple[str, ...], str]]:
     """Settings that lose messages, with their texts. Every handoff returns prefetched messages,
     and every return counts towards a delivery limit."""
+    names = Names(queue.name.split(".")[1])
+    if queue.name == names.parked:
+        for setting in _RETENTION:
+            if setting in settings:
+                yield (setting,), f"{setting} {settings[setting]}, which deletes parked keys,"
+        return
     limit = settings.get("delivery-limit")
     if isinstance(limit, int) and (limit >= 0 or engine.version < (4, 0, 0)):
         yield ("delivery-limit",), f"delivery-limit {limit}"
@@ -144,7 +153,7 @@ def _losing(
             yield (setting,), f"{setting} {settings[setting]}"
     if settings.get("overflow") == "reject-publish":
         return
-    is_record = queue.name == Names(queue.name.split(".")[1]).config
+    is_record = queue.name == names.config
     for setting in ("max-length", "max-length-bytes"):
         if setting in settings and not (is_record and setting == "max-length" and settings[setting] == 1):
             overflow = settings.get("overflow", "drop-head")
@@ -192,6 +201,8 @@ def _matches(policy: Policy, queue: Queue) -> bool:
         return False
     if policy.apply_to.endswith("_queues") and policy.apply_to != f"{kind}_queues":
         return False
+    if policy.apply_to == "streams" and (kind != "stream" or queue.name.endswith(".record")):
+        return False  # of the copies of a record only the latest is read
     if kind == "quorum" and not _FOR_QUORUM_QUEUES.issuperset(policy.definition):
         return False
     try:

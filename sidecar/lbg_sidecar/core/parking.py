@@ -104,11 +104,6 @@ class Parking:
     def next_due(self) -> float:
         return float("inf") if self._barrier is None else self._barrier.sent_at + BARRIER_AGAIN_S
 
-    @property
-    def waits_since(self) -> float | None:
-        """Since when queues wait for the stream; None if none does."""
-        return None if self._barrier is None else self._barrier.sent_at
-
     def disconnected(self) -> None:
         """The set is read anew with the next connection: an entry without a confirm is there, or its message comes
         again."""

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_broker.admin.policies import in_force, losses, narrowings, pauses, reorderings
 from lbg_broker.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot
-from lbg_broker.group import Engine, GroupSpec, topology_of
+from lbg_broker.group import Engine, GroupSpec, Publishers, topology_of
 
 V3, V4 = Engine.parse("RabbitMQ", "3.10.8"), Engine.parse("RabbitMQ", "4.0.5")
 V4_3 = Engine.parse("RabbitMQ", "4.3.6")
@@ -105,6 +105,24 @@ def test_a_policy_that_drops_or_expires_is_named_with_what_it_sets_and_where(
 )
 def test_a_policy_under_which_nothing_is_dropped_is_let_be(definition: dict[str, Any]) -> None:
     assert seen(V3, Policy("p", r"\.(q|dead|unrouted)", "queues", 0, definition)) == []
+
+
+@pytest.mark.parametrize("apply_to", ["streams", "all"])
+@pytest.mark.parametrize("setting", ["max-age", "max-length-bytes"])
+def test_retention_of_the_stream_of_parked_keys_is_a_loss_and_of_the_copies_of_the_record_none(
+    apply_to: str, setting: str
+) -> None:
+    topology = topology_of(ORDERS, V4, Publishers("p"), has_parking=True)
+
+    def found(pattern: str) -> list[str]:
+        policy = Policy("p", pattern, apply_to, 0, {setting: 1})
+        return losses(topology, Snapshot(V4, policies=(policy,)))
+
+    assert found(r"\.parked$") == [
+        f"policy 'p' sets {setting} 1, which deletes parked keys, on queue lbg.orders.parked"
+    ]
+    if apply_to == "streams":
+        assert found(r"\.record$") == []
 
 
 def test_a_smaller_limit_that_refuses_is_no_loss_but_told() -> None:
