@@ -123,6 +123,7 @@ class Group(TypedDict):
     unacked: Count
     dead_letters: Count
     unrouted: Count
+    parked: NotRequired[Annotated[Count, "messages in the parking queue, if there is one"]]
     oldest_published_at_us: Annotated[int | None, "of the oldest message that a member has not settled"]
     repartition: Annotated[int | None, "number of queues that the group is being changed to"]
     paused: bool | Unknown

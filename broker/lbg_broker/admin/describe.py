@@ -78,6 +78,8 @@ class Description:
     """True if nobody may publish to the group; None where that is not known."""
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
+    parked: Count | None = None
+    """Messages in its parking queue; None without one."""
 
     # Messages
 
@@ -291,6 +293,7 @@ class Description:
             "attributes": None if self.spec is None else self.spec.attributes(),
             "queues": [row.to_json() for row in self.queue_rows],
             **self._sharing_json(),
+            **({} if self.parked is None else {"parked": plain(self.parked)}),
             "members": "unknown" if self.members is UNKNOWN else [one.to_json() for one in self.members],
             "ready": plain(self.ready),
             "unacked": plain(self.unacked),
@@ -438,7 +441,14 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         is_paused=is_paused,
         is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
+        parked=_parked(names, observed),
     )
+
+
+def _parked(names: Names, observed: Snapshot) -> Count | None:
+    if not observed.has_parking:
+        return None
+    return ObservedQueue(names.parking, None, observed.queues.get(names.parking)).count("ready")
 
 
 def _full_lines(queues: Iterable[ObservedQueue]) -> Iterator[str]:

@@ -180,7 +180,10 @@ def description_lines(shown: Description) -> Iterator[str]:
         yield f"  paused: members start no new call until `lbg group resume {shown.group}`"
     if shown.is_ingress_paused:
         yield f"  ingress paused: publishers wait until `lbg group resume {shown.group} --ingress`"
-    yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}"
+    parked = (
+        "" if shown.parked is None else f", parked {count_text(shown.parked)} (`lbg park list {shown.group}`)"
+    )
+    yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}{parked}"
     yield ""
     yield from text_table(
         ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),
