@@ -262,6 +262,14 @@ class KeyParked:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkedKeysUnread:
+    """For the log: queues start nothing, because the stream of parked keys has not answered for `waited_s`."""
+
+    queues: tuple[int, ...]
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Show:
     """Answer an administrator's peek with these messages, of `held` that this member holds."""
 
@@ -376,6 +384,7 @@ Effect = (
     | ParkCopy
     | RecordEntry
     | KeyParked
+    | ParkedKeysUnread
     | CallFailed
     | Stalled
     | Superseded

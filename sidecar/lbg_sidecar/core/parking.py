@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from lbg_broker.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
-from lbg_sidecar.core.effects import Effect, KeyParked, ParkCopy, RecordEntry
+from lbg_sidecar.core.effects import Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
 
 WAITS_S = 1.0
 """Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
@@ -42,6 +42,7 @@ class Judgement(enum.Enum):
 class _Barrier:
     id: str
     attachments: list[Attachment]
+    since: float
     sent_at: float
 
 
@@ -98,7 +99,11 @@ class Parking:
         barrier = self._barrier
         if barrier is not None and now >= barrier.sent_at + BARRIER_AGAIN_S:
             barrier.sent_at = now
-            self._effects.append(RecordEntry(BarrierEntry(barrier.id)))
+            queues = {one.queue for one in (*barrier.attachments, *self._waiting) if not one.closed}
+            self._effects += (
+                RecordEntry(BarrierEntry(barrier.id)),
+                ParkedKeysUnread(tuple(sorted(queues)), now - barrier.since),
+            )
 
     @property
     def next_due(self) -> float:
@@ -115,7 +120,7 @@ class Parking:
 
     def _write_barrier(self, now: float) -> None:
         if self._barrier is None and self._waiting:
-            self._barrier = _Barrier(self._new_id(), self._waiting, now)
+            self._barrier = _Barrier(self._new_id(), self._waiting, now, now)
             self._waiting = []
             self._effects.append(RecordEntry(BarrierEntry(self._barrier.id)))
 

@@ -134,6 +134,8 @@ class EffectExecutor:
                 self._calls.poisoned(effect)
             case fx.KeyParked():
                 self._calls.parked(effect)
+            case fx.ParkedKeysUnread():
+                self._calls.parked_keys_unread(effect)
             case fx.ParkCopy(in_flight):
                 if self._parking is not None:
                     self._parking.copy(in_flight)

@@ -19,6 +19,7 @@ from lbg_sidecar.core.effects import (
     HandoffAbandoned,
     KeyParked,
     Moved,
+    ParkedKeysUnread,
     Poisoned,
     Reassigned,
     Recalled,
@@ -163,6 +164,15 @@ class CallLogger:
         )
         fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
         self._log(logging.ERROR, "key_parked", effect.queue, text, fields)
+
+    def parked_keys_unread(self, effect: ParkedKeysUnread) -> None:
+        queues = ", ".join(map(str, effect.queues))
+        text = (
+            f"the stream of parked keys has not answered for {effect.waited_s:.0f} s, so nothing of queues {queues} is "
+            "delivered: are most of its nodes down?"
+        )
+        fields = {"waited_s": round(effect.waited_s, 1)}
+        self._log(logging.WARNING, "parked_keys_unread", min(effect.queues, default=0), text, fields)
 
     def _log(self, level: int, event: str, queue: int, text: str, fields: Mapping[str, object]) -> None:
         line = self._attempts.failed(event, self._loop.time(), text=text)

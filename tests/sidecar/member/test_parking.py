@@ -10,7 +10,7 @@ import pytest
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, SettleEntry
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
-from lbg_sidecar.core.effects import KeyParked, Poisoned
+from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
 from lbg_sidecar.core.parking import ParkingBounds
 from support.exploration import over_seeds
 from support.member.world import Chances, Item, SimMember, World
@@ -97,6 +97,24 @@ def test_a_successor_starts_nothing_before_it_has_read_the_parked_keys() -> None
     assert successor.machine.dispatcher.parking.is_read
     world.run(1)
     assert len(world.broker.parking) == 2
+    finish(world)
+
+
+def test_a_stream_that_does_not_answer_is_logged_and_nothing_is_delivered_until_it_does() -> None:
+    world, _ = alone()
+    world.run(1)
+    world.chances.parked_lag_s = 1000.0  # for what is read from now on
+    member = world.join()
+    world.kill(world.members[0])
+    items = [world.publish(f"good{number % 2}", hash_=number % 2) for number in range(4)]
+    world.run(20)
+    assert not any(world.finished[item.identity] for item in items)
+    unread = [event for _, name, event in world.events if isinstance(event, ParkedKeysUnread)]
+    assert unread[0].waited_s == pytest.approx(2.0, abs=0.7)
+    assert {queue for event in unread for queue in event.queues} == {0, 1}
+    assert member.machine.dispatcher.parking is not None
+    world.chances.parked_lag_s = 0.0
+    world.drop_connection(member)
     finish(world)
 
 

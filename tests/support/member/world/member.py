@@ -21,6 +21,7 @@ from lbg_sidecar.core.effects import (
     KeyParked,
     Moved,
     ParkCopy,
+    ParkedKeysUnread,
     Poisoned,
     Reconnect,
     RecordEntry,
@@ -200,6 +201,7 @@ class SimMember:
                 | HandoffAbandoned()
                 | Poisoned()
                 | KeyParked()
+                | ParkedKeysUnread()
                 | CallFailed()
                 | Stalled()
                 | Superseded()
