@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -24,12 +25,17 @@ async def proxy(place: Place) -> AsyncIterator[SwallowingProxy]:
         yield proxy
 
 
+def state_of(member: Member, queue: int) -> dict[str, Any]:
+    """Empty until the member consumes the queue."""
+    return next((one for one in member.state()["queues"] if one["queue"] == queue), {})
+
+
 def progress(member: Member, queue: int = QUEUE) -> str:
-    return str(member.state()["queues"][queue]["progress"])
+    return str(state_of(member, queue).get("progress"))
 
 
 def active(member: Member, queue: int = QUEUE) -> bool:
-    return bool(member.state()["queues"][queue]["active"])
+    return bool(state_of(member, queue).get("active"))
 
 
 def keys_of_queue(place: Place) -> list[str]:

@@ -51,7 +51,7 @@ class ReleaseEntry:
 
 @dataclass(frozen=True, slots=True)
 class BarrierEntry:
-    """Whoever reads it has read all that was confirmed before it was written."""
+    """A reader of it has read all that was confirmed before it was written."""
 
     id: str
 

@@ -28,7 +28,7 @@ class Peer:
     queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
     queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)
     attached_at: MutableMapping[int, float] = field(default_factory=_nothing)
-    """When the present epoch of its binding was first reported."""
+    """Times at which the present epoch of its binding was first reported."""
     handing_over: frozenset[int] = frozenset()
     """Queues of which it announced a move, until its next report."""
     served: frozenset[int] = frozenset()

@@ -244,7 +244,8 @@ class Balancer:
         self._handoffs = handoffs
         self._roster = roster
         self._uniform = uniform
-        self._release_due = float("inf")
+        self.release_due = float("inf")
+        """Time of the next releases of the assignment `static`."""
         self._to_release: set[int] = set()
         self._balanced_at = float("-inf")
         self._may_rest = False
@@ -258,7 +259,7 @@ class Balancer:
         self._unacked_limit_s = 0.0
 
     def joined(self, now: float) -> None:
-        self._release_due = now + self._release_in_s()
+        self.release_due = now + self._release_in_s()
 
     def disconnected(self) -> None:
         self._to_release.clear()
@@ -418,8 +419,8 @@ class Balancer:
 
     def _release_secondaries(self, now: float) -> None:
         """The release of "Sticky Load Balancing" (consumer group clients), a few queues at a time."""
-        if now >= self._release_due:
-            self._release_due = now + self._release_in_s()
+        if now >= self.release_due:
+            self.release_due = now + self._release_in_s()
             if self._roster.peers:  # alone, this member would only get them back
                 self._to_release = set(range(self._rules.queue_count))
         me = self._roster.me

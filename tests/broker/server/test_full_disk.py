@@ -268,7 +268,10 @@ def test_dead_letters_are_written_on_a_full_disk(
         broker.kill()
         release(connection)
         broker.start()
-        assert broker.queue("dead")["messages"] == 60
+        # The last ones may not have been on disk: they are in their queue again.
+        dead, left = (int(broker.queue(name)["messages"]) for name in ("dead", "q"))
+        assert 0 < dead <= 60
+        assert dead + left >= len(filling.confirmed)
 
 
 @pytest.mark.process

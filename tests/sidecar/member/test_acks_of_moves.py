@@ -83,7 +83,7 @@ def test_a_leave_repeats_nothing_that_is_done_behind_a_gap(
 
 def test_a_release_of_the_static_assignment_repeats_nothing_that_is_done_behind_a_gap() -> None:
     world, server = with_a_gap(**BEHIND_THE_PRIMARY)
-    server.machine.balancer._release_due = world.now
+    server.machine.balancer.release_due = world.now
     world.run(4.0)
     (moved,) = moves_of(world, Moved)
     assert (moved.why, moved.forced) == ("release", 0)

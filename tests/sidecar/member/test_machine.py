@@ -377,11 +377,11 @@ def test_attempts_are_counted_across_a_move() -> None:
     world = World(20, queue_count=1, hash_count=1, rules=rules, balancing={"rebalance_delay_s": 0.1})
     world.join()
     world.run(0.3)
+    world.join()
+    world.run(1.0)  # the second member backs the queue up
     world.chances = Chances(retry=1.0)
     item = world.publish("a", hash_=0)
-    world.run(0.1)
-    world.join()
-    world.run(0.05)
+    world.run(0.15)
     members = world.members
     members[0].stop()
     world.run(10)

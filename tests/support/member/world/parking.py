@@ -10,7 +10,7 @@ from support.member.world.world import World
 
 
 def parked_keys(world: World) -> ParkedKeys:
-    """What the stream adds up to."""
+    """The set to which the entries of the stream add up."""
     parked = ParkedKeys()
     for entry in world.broker.parked_log:
         parked.apply(entry)
