@@ -203,7 +203,10 @@ class Judge:
                     self.violation(
                         f"inversion: {call.member.name} begins {body!r} before {earlier!r} is processed"
                     )
-            self._unprocessed[key][body] = call.row
+            opened_at = link.consuming.connection.opened_at if link is not None else float("inf")
+            is_of_former_store = opened_at < self._put_back_at and body not in self._put_back
+            if not is_of_former_store:  # that one is gone, and never comes again
+                self._unprocessed[key][body] = call.row
         elif body in self.processed:
             self.repeats += 1
             if body not in self._may_repeat:

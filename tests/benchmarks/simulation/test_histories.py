@@ -11,7 +11,7 @@ from bench.simulation.planted import BUGS
 from bench.simulation.runs import INSTALLATIONS
 from bench.simulation.shrinking import shrunk
 
-from lbg_broker.group import RABBITMQ
+from lbg_broker.group import PARTITIONED, RABBITMQ
 from lbg_broker.group.topology import EMBEDDED
 
 SEEDS = (1, 2)
@@ -33,6 +33,11 @@ def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
     assert len(history.judge.processed) > 2500
+
+
+def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
+    """A member that has not noticed yet begins a message that the old copy of the store does not have."""
+    assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
 
 
 @pytest.mark.parametrize("name", BUGS)
