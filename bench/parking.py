@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 from lbg_broker.admin.groups import create_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.admin.parking import enable_parking
+from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec

@@ -49,7 +49,7 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
     All members of the group follow the parked keys from then on. Members of versions before parking do not: upgrade
     them first.
     """
-    from lbg_broker.admin.parking import enable_parking
+    from lbg_broker.admin.parking_queue import enable_parking
 
     actions = with_admin(address, lambda admin: enable_parking(admin, group))
     done: letter_documents.ParkingEnabled = {

@@ -36,7 +36,7 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.parking import ParkingChannels
+from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.io.startup import (
     DurableState,
     app_ready,

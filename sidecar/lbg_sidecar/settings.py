@@ -13,7 +13,7 @@ from lbg_broker.client import ConnectionSettings
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
-from lbg_sidecar.core.parking import ParkingBounds
+from lbg_sidecar.core.parked_keys import ParkingBounds
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
 from lbg_sidecar.errors import SettingsError
 

@@ -14,7 +14,7 @@ from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.core.parking import WAITS_S, Judgement, Parking, ParkingBounds
+from lbg_sidecar.core.parked_keys import WAITS_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.message import Kind, Verdict
 

@@ -12,7 +12,7 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
-from lbg_sidecar.core.parking import Parking
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,

@@ -26,7 +26,7 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.parking import ParkingChannels
+from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Kind, Message, Verdict, in_flight_of
 
 WHY = "the session's position is requested again"

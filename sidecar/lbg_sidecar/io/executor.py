@@ -16,7 +16,7 @@ from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
 from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_paused, log_session
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.parking import ParkingChannels
+from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Message, held_message
 
 ANSWER_BYTES = 1 << 20

@@ -12,7 +12,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, separate_publishers, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
-from lbg_broker.admin.parking import enable_parking
+from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.record import read_record
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.admin.survey import survey

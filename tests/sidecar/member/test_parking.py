@@ -11,7 +11,7 @@ from lbg_broker.client.backoff import Backoff
 from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, SettleEntry
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
-from lbg_sidecar.core.parking import ParkingBounds
+from lbg_sidecar.core.parked_keys import ParkingBounds
 from support.exploration import over_seeds
 from support.member.world import Chances, Item, SimMember, World
 from support.member.world.parking import parked_keys, release

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.parking import enable_parking
+from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.dead_letters import Selection
 from lbg_broker.group import EXCLUSIVE
