@@ -293,6 +293,9 @@ class Stack:
         return [self.running[name].wait(timeout=GUARD_S) for name in names]
 
     def start(self, name: str) -> None:
+        """Starts the service, after the run of it before has ended."""
+        if name in self.running:
+            self.running[name].wait(timeout=GUARD_S)
         environment = {key: self._local(name, value) for key, value in environment_of(name).items()}
         if name in SIDECARS:  # in containers these are the same for all
             ports = self._ports[name]
