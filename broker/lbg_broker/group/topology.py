@@ -145,6 +145,11 @@ def is_native(spec: GroupSpec, engine: Engine) -> bool:
     return spec.mode in NATIVE_MODES and not engine.is_rabbitmq
 
 
+def has_partitions(spec: GroupSpec, engine: Engine) -> bool:
+    """True if the group is one queue whose partitions the broker moves."""
+    return spec.mode == PARTITIONED and is_native(spec, engine)
+
+
 def stream_queues(spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
     """The queues that carry the group's messages to its members."""
     names = Names(spec.name)

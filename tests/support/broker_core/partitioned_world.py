@@ -6,7 +6,7 @@ from typing import Any
 
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.server.core.arguments import PartitionedArguments
-from lbg_broker.server.core.queue_types.partitioned import placing
+from lbg_broker.server.core.queue_types.partition_routes import placing
 from support.broker_core.world import Client, World
 
 DELAY_S = 5.0
@@ -92,7 +92,7 @@ class PartitionedWorld(World):
     @property
     def waiting(self) -> list[int]:
         """For each partition how many messages wait in it."""
-        return [line.ready for line in self.queue().lines]
+        return [partition["messages_ready"] for partition in self.described["partitions"]]
 
     # --- messages ----------------------------------------------------------------------------------------------
 

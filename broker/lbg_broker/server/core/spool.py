@@ -282,6 +282,13 @@ class Spool:
         return len(self._fresh) + len(self._arrivals or ())
 
     @property
+    def lowest_ready(self) -> int:
+        """A position that no undelivered message is in front of: the first one's, as far as memory has it."""
+        if self._returned:
+            return self._returned[0][0]
+        return self._fresh[0].position if self._fresh else self._head_end
+
+    @property
     def awaits_store(self) -> bool:
         """True if what `take` did not give may be there after the next batch."""
         return self.ready > 0

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from random import Random
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lbg_broker.amqp import ReplyCode
-from lbg_broker.group.hashing import HASH_FUNCTIONS, murmur2_of_bytes
 from lbg_broker.server.core.arguments import COUNT, PARTITIONS_MAX, ArgumentReader, PartitionedArguments
 from lbg_broker.server.core.consumer import Consumer
 from lbg_broker.server.core.effects import SpoolRecord
 from lbg_broker.server.core.errors import ChannelRefusal
-from lbg_broker.server.core.message import Message, Origin, text_reader
 from lbg_broker.server.core.queue import DispatchPolicy, Share
 from lbg_broker.server.core.queue_types.partition_assignment import PartitionAssignment as FlowMapping
 from lbg_broker.server.core.queue_types.partition_assignment import Slot
+from lbg_broker.server.core.queue_types.partition_routes import PartitionSpool, Routes
 from lbg_broker.server.core.settle import is_recalled, reassign, recall_from, tags_of
 from lbg_broker.server.core.spool import Spool
 
@@ -27,95 +24,14 @@ if TYPE_CHECKING:
     from lbg_broker.server.core.state import State
 
 
-KEY_HEADERS: Final = (
-    "lbg-key",
-    "x-group-id",
-    "group-id",
-    "JMSXGroupID",
-    "QUEUE_PARTITION_KEY",
-    "partitionkey",
-    "ce-partitionkey",
-    "cloudEvents:partitionkey",
-    "cloudEvents_partitionkey",
-)
-"""Headers in which a partition key may be; the first that is there counts. The names are those of our publishers, of
-AMQP 1.0 and JMS, of Solace ("Message Distribution With Partitioned Queues"), and of CloudEvents over HTTP and
-AMQP."""
-
-REMEMBERED_KEYS: Final = 16_384
-"""Keys repeat: this many with their partitions cost 2 MB at most where they are short."""
-REMEMBERED_BYTES: Final = 64
-"""Longer ones are hashed each time."""
-
-
-def placing(rules: PartitionedArguments) -> Callable[[bytes], int]:
-    """A function from a message's encoded properties to its partition. Without a key it is a random one."""
-    key_of = text_reader(KEY_HEADERS)
-    hash_of, hash_count, count = _HASHES[rules.hash], rules.hash_count, rules.count
-    remembered: dict[bytes, int] = {}
-    random = Random(count).random  # it spreads, and need not be secret
-
-    def place(header: bytes) -> int:
-        key = key_of(header)
-        if key is None:
-            return int(random() * count)
-        partition = remembered.get(key)
-        if partition is None:
-            hashed = hash_of(key)
-            partition = (hashed if hash_count is None else hashed % hash_count) % count
-            if len(key) <= REMEMBERED_BYTES:
-                if len(remembered) >= REMEMBERED_KEYS:
-                    remembered.clear()
-                remembered[key] = partition
-        return partition
-
-    return place
-
-
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "replace")
-
-
-def _modulo(key: bytes) -> int:
-    """A key that is no number has to go somewhere too, and always to the same partition."""
-    try:
-        return HASH_FUNCTIONS["modulo"](_text(key))
-    except ValueError:
-        return zlib.crc32(key)
-
-
-_HASHES: Final[dict[str, Callable[[bytes], int]]] = {
-    "crc32": zlib.crc32,
-    "java": lambda key: HASH_FUNCTIONS["java"](_text(key)),
-    "murmur2": lambda key: murmur2_of_bytes(key) & 0x7FFFFFFF,
-    "modulo": _modulo,
-}
-
-
-class PartitionSpool(Spool):
-    """One consumer, `holder`, has all its unsettled messages. `on_drained` is called when they are settled; None:
-    nothing waits for that. `paused_at`: since when it waits for that, and `handoff_s`: how long the last handoff
-    took; None before the first one, and after a restart of the broker."""
-
-    __slots__ = ("handoff_s", "holder", "on_drained", "paused_at")
-
-    def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
-        super().__init__(spool, durable=durable, touched=touched)
-        self.holder: Consumer | None = None
-        self.on_drained: Callable[[], None] | None = None
-        self.paused_at: float | None = None
-        self.handoff_s: float | None = None
-
-    def settle(self, message: Message) -> None:
-        Spool.settle(self, message)  # for every acknowledgement: a third faster than super()
-        if self.on_drained is not None and not self.outstanding:
-            self.on_drained()
-
-
 def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
     """The fields that a queue's JSON has beside RabbitMQ's. `consumer_tag` is that of the flow which has the partition,
-    or had it until its consumer went: see the status."""
-    mapping = policy.mapping
+    or had it until its consumer went: see the status.
+
+    `moving_keys` is null, or the state of a change of the number of partitions: the number there is to be, messages
+    that wait for earlier ones in their key's former partition, and messages in partitions that are to go."""
+    mapping, routes = policy.mapping, policy.routes
+    lines = [routes.lines_of(number) for number in range(len(routes.own))]
     return {
         "rebalance_status": mapping.status.value,
         "ingress": not policy.queue.shut,
@@ -129,12 +45,23 @@ def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
                 "partition": number,
                 "status": mapping.status_of(number).value,
                 "consumer_tag": None if owner is None else owner.tag,
-                "messages_ready": line.ready,
-                "messages_unacknowledged": line.outstanding,
-                "last_handoff_seconds": None if line.handoff_s is None else round(line.handoff_s, 6),
+                "messages_ready": sum([line.ready for line in of_partition]),
+                "messages_unacknowledged": sum([line.outstanding for line in of_partition]),
+                "last_handoff_seconds": None if own.handoff_s is None else round(own.handoff_s, 6),
             }
-            for number, (owner, line) in enumerate(zip(mapping.owners, policy.lines, strict=True))
+            for number, (owner, own, of_partition) in enumerate(
+                zip(mapping.owners, routes.own, lines, strict=True)
+            )
         ],
+        "moving_keys": {
+            "partitions": routes.rules.count,
+            "messages_held": sum([one.line.ready for one in routes.staged if not one.is_open]),
+            "messages_surplus": sum(
+                [line.ready + line.outstanding for of_one in lines[routes.rules.count :] for line in of_one]
+            ),
+        }
+        if routes.is_moving
+        else None,
     }
 
 
@@ -165,37 +92,30 @@ def _set_ingress(policy: PartitionedDispatch, is_open: bool) -> Mapping[str, Any
 def _repartition(
     policy: PartitionedDispatch, count: int, *, discard: bool, max_length_bytes: int | None
 ) -> Mapping[str, Any]:
-    """`max_length_bytes`: the limit over all partitions together from now on; None: as it was.
+    """`max_length_bytes`: the limit over all partitions together from now on; None: as it was. A lower one counts as
+    soon as the messages that wait are within it.
 
-    Keys change their partitions with this, so what is still there would be overtaken: hence the closed ingress."""
-    queue, state, lines = policy.queue, policy.state, policy.lines
-    if not queue.shut:
-        raise _refused(policy, "its ingress is open: close it and drain the messages before a repartition")
-    removed = lines[count:]
-    held = sum([line.ready + line.outstanding for line in removed])
-    if held and not discard:
-        raise _refused(
-            policy,
-            f"partitions {count} to {len(lines) - 1} hold {held} messages: drain or discard them",
-        )
-    for line in reversed(removed):
-        policy.reassign(line)
-        state.drop_line(queue, line)
-    for _ in range(count - len(lines)):
-        state.add_line(queue, state.new_line(PartitionSpool, durable=queue.durable))
+    The ingress may be open. With `discard` messages in partitions that go are deleted, and otherwise delivered.
+    """
+    queue, state, routes = policy.queue, policy.state, policy.routes
+    rules = replace(routes.rules, count=count)
+    try:
+        routes.change(rules)
+    except ValueError as error:
+        raise _refused(policy, str(error)) from None
+    held = 0
+    if discard:
+        for partition in range(count, len(routes.own)):
+            policy.reassign(partition)
+        held = routes.discard(count)
     queue.attend()
-    assert isinstance(queue.rules.kind, PartitionedArguments)
-    rules = replace(queue.rules.kind, count=count)
     queue.rules = replace(queue.rules, kind=rules)
     queue.arguments[COUNT] = count
     if max_length_bytes is not None:
-        queue.rules = replace(queue.rules, max_length_bytes=max_length_bytes)
         queue.arguments["x-max-length-bytes"] = max_length_bytes
-    queue.forget_room()
+        policy.limit_bytes(max_length_bytes)
     state.redefine(queue)
-    policy.place(rules)
-    policy.mapping.resize(count, state.now)
-    policy.changed()
+    policy.routed()
     return {"partitions": count, "discarded": held}
 
 
@@ -215,11 +135,15 @@ CLAIM = "x-partitions"
 
 @dataclass(slots=True)
 class _Turn:
-    """A consumer with the partitions it gets messages of now."""
+    """A consumer with the lines it gets messages of now."""
 
     consumer: Consumer
     lines: list[PartitionSpool]
     served: int = 0
+
+    def waiting(self) -> list[PartitionSpool]:
+        """Lines with messages to deliver that are not behind others with some."""
+        return [line for line in self.lines if line.ready and not (line.ahead and line.is_behind)]
 
     def rotated(self, waiting: list[PartitionSpool]) -> list[PartitionSpool]:
         """Another one in front than before, because large messages may leave room for few of them."""
@@ -235,7 +159,8 @@ class _Turn:
 
 
 class PartitionedDispatch(DispatchPolicy):
-    """`mapping` assigns each partition; this reports events to it and applies its results."""
+    """`mapping` assigns each partition; this reports events to it and applies its results. `routes` has the lines of
+    the partitions."""
 
     supports_get = False
 
@@ -245,12 +170,20 @@ class PartitionedDispatch(DispatchPolicy):
         super().__init__()
         self.state = state
         self.queue = queue
-        self.lines: list[PartitionSpool] = queue.lines  # type: ignore[assignment]  # the kind makes no others
+        moving = stored.get("repartition", {"slots": 0, "staged": []})
+        staged_ids = {one["line"] for one in moving["staged"]}
+        lines: list[PartitionSpool] = queue.lines  # type: ignore[assignment]  # the kind makes no others
+        self.routes = Routes(
+            rules,
+            [line for line in lines if line.id not in staged_ids],
+            new_line=self._new_line,
+            drop_line=lambda line: state.drop_line(queue, line),
+        )
         self.mapping = FlowMapping(
-            len(self.lines),
+            len(self.routes.own),
             delay_s=rules.rebalance_delay_ms / 1000,
             handoff_s=rules.max_handoff_ms / 1000,
-            has_unsettled=lambda partition: self.lines[partition].outstanding > 0,
+            has_unsettled=self._has_unsettled,
             is_recalled=self._is_recalled,
         )
         self._flows: dict[Consumer, Slot] = {}
@@ -258,22 +191,46 @@ class PartitionedDispatch(DispatchPolicy):
         self._hands_off = False
         self._alarm_at: float | None = None
         self._assigned: list[tuple[str, list[int]]] = []
+        self._limit_to_be: int | None = None
         self.messages_forced = 0
         queue.shut = not stored.get("ingress", True)
-        self.place(rules)
+        self.routes.restore(moving, [line for line in lines if line.id in staged_ids])
+        queue.append = self.routes.append
+        if "limit_bytes" in stored:
+            limit, self._limit_to_be = int(stored["limit_bytes"]), queue.rules.max_length_bytes
+            queue.rules = replace(queue.rules, max_length_bytes=limit)
         if stored.get("flows"):
             self.mapping.recall((tag, partitions) for tag, partitions in stored["flows"])
             self._assigned = self.mapping.assigned()
             state.wake_at(queue, state.now)
 
-    def place(self, rules: PartitionedArguments) -> None:
-        """Sets the rules that route messages to partitions."""
-        place, appends = placing(rules), [line.append for line in self.lines]
+    def _new_line(self) -> PartitionSpool:
+        line = self.state.new_line(PartitionSpool, durable=self.queue.durable)
+        self.state.add_line(self.queue, line)
+        return line
 
-        def append(origin: Origin, header: bytes, body: bytes) -> None:
-            appends[place(header)](origin, header, body)
+    def routed(self) -> None:
+        """Applies a change of the routes."""
+        self.queue.append = self.routes.append
+        self.queue.forget_room()
+        self.state.redefine(self.queue)
+        if len(self.mapping.owners) != len(self.routes.own):
+            self.mapping.resize(len(self.routes.own), self.state.now)
+        self.changed()
 
-        self.queue.append = append
+    def cut_line_settled(self) -> None:
+        """A message was settled for which a staged line may wait."""
+        self.state.make_due(self.queue)
+
+    def limit_bytes(self, limit: int) -> None:
+        """Sets the limit of what waits; a lower one when what waits is within it."""
+        queue = self.queue
+        former = queue.rules.max_length_bytes
+        if former is not None and limit < former and queue.bytes_ready > limit:
+            self._limit_to_be = limit
+            return
+        self._limit_to_be = None
+        queue.rules = replace(queue.rules, max_length_bytes=limit)
 
     # --- the broker's side -------------------------------------------------------------------------------------
 
@@ -301,31 +258,47 @@ class PartitionedDispatch(DispatchPolicy):
     def ring(self) -> None:
         self._alarm_at = None
         for partition in self.mapping.ring(self.state.now):
-            self.messages_forced += self.reassign(self.lines[partition])
+            self.messages_forced += self.reassign(partition)
         self.changed()
 
     def dispatch(self) -> Iterator[Share]:
         if self._hands_off and self._complete_handoffs():
             self.changed()
+        if self._limit_to_be is not None:
+            self._limit_again(self._limit_to_be)
+        yield from self._shares()
+        while self.routes.is_moving and self.routes.advance():
+            self.routed()
+            yield from self._shares()
+
+    def _shares(self) -> Iterator[Share]:
         for turn in self._turns:
-            consumer = turn.consumer
-            waiting = [line for line in turn.lines if line.ready]
-            if consumer.limits_bytes and waiting and consumer.credit():
-                waiting = turn.rotated(waiting)
-            while waiting and (credit := consumer.credit()):
-                if credit < len(waiting):
-                    waiting = turn.next_of(waiting, credit)
-                portion = credit // len(waiting)
-                portion_bytes = -(-consumer.credit_bytes() // len(waiting))
-                left = []
-                for line in waiting:
-                    messages, redelivered = line.take(portion, min(portion_bytes, consumer.credit_bytes()))
-                    if messages:
-                        line.holder = consumer
-                        yield line, consumer, messages, redelivered
-                        if line.ready:
-                            left.append(line)
-                waiting = left  # without those whose messages must be read first
+            if self.routes.staged:
+                yield from self._shares_of(
+                    turn, [line for line in turn.lines if line.ready and not line.is_behind]
+                )
+            yield from self._shares_of(
+                turn, [line for line in turn.lines if line.ready and not line.is_behind]
+            )
+
+    def _shares_of(self, turn: _Turn, waiting: list[PartitionSpool]) -> Iterator[Share]:
+        consumer = turn.consumer
+        if consumer.limits_bytes and waiting and consumer.credit():
+            waiting = turn.rotated(waiting)
+        while waiting and (credit := consumer.credit()):
+            if credit < len(waiting):
+                waiting = turn.next_of(waiting, credit)
+            portion = credit // len(waiting)
+            portion_bytes = -(-consumer.credit_bytes() // len(waiting))
+            left = []
+            for line in waiting:
+                messages, redelivered = line.take(portion, min(portion_bytes, consumer.credit_bytes()))
+                if messages:
+                    line.holder = consumer
+                    yield line, consumer, messages, redelivered
+                    if line.ready:
+                        left.append(line)
+            waiting = left  # without those whose messages must be read first
 
     def perform(self, action: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return perform(self, action, arguments)
@@ -334,17 +307,28 @@ class PartitionedDispatch(DispatchPolicy):
         return described(self)
 
     def stored_state(self) -> Mapping[str, Any]:
-        return {"ingress": not self.queue.shut, "flows": self.mapping.assigned()}
+        stored: dict[str, Any] = {"ingress": not self.queue.shut, "flows": self.mapping.assigned()}
+        if self.routes.staged:
+            stored["repartition"] = self.routes.stored()
+        if self._limit_to_be is not None:
+            stored["limit_bytes"] = self.queue.rules.max_length_bytes
+        return stored
 
-    def reassign(self, line: PartitionSpool) -> int:
+    def reassign(self, partition: int) -> int:
         """Reassigns the messages of a partition from its former consumer; returns how many."""
-        return 0 if line.holder is None else reassign(self.state, line, line.holder.channel)
+        return sum(
+            [
+                reassign(self.state, line, line.holder.channel)
+                for line in self.routes.lines_of(partition)
+                if line.holder is not None
+            ]
+        )
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _complete_handoffs(self) -> bool:
         """Completes the handoffs of partitions without unsettled messages."""
-        done = [partition for partition in self.mapping.waiting_for if not self.lines[partition].outstanding]
+        done = [partition for partition in self.mapping.waiting_for if not self._has_unsettled(partition)]
         for partition in done:
             self.mapping.drained(partition)
         return bool(done)
@@ -355,20 +339,23 @@ class PartitionedDispatch(DispatchPolicy):
         waiting_for = frozenset(mapping.waiting_for)
         self._hands_off = bool(waiting_for)
         paused: dict[Consumer, set[Spool]] = {}
-        for number, line in enumerate(self.lines):
+        for number, own in enumerate(self.routes.own):
+            lines = self.routes.lines_of(number)
             if number not in waiting_for:
-                line.on_drained = None
-                if line.paused_at is not None:
-                    line.handoff_s, line.paused_at = state.now - line.paused_at, None
-            elif line.on_drained is None:
-                line.on_drained = self._make_due
-                line.paused_at = state.now
-                if line.holder is not None:
-                    paused.setdefault(line.holder, set()).add(line)
-        for holder, lines in paused.items():
-            recall_from(state, holder, tags_of(holder.channel, lines))
+                for line in lines:
+                    line.on_drained = None
+                if own.paused_at is not None:
+                    own.handoff_s, own.paused_at = state.now - own.paused_at, None
+            elif own.on_drained is None:
+                own.paused_at = state.now
+                for line in lines:
+                    line.on_drained = self._make_due
+                    if line.holder is not None:
+                        paused.setdefault(line.holder, set()).add(line)
+        for holder, of_holder in paused.items():
+            recall_from(state, holder, tags_of(holder.channel, of_holder))
         turns = [
-            _Turn(consumer, [self.lines[partition] for partition in mapping.deliverable(flow)])
+            _Turn(consumer, self.routes.deliverable(mapping.deliverable(flow)))
             for consumer, flow in self._flows.items()
         ]
         self._turns = [turn for turn in turns if turn.lines]
@@ -382,9 +369,20 @@ class PartitionedDispatch(DispatchPolicy):
             state.redefine(queue)
         state.make_due(queue)
 
+    def _has_unsettled(self, partition: int) -> bool:
+        return any(line.outstanding for line in self.routes.lines_of(partition))
+
     def _is_recalled(self, partition: int) -> bool:
-        line = self.lines[partition]
-        return line.holder is not None and is_recalled(line.holder.channel, line)
+        return any(
+            line.holder is not None and is_recalled(line.holder.channel, line)
+            for line in self.routes.lines_of(partition)
+        )
+
+    def _limit_again(self, limit: int) -> None:
+        self.limit_bytes(limit)
+        if self._limit_to_be is None:
+            self.queue.forget_room()
+            self.state.redefine(self.queue)
 
     def _make_due(self) -> None:
         self.state.make_due(self.queue)
