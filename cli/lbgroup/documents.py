@@ -98,6 +98,14 @@ class Handoffs(TypedDict):
     messages_forced: Annotated[int, "messages delivered again for the forced ones"]
 
 
+class MovingKeys(TypedDict):
+    """A change of the number of partitions that is not over."""
+
+    partitions: Annotated[int, "number of partitions there is to be"]
+    messages_held: Annotated[int, "messages that wait for earlier ones in their key's former partition"]
+    messages_surplus: Annotated[int, "messages in partitions that are to go"]
+
+
 class Session(TypedDict):
     """A session, in mode Sessions."""
 
@@ -133,6 +141,9 @@ class Group(TypedDict):
     partitions: NotRequired[list[Partition] | Unknown]
     ingress: NotRequired[Annotated[bool, "mode Partitioned of the embedded broker: publishers are let in"]]
     handoffs: NotRequired[Handoffs]
+    moving_keys: NotRequired[
+        Annotated[MovingKeys | None, "mode Partitioned of the embedded broker: null while no key moves"]
+    ]
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]
     closed: NotRequired[Annotated[bool, "mode Sessions: publishers are refused"]]
     pool: NotRequired[Annotated[int, "mode Sessions: messages without a session yet"]]

@@ -1,6 +1,8 @@
-"""Changing the number of queues of a group: close ingress, drain, change, open ingress.
+"""Changing the number of queues of a group: close ingress, drain, change, open ingress; or online, where the broker
+moves keys in order.
 
-It has the form that `lbg_sidecar.core.protocol` reads; a member of an older version ignores it.
+The announcement to members has the form that `lbg_sidecar.core.protocol` reads; a member of an older version
+ignores it.
 
 The record is marked first, and unmarked last (`lbg_broker.group.spec`). Every step declares a state and can be
 repeated, so that the next run after a crash does all of them.
@@ -42,6 +44,7 @@ from lbg_broker.group import (
     GroupSpec,
     Names,
     balanced_primaries,
+    has_partitions,
     is_native,
     marked,
     recounted,
@@ -189,20 +192,29 @@ class SingleQueueLayout:
         await self._admin.perform(ActOnQueue(self._queue, "repartition", arguments))
         await self._admin.perform(repartition_done(self._names, spec.queue_count))
 
+    async def is_prepared(self, spec: GroupSpec) -> bool:
+        """True if the broker has the number of partitions of `spec`, or is on its way to it."""
+        status = await self._partitions_status()
+        moving = status.moving_keys
+        return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
+
     async def settle(
         self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
     ) -> bool:
-        """Wait until the queue is Ready; False when it is not by then."""
+        """Wait until the queue is Ready and no key moves; False when it is not so by then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while True:
-            status = (await self._partitions_status()).rebalance
-            if status == "Ready":
+            status = await self._partitions_status()
+            left = [] if status.moving_keys is None else [str(status.moving_keys)]
+            if status.rebalance != "Ready":
+                left.append(f"{self._queue} is {status.rebalance}")
+            if not left:
                 return True
             if loop.time() >= deadline:
-                report(f"no longer waiting: {self._queue} is {status}")
+                report(f"no longer waiting: {'; '.join(left)}")
                 return False
-            report(f"waiting for: {self._queue} is {status}")
+            report(f"waiting for: {'; '.join(left)}")
             await asyncio.sleep(LOOK_S)
 
     async def _partitions_status(self) -> PartitionsStatus:
@@ -414,9 +426,13 @@ async def repartition_group(
     timeout_s: float,
     max_clients: int | None = None,
     discard: bool = False,
+    offline: bool = False,
     report: Report = lambda line: None,
 ) -> Repartitioned:
     """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
+
+    Partitions of the embedded broker change online unless `offline`, or an interrupted offline run is to be finished:
+    publishers go on, and the broker moves keys to their new partitions in order. Otherwise ingress is closed meanwhile.
 
     `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
     `timeout_s` is for draining, and once more for members to be Ready. When it is not drained by then, or on the first
@@ -431,10 +447,16 @@ async def repartition_group(
         observed = await admin.observe(group)
         spec = _existing(group, observed)
         desired = recounted(spec, queue_count, max_clients=max_clients)
-        if desired.to_record() == spec.to_record() and observed.queue_count_to_be is None:
+        is_interrupted = observed.queue_count_to_be is not None
+        is_online = has_partitions(spec, observed.engine) and not (offline or is_interrupted)
+        if desired.to_record() == spec.to_record() and not (is_interrupted or is_online):
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(desired, observed)
         manner = _manner_of(admin, management, names, spec, observed)
+        if isinstance(manner, SingleQueueLayout) and is_online:
+            return await _repartition_online(
+                admin, manner, observed, desired, discard=discard, timeout_s=timeout_s, report=report
+            )
         assert isinstance(observed.record, Record)
         was, like = observed.record.text, observed.record
         await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
@@ -464,6 +486,31 @@ async def repartition_group(
         report("members are Ready" if is_settled else "not all members are Ready")
         await _open(admin, manner, desired, report, like=like)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+
+async def _repartition_online(
+    admin: BrokerAdmin,
+    manner: SingleQueueLayout,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    discard: bool,
+    timeout_s: float,
+    report: Report,
+) -> Repartitioned:
+    """The record follows the queue: a run that was interrupted in between leaves a record that differs, which the next
+    run writes."""
+    spec = _existing(desired.name, observed)
+    assert isinstance(observed.record, Record)
+    is_changed = desired.to_record() != spec.to_record() or not await manner.is_prepared(desired)
+    if is_changed:
+        await manner.prepare(desired, discard=discard)
+        before, text = observed.record.text, desired.to_record()
+        await _to_record(admin, desired, text, before=before, like=observed.record)
+        report(f"changed: {desired.queue_count} partitions")
+    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
+    report("members are Ready" if is_settled else "the broker goes on with it")
+    return Repartitioned(spec.queue_count, desired.queue_count, is_changed=is_changed, is_settled=is_settled)
 
 
 async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:

@@ -21,7 +21,7 @@ from lbg_broker.group import (
 )
 from lbg_broker.group.topology import Argument, Binding, closed, is_without, opened
 
-COLUMNS = "rebalance_status,ingress,handoffs,partitions,message_groups,closed,pool,sessions"
+COLUMNS = "rebalance_status,ingress,handoffs,partitions,moving_keys,message_groups,closed,pool,sessions"
 
 LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
 
@@ -45,9 +45,23 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class MovingKeys:
+    """State of a change to so many `partitions` that is not over. `held`: messages that wait for earlier ones in the
+    former partition of their key; `surplus`: messages in partitions that are to go."""
+
+    partitions: int
+    held: int
+    surplus: int
+
+    def __str__(self) -> str:
+        return f"{self.held} messages wait for earlier ones of their key, {self.surplus} are in partitions that go"
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsStatus:
     """`rebalance` is Ready, HoldDown or Rebalancing; `ingress` whether publishers are let in. Of the `handoffs`, so
-    many were `forced`, and `messages_forced` were delivered again for it."""
+    many were `forced`, and `messages_forced` were delivered again for it. `moving_keys`: None while no key moves to
+    another partition."""
 
     rebalance: str
     ingress: bool
@@ -55,6 +69,7 @@ class PartitionsStatus:
     forced: int
     messages_forced: int
     partitions: tuple[PartitionStatus, ...]
+    moving_keys: MovingKeys | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +122,7 @@ def native_of(fields: Mapping[str, Any]) -> Native | None:
             forced=int(handoffs["forced"]),
             messages_forced=int(handoffs["messages_forced"]),
             partitions=tuple(map(_partition, fields["partitions"])),
+            moving_keys=None if (moving := fields.get("moving_keys")) is None else _moving_keys(moving),
         )
     if "message_groups" in fields:
         return MessageGroupsStatus(
@@ -131,6 +147,13 @@ def native_json(native: Native) -> dict[str, Any]:
                     "forced": native.forced,
                     "messages_forced": native.messages_forced,
                 },
+                "moving_keys": None
+                if (moving := native.moving_keys) is None
+                else {
+                    "partitions": moving.partitions,
+                    "messages_held": moving.held,
+                    "messages_surplus": moving.surplus,
+                },
             }
         case MessageGroupsStatus():
             return {"message_groups": {"known": native.known, "busy": native.busy}}
@@ -151,6 +174,12 @@ def native_json(native: Native) -> dict[str, Any]:
                     for one in native.sessions
                 ],
             }
+
+
+def _moving_keys(fields: Mapping[str, Any]) -> MovingKeys:
+    return MovingKeys(
+        int(fields["partitions"]), int(fields["messages_held"]), int(fields["messages_surplus"])
+    )
 
 
 def _partition(fields: Mapping[str, Any]) -> PartitionStatus:

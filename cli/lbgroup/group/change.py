@@ -186,6 +186,11 @@ WAITING_SHOWN_EVERY_S = 3.0
     help="Longest wait until the group is drained, and again until its members are Ready.",
 )
 @click.option(
+    "--offline",
+    is_flag=True,
+    help="Close ingress and drain the group also where the number can be changed online.",
+)
+@click.option(
     "--discard",
     is_flag=True,
     help="Delete messages that are left in the queues that are removed, instead of waiting for them.",
@@ -199,14 +204,19 @@ def repartition(
     max_clients: int | None,
     timeout: float,
     discard: bool,
+    offline: bool,
     as_json: bool,
 ) -> None:
-    """Give group NAME another number of queues, while members stay and publishers wait.
+    """Give group NAME another number of queues, while members stay.
 
-    Ingress is closed, the group is drained, the number changes (the highest queue is removed first), members become
-    Ready, and ingress is opened. Publishers of LBG wait meanwhile and go on in order; others are refused. A group that
-    is not drained in time is not changed. After an interruption the same command finishes the change, and one with the
-    former number reverts it.
+    In mode Partitioned on the embedded broker the change is online: publishers go on, and the broker moves keys in
+    order, each when its earlier messages are settled. The command waits for the end of that; the broker goes on
+    without it. The former number reverts the change at any time.
+
+    Otherwise, and with --offline, publishers wait: ingress is closed, the group is drained, the number changes (the
+    highest queue is removed first), members become Ready, and ingress is opened. Publishers of LBG go on in order;
+    others are refused. A group that is not drained in time is not changed. After an interruption the same command
+    finishes the change, and one with the former number reverts it.
     """
     from lbg_broker.admin.repartition import repartition_group
 
@@ -221,6 +231,7 @@ def repartition(
                 timeout_s=timeout,
                 max_clients=max_clients,
                 discard=discard,
+                offline=offline,
                 report=steps.show,
             ),
         )

@@ -249,7 +249,7 @@ async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingre
             await pause_ingress(admin, "orders")
             cut = CutAdmin(embedded, changes=changes, half=False)
             try:
-                await repartition_group(cut, "orders", 6, timeout_s=10)
+                await repartition_group(cut, "orders", 6, timeout_s=10, offline=True)
                 was_killed = False
             except KilledError:
                 changes += 1
@@ -258,7 +258,7 @@ async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingre
             await pause_ingress(admin, "orders", is_paused=False)
             if was_killed and mode == "Exclusive":
                 assert not await is_accepted(embedded.settings, spec)
-            await repartition_group(admin, "orders", 6, timeout_s=10)
+            await repartition_group(admin, "orders", 6, timeout_s=10, offline=True)
             await require_open(embedded, admin, recounted(spec, 6))
             await delete_group(admin, "orders", force=True)
         assert changes > 4

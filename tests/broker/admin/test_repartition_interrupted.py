@@ -1,4 +1,5 @@
-"""A repartition that is killed after any of its changes: the group says so, and a second run finishes or takes back."""
+"""An offline repartition that is killed after any of its changes: the group says so, and a second run finishes or takes
+back."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ import random
 import sys
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from lbg_broker.admin.ingress import is_without
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementSettings
 from lbg_broker.admin.member_requests import pause_group
-from lbg_broker.admin.repartition import repartition_group
+from lbg_broker.admin.repartition import repartition_group as changed
 from lbg_broker.client import (
     BasicProperties,
     ChannelClosed,
@@ -43,6 +45,8 @@ from support.broker.embedded import EmbeddedBroker
 from support.exploration import over_seeds
 from support.needs import repeated
 from support.waiting import GUARD_S
+
+repartition_group = partial(changed, offline=True)
 
 MODES = ["Exclusive", "Partitioned"]
 PARTS = 3

@@ -130,7 +130,9 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
                 if line == "drained":
                     begun.update({one.name: one.begun for one in foreign})
 
-            done = await repartition_group(scene.admin, "orders", 6, timeout_s=30.0, report=tell)
+            done = await repartition_group(
+                scene.admin, "orders", 6, timeout_s=30.0, offline=True, report=tell
+            )
             before = len(judge.starts)
             await until(lambda: len(judge.starts) > before + 300, what="work after it")
         await until(lambda: all(other.done() for other in others), what="others to be refused")
@@ -150,6 +152,44 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
         shown = await show_group(scene.admin, "orders")
         assert shown.problems == ()
         assert shown.spec == recounted(spec, 6)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_partitions_change_online_and_nobody_is_refused(place: Place, unique: str) -> None:
+    spec = GroupSpec(
+        "orders",
+        "orders",
+        hash_count=24,
+        queue_count=4,
+        queue_size_mb=10,
+        client_username=unique,
+        mode="Partitioned",
+        rebalance_delay_s=0.5,
+    )
+    async with scene_on(place, spec) as scene:
+        judge, load = scene.judge, scene.load
+        foreign = Foreign("administrator")
+        url = scene.url.replace(f"{spec.client_username}:{PASSWORD}", "guest:guest")
+        other = asyncio.create_task(foreign.publish(url, spec))
+        async with under_load(load):
+            await until(lambda: len(judge.times) > 300 and foreign.confirmed, what="work")
+            for count in (6, 3, 5):
+                done = await repartition_group(scene.admin, "orders", count, timeout_s=30.0)
+                assert (done.now, done.is_changed, done.is_settled) == (count, True, True)
+                before = len(judge.starts)
+                await until(lambda before=before: len(judge.starts) > before + 300, what="work after it")  # type: ignore[misc]
+        assert foreign.ended is None
+        other.cancel()
+        await asyncio.gather(other, return_exceptions=True)
+        load.published += foreign.confirmed
+        await load.all_seen(judge)
+        assert judge.inversions == []
+        assert judge.repeats == 0
+        assert not [one for one in scene.told if isinstance(one, events.IngressClosed)]
+        assert judge.members(since=before) == {"a", "b"}
+        shown = await show_group(scene.admin, "orders")
+        assert shown.problems == ()
+        assert shown.spec == recounted(spec, 5)
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
