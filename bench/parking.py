@@ -19,12 +19,9 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
+from bench.processed_log import TIMEOUT_S, Members, broker, judge, until_processed
 from lbg_broker.admin.groups import create_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings
@@ -35,13 +32,10 @@ from lbg_broker.group import GroupSpec
 from lbg_broker.parked_messages import ParkingStopped, open_parked_stream, release_parked
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
 
 GROUP = "parking"
 MEMBERS = 3
 QUEUES = 8
-TIMEOUT_S = 900.0
 
 
 async def member(url: str, name: str, directory: Path, poisoned: int) -> None:
@@ -71,68 +65,6 @@ async def member(url: str, name: str, directory: Path, poisoned: int) -> None:
             await running.run()
 
 
-class Members:
-    def __init__(self, url: str, directory: Path, poisoned: int) -> None:
-        self._argv = [sys.executable, "-m", "bench.parking", "--member", url, str(directory), str(poisoned)]
-        self._processes: list[asyncio.subprocess.Process] = []
-
-    async def start(self, name: str) -> None:
-        self._processes.append(await asyncio.create_subprocess_exec(*self._argv, name))
-
-    async def kill_one(self, chance: random.Random) -> None:
-        number = chance.randrange(len(self._processes))
-        process = self._processes.pop(number)
-        process.kill()
-        await process.wait()
-        await self.start(f"m{chance.randrange(1000)}")
-
-    async def stop(self) -> None:
-        for process in self._processes:
-            process.terminate()
-        for process in self._processes:
-            await process.wait()
-
-
-def processed(directory: Path) -> Iterator[tuple[int, int, int]]:
-    """Time, key and number of each message that was processed, in no order. The last line of a killed process may be
-    cut."""
-    for path in directory.glob("*.log"):
-        for line in path.read_bytes().split(b"\n")[:-1]:
-            at_ns, key, number = line.split()
-            yield int(at_ns), int(key), int(number)
-
-
-def _size_bytes(directory: Path) -> int:
-    return sum([path.stat().st_size for path in directory.glob("*.log")])
-
-
-def judge(directory: Path, messages: int, keys: int) -> dict[str, int]:
-    orders: dict[int, list[int]] = {}
-    seen: set[int] = set()
-    repeats = inverted = 0
-    for _, key, number in sorted(processed(directory)):
-        if number in seen:
-            repeats += 1
-            continue
-        seen.add(number)
-        order = orders.setdefault(key, [])
-        if order and number < order[-1]:
-            inverted += 1
-        order.append(number)
-    return {"lost": messages - len(seen), "out of order": inverted, "repeated": repeats, "keys": len(orders)}
-
-
-async def until_processed(directory: Path, count: int, *, within_s: float = TIMEOUT_S) -> float:
-    """Returns when so many different messages are processed."""
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        size_bytes = _size_bytes(directory)
-        if size_bytes >= count * 20 and len({number for _, _, number in processed(directory)}) >= count:
-            return time.monotonic()
-        await asyncio.sleep(0.2)
-    raise TimeoutError(f"{len({n for _, _, n in processed(directory)})} of {count} are processed")
-
-
 async def publish(url: str, messages: int, keys: int) -> None:
     async with GroupPublisher(url, group=GROUP) as publisher:
         for number in range(messages):
@@ -155,7 +87,7 @@ async def proof(url: str, management: str, directory: Path, arguments: argparse.
     poisoned = round(keys * arguments.poisoned)
     chance = random.Random(arguments.seed)
     admin = await make_group(url, management)
-    members = Members(url, directory, poisoned)
+    members = Members("parking", url, str(directory), str(poisoned))
     for number in range(MEMBERS):
         await members.start(f"m{number}")
     kills = 0
@@ -177,7 +109,7 @@ async def proof(url: str, management: str, directory: Path, arguments: argparse.
     others = messages - sum(1 for number in range(messages) if number % keys < poisoned)
     await until_processed(directory, others)
     print(f"all other keys are processed after {time.monotonic() - began:.0f} s, {kills} kills", flush=True)
-    before = judge(directory, messages, keys)
+    before = judge(directory, messages)
     assert before["keys"] == keys - poisoned, before
     (directory / "healed").touch()
     killing = asyncio.create_task(kill(arguments.kills - kills))
@@ -200,7 +132,7 @@ async def proof(url: str, management: str, directory: Path, arguments: argparse.
     )
     await members.stop()
     await admin.close()
-    print(judge(directory, messages, keys))
+    print(judge(directory, messages))
 
 
 async def throughput(url: str, management: str, directory: Path, arguments: argparse.Namespace) -> None:
@@ -212,7 +144,7 @@ async def throughput(url: str, management: str, directory: Path, arguments: argp
             poisoned = round(keys * arguments.poisoned) if what == "with poison" else 0
             here = directory / f"{turn}-{what}"
             here.mkdir()
-            members = Members(url, here, poisoned)
+            members = Members("parking", url, str(here), str(poisoned))
             for number in range(MEMBERS):
                 await members.start(f"m{number}")
             await asyncio.sleep(3)
@@ -230,16 +162,6 @@ async def throughput(url: str, management: str, directory: Path, arguments: argp
     await admin.close()
     ratio = statistics.median(rates["with poison"]) / statistics.median(rates["without poison"])
     print(f"with poison / without: {ratio:.3f}")
-
-
-@contextmanager
-def broker(engine: str, directory: Path) -> Iterator[tuple[str, str]]:
-    if engine == "rabbitmq":
-        with RabbitNode() as node:
-            yield node.amqp_url, node.management_url
-    else:
-        with EmbeddedBroker(directory / "data") as embedded:
-            yield embedded.url, embedded.management_url
 
 
 def main() -> None:

@@ -36,6 +36,9 @@ Action = Callable[["History", Fault], None]
 KINDS: dict[str, tuple[float, Action]] = {}
 """Name -> weight, action."""
 
+OFFLINE_SHARE = 0.3
+"""Of repartitions where both ways are there."""
+
 _ENGINES: dict[str, str] = {}
 """Engines of those that one engine has only."""
 
@@ -250,11 +253,16 @@ def close_ingress(history: History, it: Fault) -> None:
 
 @fault(0.3)
 def repartition(history: History, it: Fault) -> None:
-    half, double = history.setting.queues // 2, min(history.setting.queues * 2, history.spec.hash_count)
-    count = (half, history.setting.queues, double)[int(it.choice * 3)]
-    if not history.repartitions.is_running and count != history.spec.queue_count:
-        history.note(f"lbg group repartition: from {history.spec.queue_count} to {count} queues")
-        history.repartitions.start(count)
+    queues, former = history.setting.queues, history.spec.queue_count
+    count = (queues // 2, queues * 3 // 4, queues, min(queues * 2, history.spec.hash_count))[
+        int(it.choice * 4)
+    ]
+    if not history.repartitions.is_running and count != former:
+        offline = it.size < OFFLINE_SHARE
+        history.note(
+            f"lbg group repartition: from {former} to {count} queues{', offline' if offline else ''}"
+        )
+        history.repartitions.start(count, offline=offline)
 
 
 @fault(0.2)

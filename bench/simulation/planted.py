@@ -19,12 +19,13 @@ from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.amqp.methods import BasicAck, BasicCancel
 from lbg_broker.client.ack_window import AckWindow
 from lbg_broker.client.retransmit import QueueWindow
-from lbg_broker.group import RABBITMQ, GroupSpec
+from lbg_broker.group import PARTITIONED, RABBITMQ, GroupSpec
 from lbg_broker.publisher.stamper import StartingPoint
 from lbg_broker.server.core.effects import StoreBatch
 from lbg_broker.server.core.machine import Broker
 from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.queue import SingleActive
+from lbg_broker.server.core.queue_types.partition_routes import PartitionSpool
 from lbg_broker.server.core.spool import Spool
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Attach, Detach
@@ -279,6 +280,15 @@ def a_hash_keeps_its_former_queue_too(former: Callable[..., Any]) -> Callable[..
         return (one for one in former(spec, observed) if not isinstance(one, Unbind))
 
     return restriping
+
+
+@bug(
+    PartitionSpool,
+    "is_unsettled_below",
+    setting=replace(REPARTITIONS, mode=PARTITIONED, kinds=("repartition", "kill_member")),
+)
+def keys_move_to_another_partition_at_once(former: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, position: False
 
 
 @bug(MessageHandler, "_repartition", setting=replace(REPARTITIONS, kinds=("repartition",)))

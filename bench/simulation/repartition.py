@@ -31,7 +31,15 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import INGRESS, Record, paused_words
 from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.repartition import repartition_group
-from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, UserState, native_of
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    ExchangeState,
+    PartitionsStatus,
+    QueueStatus,
+    Snapshot,
+    UserState,
+    native_of,
+)
 from lbg_broker.admin.status_reports import REPORT_KEYS
 from lbg_broker.amqp.methods import (
     BasicConsume,
@@ -316,7 +324,8 @@ class Repartitions:
         self.bindings: dict[Binding, None] = dict.fromkeys(topology.bindings)
         self.is_running = False
         self._process = Process("repartition")
-        self._target: int | None = None
+        self._unfinished: tuple[int, bool] | None = None
+        """Number of queues of the command that runs or was killed, and whether it is offline."""
         self._ended: list[object] = []
         """Commands that were killed: their coroutines are not closed, as a process that dies runs nothing."""
         self._sampled: dict[str, int] = {}
@@ -336,7 +345,12 @@ class Repartitions:
 
     @property
     def is_over(self) -> bool:
-        return not (self.is_running or self.is_closed)
+        return not (self.is_running or self.is_closed or self._has_moving_keys)
+
+    @property
+    def _has_moving_keys(self) -> bool:
+        natives = (status.native for status in self.queues().values())
+        return any(isinstance(one, PartitionsStatus) and one.moving_keys is not None for one in natives)
 
     def permit(self, permissions: Permissions) -> None:
         self.permissions = permissions
@@ -345,6 +359,9 @@ class Repartitions:
     def put_back(self, record: Record, permissions: Permissions, bindings: dict[Binding, None]) -> None:
         """An old copy of the store is in the place of the present one."""
         self.record, self.bindings = record, dict(bindings)
+        self._unfinished = None
+        if (queue_count := repartition_in(record.text)) is not None:
+            self._unfinished = queue_count, True
         self.permit(permissions)
 
     def pause_ingress(self, is_paused: bool) -> bool:
@@ -391,13 +408,13 @@ class Repartitions:
 
     # The command
 
-    def start(self, queue_count: int) -> None:
+    def start(self, queue_count: int, *, offline: bool) -> None:
         """Runs until it has succeeded, or found that the group does not drain."""
         if self.is_running or is_uncounted(self._history.spec):
             return
-        self._target = queue_count
+        self._unfinished = queue_count, offline
         self.is_running = True
-        self._run(queue_count)
+        self._run(queue_count, offline=offline)
 
     def kill(self) -> None:
         """kill -9: the lock is free, and the group stays as it is."""
@@ -406,25 +423,31 @@ class Repartitions:
 
     def finish(self) -> None:
         """Runs it again where one was killed, as `lbg group show` advises."""
-        if not self.is_running and self.is_closed and self._target is not None:
-            self.start(self._target)
+        if not self.is_running and self._unfinished is not None:
+            queue_count, offline = self._unfinished
+            self.start(queue_count, offline=offline)
 
-    def _run(self, queue_count: int) -> None:
+    def _run(self, queue_count: int, *, offline: bool) -> None:
         history = self._history
         self._process = Process("repartition")
         loop = VirtualLoop(history, self._process)
-        command = asyncio.Task(self._command(queue_count), loop=loop)
+        command = asyncio.Task(self._command(queue_count, offline=offline), loop=loop)
         command._log_destroy_pending = False  # type: ignore[attr-defined]
         command.add_done_callback(_succeeded)
         self._ended.append(command)
 
-    async def _command(self, queue_count: int) -> None:
+    async def _command(self, queue_count: int, *, offline: bool) -> None:
         history = self._history
         admin = cast(LiveAdmin, SimAdmin(history, self._process))
         while True:
             try:
                 await repartition_group(
-                    admin, history.spec.name, queue_count, timeout_s=DRAIN_S, report=self._report
+                    admin,
+                    history.spec.name,
+                    queue_count,
+                    timeout_s=DRAIN_S,
+                    offline=offline,
+                    report=self._report,
                 )
             except NotDrained:
                 break
@@ -434,6 +457,7 @@ class Repartitions:
             else:
                 break
         self.is_running = False
+        self._unfinished = None
 
     def _report(self, line: str) -> None:
         if self._history.is_verbose:
