@@ -125,7 +125,7 @@ async def proof(url: str, management: str, directory: Path, arguments: argparse.
 
     async def kill_members() -> None:
         nonlocal kills
-        while True:
+        while kills < arguments.kills:
             await asyncio.sleep(chance.uniform(0.5, 3.0))
             await members.kill_one(chance)
             kills += 1
@@ -250,6 +250,7 @@ def main() -> None:
     )
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
+    parser.add_argument("--kills", type=int, default=50, help="of members")
     parser.add_argument("--turns", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pauses", action="store_true")
