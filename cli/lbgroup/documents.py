@@ -102,6 +102,7 @@ class MovingKeys(TypedDict):
     """A change of the number of partitions that is not over."""
 
     partitions: Annotated[int, "number of partitions there is to be"]
+    hashes: Annotated[int, "hashes on their way to another partition"]
     messages_held: Annotated[int, "messages that wait for earlier ones in their key's former partition"]
     messages_surplus: Annotated[int, "messages in partitions that are to go"]
 

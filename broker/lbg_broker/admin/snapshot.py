@@ -46,15 +46,19 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class MovingKeys:
-    """State of a change to so many `partitions` that is not over. `held`: messages that wait for earlier ones in the
-    former partition of their key; `surplus`: messages in partitions that are to go."""
+    """State of a change to so many `partitions` that is not over. `hashes`: those on their way; `held`: messages that
+    wait for earlier ones in the former partition of their key; `surplus`: messages in partitions that are to go."""
 
     partitions: int
+    hashes: int
     held: int
     surplus: int
 
     def __str__(self) -> str:
-        return f"{self.held} messages wait for earlier ones of their key, {self.surplus} are in partitions that go"
+        return (
+            f"{self.hashes} hashes move when their earlier messages are processed, {self.held} newer messages wait for "
+            f"that, {self.surplus} messages are in partitions that go"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +155,7 @@ def native_json(native: Native) -> dict[str, Any]:
                 if (moving := native.moving_keys) is None
                 else {
                     "partitions": moving.partitions,
+                    "hashes": moving.hashes,
                     "messages_held": moving.held,
                     "messages_surplus": moving.surplus,
                 },
@@ -178,7 +183,10 @@ def native_json(native: Native) -> dict[str, Any]:
 
 def _moving_keys(fields: Mapping[str, Any]) -> MovingKeys:
     return MovingKeys(
-        int(fields["partitions"]), int(fields["messages_held"]), int(fields["messages_surplus"])
+        int(fields["partitions"]),
+        int(fields["hashes"]),
+        int(fields["messages_held"]),
+        int(fields["messages_surplus"]),
     )
 
 

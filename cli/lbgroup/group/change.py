@@ -251,7 +251,7 @@ def repartition(
     elif done.is_changed:
         click.echo(f"group {name} has {done.now} queues now")
     else:
-        click.echo(f"group {name} has {done.now} queues, nothing to do")
+        click.echo(f"group {name} has {done.now} queues already")
 
 
 class Steps:

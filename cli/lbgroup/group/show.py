@@ -98,7 +98,7 @@ def _partition_lines(shown: Description) -> Iterator[str]:
             line += f" ({native.forced} forced, {counted(native.messages_forced, 'message')} delivered again)"
     yield line
     if isinstance(native, PartitionsStatus) and (moving := native.moving_keys) is not None:
-        yield f"keys move to {counted(moving.partitions, 'partition')}: {moving}"
+        yield f"changing to {counted(moving.partitions, 'partition')}: {moving}"
     if shown.services is UNKNOWN:
         yield "unknown: only the management API tells"
         return

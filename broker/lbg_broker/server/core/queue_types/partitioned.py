@@ -28,8 +28,9 @@ def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
     """The fields that a queue's JSON has beside RabbitMQ's. `consumer_tag` is that of the flow which has the partition,
     or had it until its consumer went: see the status.
 
-    `moving_keys` is null, or the state of a change of the number of partitions: the number there is to be, messages
-    that wait for earlier ones in their key's former partition, and messages in partitions that are to go."""
+    `moving_keys` is null, or the state of a change of the number of partitions: the number there is to be, hashes on
+    their way, messages that wait for earlier ones in their key's former partition, and messages in partitions that are
+    to go."""
     mapping, routes = policy.mapping, policy.routes
     lines = [routes.lines_of(number) for number in range(len(routes.own))]
     return {
@@ -55,6 +56,7 @@ def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
         ],
         "moving_keys": {
             "partitions": routes.rules.count,
+            "hashes": sum([len(one.slots) for one in routes.staged]),
             "messages_held": sum([one.line.ready for one in routes.staged if not one.is_open]),
             "messages_surplus": sum(
                 [line.ready + line.outstanding for of_one in lines[routes.rules.count :] for line in of_one]
