@@ -44,6 +44,7 @@ from lbg_broker.group import (
     GroupSpec,
     Names,
     balanced_primaries,
+    differences,
     has_partitions,
     is_native,
     marked,
@@ -488,6 +489,47 @@ async def repartition_group(
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
 
+async def change_partitions(admin: BrokerAdmin, desired: GroupSpec) -> bool:
+    """Starts the online change of a group to the number of partitions, and the limit of clients, of `desired`; the
+    broker does the rest by itself.
+
+    False, and nothing is done, if the group differs in anything else, or its number does not change online. Raises
+    ProvisioningError.
+    """
+    names = Names(desired.name)
+    async with admin.lock(desired.name):
+        observed = await admin.observe(desired.name)
+        spec = recorded(desired.name, observed)
+        if (
+            spec is None
+            or not has_partitions(spec, observed.engine)
+            or observed.queue_count_to_be is not None
+        ):
+            return False
+        if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
+            return False
+        return await _begin_online(admin, SingleQueueLayout(admin, names), observed, desired, discard=False)
+
+
+async def _begin_online(
+    admin: BrokerAdmin,
+    manner: SingleQueueLayout,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    discard: bool,
+) -> bool:
+    """Changes the queue, then its record: a run that was interrupted in between leaves a record that differs, which the
+    next run writes. False if both are so already."""
+    record = observed.record
+    assert isinstance(record, Record)
+    if desired.to_record() == record.text and await manner.is_prepared(desired):
+        return False
+    await manner.prepare(desired, discard=discard)
+    await _to_record(admin, desired, desired.to_record(), before=record.text, like=record)
+    return True
+
+
 async def _repartition_online(
     admin: BrokerAdmin,
     manner: SingleQueueLayout,
@@ -498,15 +540,9 @@ async def _repartition_online(
     timeout_s: float,
     report: Report,
 ) -> Repartitioned:
-    """The record follows the queue: a run that was interrupted in between leaves a record that differs, which the next
-    run writes."""
     spec = _existing(desired.name, observed)
-    assert isinstance(observed.record, Record)
-    is_changed = desired.to_record() != spec.to_record() or not await manner.is_prepared(desired)
+    is_changed = await _begin_online(admin, manner, observed, desired, discard=discard)
     if is_changed:
-        await manner.prepare(desired, discard=discard)
-        before, text = observed.record.text, desired.to_record()
-        await _to_record(admin, desired, text, before=before, like=observed.record)
         report(f"changed: {desired.queue_count} partitions")
     is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
     report("members are Ready" if is_settled else "the broker goes on with it")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import secrets
 from base64 import b64decode
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 
-from lbg_broker.admin import NotOwned, ProvisioningError, Unreachable
+from lbg_broker.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
 from lbg_broker.admin.actions import Action, PutUser
 from lbg_broker.admin.groups import (
     GENERATED_PASSWORD_BYTES,
@@ -19,6 +19,7 @@ from lbg_broker.admin.groups import (
 from lbg_broker.admin.ingress import pause_ingress
 from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
+from lbg_broker.admin.repartition import change_partitions
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec, Names
 from lbg_operator.crds import GroupManifest
@@ -156,14 +157,7 @@ class Provisioner:
         try:
             async with asyncio.timeout(LIMIT_S):
                 claim = self._claim(group, login.password)
-                created = await create_group(
-                    reach.admin,
-                    group.spec,
-                    password=login.password,
-                    claim=claim,
-                    finish=True,
-                    paused=group.paused,
-                )
+                created = await self._created(group, reach, claim, login.password)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
@@ -194,6 +188,27 @@ class Provisioner:
         if changes:
             self._announce_changes(key, was_there=created.was_there, changes=changes)
         return None
+
+    async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
+        """Creates the group, or makes it whole. Another number of partitions is begun where the broker changes it
+        online: it differs from the manifest in nothing else, and is the object's own."""
+
+        def create() -> Awaitable[Created]:
+            return create_group(
+                reach.admin, group.spec, password=password, claim=claim, finish=True, paused=group.paused
+            )
+
+        try:
+            return await create()
+        except GroupDiffers:
+            if not await change_partitions(reach.admin, group.spec):
+                raise
+        self._announce(
+            Key(group.metadata.namespace, group.metadata.name),
+            "Repartitioning",
+            f"on the broker: keys move to {group.spec.queue_count} partitions",
+        )
+        return await create()
 
     async def _provision_publisher(
         self, key: Key, group: GroupManifest, reach: Reach, claim: Claim
@@ -282,13 +297,9 @@ class Provisioner:
         return Login(username, password, reach.access.uris, reach.access.ca)
 
     def _announce_changes(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
-        about = self._context.store.get(GROUP, key)
-        if about is None:
-            return
         shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
-        self._context.announce(
-            about,
-            type="Normal",
-            reason="Repaired" if was_there else "Provisioned",
-            message=f"on the broker: {shown}",
-        )
+        self._announce(key, "Repaired" if was_there else "Provisioned", f"on the broker: {shown}")
+
+    def _announce(self, key: Key, reason: str, message: str) -> None:
+        if (about := self._context.store.get(GROUP, key)) is not None:
+            self._context.announce(about, type="Normal", reason=reason, message=message)

@@ -19,7 +19,7 @@ from lbg_broker.admin import (
     Unsupported,
 )
 from lbg_broker.admin.describe import Description
-from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
@@ -183,7 +183,7 @@ def provisioned(observation: Observation) -> Condition:
         return Condition(Reason.NOT_BEGUN, observation.not_begun)
     match observation.failure:
         case None:
-            return Condition(Reason.PROVISIONED)
+            return _provisioned(observation.description)
         case Denied() | Refused():
             reason = Reason.BROKER_DENIES
         case NotOwned():
@@ -197,6 +197,12 @@ def provisioned(observation: Observation) -> Condition:
         case _:
             reason = Reason.PROVISIONING_FAILED
     return Condition(reason, str(observation.failure))
+
+
+def _provisioned(description: Description | None) -> Condition:
+    native = None if description is None else description.native
+    moving = native.moving_keys if isinstance(native, PartitionsStatus) else None
+    return Condition(Reason.PROVISIONED) if moving is None else Condition(Reason.REPARTITIONING, str(moving))
 
 
 def ready(group: GroupManifest, observation: Observation) -> Condition:

@@ -1,11 +1,15 @@
-"""A manifest that asks for another number of queues: said, with the command for it, and taken when it was run."""
+"""A manifest that asks for another number of queues: said, with the command for it, and taken when it was run. Another
+number of partitions is begun."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 
-from lbg_broker.admin.actions import DeclareQueue
-from lbg_broker.group import GroupSpec, marked, recounted, topology_of
+from lbg_broker.admin.actions import ActOnQueue, DeclareQueue
+from lbg_broker.admin.snapshot import MovingKeys, PartitionsStatus
+from lbg_broker.group import GroupSpec, Names, marked, recounted, topology_of
 from support.operator.operated import SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
@@ -61,3 +65,54 @@ async def test_a_number_that_was_changed_on_the_broker_alone_is_said_and_not_cha
         place.edit_group({"queues": {"count": 12}})
         await asyncio.sleep(LATER_S)
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+def partitions(place: Place) -> object:
+    arguments = place.broker.queues[Names(GROUP).parent].arguments
+    assert isinstance(arguments, Mapping)
+    return arguments["x-partition-count"]
+
+
+@in_virtual_time
+async def test_another_number_of_partitions_is_begun_and_shown_until_no_key_moves() -> None:
+    async with Place() as place:
+        await place.ready(mode="Partitioned")
+        place.broker.moving_keys = MovingKeys(12, 24, 5, 0)
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(SETTLED_S)
+        assert partitions(place) == recorded(place).queue_count == 12
+        assert place.conditions()["Provisioned"] == ("True", "Repartitioning")
+        assert place.message("Provisioned").startswith(
+            "24 hashes move when their earlier messages are processed"
+        )
+        assert "Repartitioning" in place.reasons()
+        parent = Names(GROUP).parent
+        status = place.broker.queues[parent]
+        assert isinstance(status.native, PartitionsStatus)
+        place.broker.queues[parent] = replace(status, native=replace(status.native, moving_keys=None))
+        await asyncio.sleep(LATER_S)
+        assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@in_virtual_time
+async def test_a_change_of_partitions_that_was_cut_off_before_the_record_is_finished() -> None:
+    async with Place() as place:
+        await place.ready(mode="Partitioned")
+        told = {"count": 12, "discard": False, "max_length_bytes": 12_000_000_000}
+        await place.broker.perform(ActOnQueue(Names(GROUP).parent, "repartition", told))
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(SETTLED_S)
+        assert recorded(place).queue_count == 12
+        assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@in_virtual_time
+async def test_partitions_do_not_change_with_another_attribute() -> None:
+    async with Place() as place:
+        await place.ready(mode="Partitioned")
+        before = partitions(place)
+        place.broker.records[GROUP] = recorded(place).altered(hash_count=240).to_record()
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(SETTLED_S)
+        assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
+        assert partitions(place) == before

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from lbg_broker.admin.actions import (
     Action,
+    ActOnQueue,
     Bind,
     DeclareExchange,
     DeclareQueue,
@@ -27,7 +29,17 @@ from lbg_broker.admin.errors import Busy
 from lbg_broker.admin.observe import recorded
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import StatusReport
-from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, Policy, QueueStatus, Snapshot, UserState
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    ExchangeState,
+    MovingKeys,
+    PartitionsStatus,
+    PartitionStatus,
+    Policy,
+    QueueStatus,
+    Snapshot,
+    UserState,
+)
 from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, Publishers, topology_of
 from lbg_broker.group.topology import Binding, opened
 
@@ -54,6 +66,8 @@ class FakeAdmin:
         self.paused: dict[str, frozenset[str] | None] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[StatusReport] = []
+        self.moving_keys: MovingKeys | None = None
+        """Keys that move after a change of the number of partitions."""
         self.locked: set[str] = set()
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
@@ -117,7 +131,12 @@ class FakeAdmin:
             case DeclareExchange(exchange):
                 self.exchanges[exchange.name] = ExchangeState(exchange.type, exchange.arguments)
             case DeclareQueue(queue):
-                self.queues[queue.name] = QueueStatus(0, 0, 0, None, queue.arguments)
+                self.queues[queue.name] = _status_of(queue.arguments, None)
+            case ActOnQueue(name, "repartition", told):
+                changed = {"x-partition-count": told["count"], "x-max-length-bytes": told["max_length_bytes"]}
+                arguments = self.queues[name].arguments
+                assert isinstance(arguments, Mapping)
+                self.queues[name] = _status_of({**arguments, **changed}, self.moving_keys)
             case Bind(_, bindings):
                 self.bindings |= set(bindings)
             case Unbind(_, bindings):
@@ -166,6 +185,14 @@ class FakeAdmin:
 
     async def close(self) -> None:
         self.locked.clear()
+
+
+def _status_of(arguments: Mapping[str, Any], moving_keys: MovingKeys | None) -> QueueStatus:
+    native = None
+    if (count := arguments.get("x-partition-count")) is not None:
+        partitions = (PartitionStatus(number, "Unassigned", None, 0, 0) for number in range(count))
+        native = PartitionsStatus("Ready", True, 0, 0, 0, tuple(partitions), moving_keys)
+    return QueueStatus(0, 0, 0, None, arguments, native=native)
 
 
 def _hash_of(password: str) -> str:
