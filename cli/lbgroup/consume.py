@@ -191,6 +191,30 @@ def _split(command: str, where: str) -> list[str]:
     "becomes a dead letter, and the key goes on. park: the message and all later ones of its key go to the parking "
     "queue, until `lbg park release`.",
 )
+@click.option(
+    "--park-max-keys",
+    type=int,
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Most parked keys of the group. Beyond this and the next two, a member parks nothing more, and keys block.",
+)
+@click.option(
+    "--park-max-messages",
+    type=int,
+    default=100_000,
+    show_default=True,
+    metavar="N",
+    help="Most parked messages of the group.",
+)
+@click.option(
+    "--park-max-mb",
+    type=int,
+    default=256,
+    show_default=True,
+    metavar="MB",
+    help="Most megabytes of parked bodies of the group.",
+)
 @click.option("--republish", is_flag=True, help="Republish each processed message for `lbg validate`.")
 @click.option(
     "--journal", type=click.Path(file_okay=False, path_type=Path), help="Directory for the journal."
@@ -251,6 +275,9 @@ def consume(
     call_timeout: float,
     max_attempts: int,
     when_exhausted: str,
+    park_max_keys: int,
+    park_max_messages: int,
+    park_max_mb: int,
     republish: bool,
     journal: Path | None,
     commits: Path | None,
@@ -290,6 +317,9 @@ def consume(
         call_timeout_s=call_timeout,
         max_attempts=max_attempts,
         when_exhausted=WhenExhausted(when_exhausted),
+        park_max_keys=park_max_keys,
+        park_max_messages=park_max_messages,
+        park_max_mb=park_max_mb,
         republish=republish,
         journal=journal,
         commits=commits,

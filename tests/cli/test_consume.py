@@ -128,6 +128,9 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
     [
         (["--quiet", "--", "cat"], 2, "--quiet and --work go without a command"),
         (["--concurrency", "0"], 1, "concurrency is 0, but must be at least 1"),
+        (["--park-max-keys", "0"], 1, "park_max_keys is 0, but must be at least 1"),
+        (["--park-max-messages", "0"], 1, "park_max_messages is 0, but must be at least 1"),
+        (["--park-max-mb", "0"], 1, "park_max_mb is 0, but must be at least 1"),
         (["--assignment", "static", "--clients", "9"], 1, "the group has 4 queues"),
         (["--index", "3", "--clients", "2"], 1, "must be below clients (2)"),
         (["--assignment", "fair"], 2, "'fair' is not one of 'balanced', 'static'"),
@@ -299,3 +302,4 @@ def test_every_setting_of_a_member_may_be_in_the_file(tmp_path: Path) -> None:
     context = consume.make_context("consume", ["--config", str(config)])
     assert {name: context.params[name] for name in of_enums} == of_enums
     assert (context.params["group"], context.params["concurrency"]) == ("g", 7)
+    assert [context.params[f"park_max_{unit}"] for unit in ("keys", "messages", "mb")] == [7, 7, 7]

@@ -28,7 +28,7 @@ class ParkingBounds:
 
     keys: int = 1000
     messages: int = 100_000
-    size_bytes: int = 256 * 1024 * 1024
+    size_bytes: int = 256_000_000
 
 
 class Judgement(enum.Enum):
