@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,13 +16,9 @@ from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, require_consent
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.client import BrokerAddress
     from lbg_broker.group.parked_keys import ParkedKey
-    from lbg_broker.parked_messages import ParkedStream
     from lbgroup import letter_documents
-
-T = TypeVar("T")
 
 DONE = output_option("one object, that states what was done.")
 TIMEOUT_S = 300.0
@@ -69,17 +63,17 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
     """List the parked keys of GROUP, in the order in which they were parked."""
+    from lbg_broker.parked_messages import administration
 
-    async def read(stream: ParkedStream) -> letter_documents.ParkedKeys:
-        keys = [_key_document(one) for one in stream.keys.parked()]
-        return {
-            "group": group,
-            "keys": keys,
-            "messages": stream.keys.messages,
-            "bytes": stream.keys.size_bytes,
-        }
-
-    found = asyncio.run(_read(address, group, read))
+    listing = with_admin(
+        address, lambda admin: administration.list_parked(admin, group), with_management=False
+    )
+    found: letter_documents.ParkedKeys = {
+        "group": group,
+        "keys": list(map(_key_document, listing.keys)),
+        "messages": listing.messages,
+        "bytes": listing.size_bytes,
+    }
     if as_json:
         echo_json(found)
         return
@@ -102,11 +96,12 @@ def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def show(group: str, key: str, address: BrokerAddress, limit: int, as_json: bool) -> None:
     """List the parked messages of KEY, oldest first, with the reason of those that failed, and leave them there."""
-    from lbg_broker.dead_letters import Selection
-    from lbg_broker.parked_messages import parked_messages
+    from lbg_broker.parked_messages import administration
 
-    letters = asyncio.run(
-        _read(address, group, lambda stream: parked_messages(stream, Selection(key=key), limit=limit))
+    letters = with_admin(
+        address,
+        lambda admin: administration.show_parked(admin, group, key, limit=limit),
+        with_management=False,
     )
     now_us = time.time_ns() // 1000
     if as_json:
@@ -141,18 +136,17 @@ def release(
     reported. When the command ends early, by a signal or a full queue, nothing is lost or out of order: the same
     command completes the release.
     """
-    from lbg_broker.parked_messages import release_parked
+    from lbg_broker.parked_messages import administration
 
     if all_ == bool(keys):
         raise click.UsageError("say which: --key, or --all")
-
-    async def work(stream: ParkedStream) -> Any:
-        _require_parked(stream, group, keys)
-        return await release_parked(
-            stream, keys or None, timeout_s=timeout, report=lambda line: click.echo(line, err=True)
-        )
-
-    released = _change(address, group, work)
+    released = with_admin(
+        address,
+        lambda admin: administration.release(
+            admin, group, keys or None, timeout_s=timeout, report=lambda line: click.echo(line, err=True)
+        ),
+        with_management=False,
+    )
     if as_json:
         echo_json({"group": group, "action": "released", **released.to_json()})
     else:
@@ -169,14 +163,12 @@ def release(
 @broker_options(login=True)
 def replay_one(group: str, key: str, address: BrokerAddress, as_json: bool) -> None:
     """Give the first parked message of KEY back, as a trial: the others stay parked, whether it succeeds or fails."""
-    from lbg_broker.parked_messages.release import release_first
+    from lbg_broker.parked_messages import administration
 
-    def work(stream: ParkedStream) -> Awaitable[tuple[str, int, int] | None]:
-        _require_parked(stream, group, (key,))
-        return release_first(stream, key)
-
-    first = _change(address, group, work)
-    id_ = "-".join(map(str, first or ()))
+    first = with_admin(
+        address, lambda admin: administration.replay_first(admin, group, key), with_management=False
+    )
+    id_ = "-".join(map(str, first))
     if as_json:
         echo_json({"group": group, "action": "replayed", "key": key, "id": id_})
     else:
@@ -208,7 +200,7 @@ def discard(
 ) -> None:
     """Delete parked messages of GROUP. A key that has none left goes on with what is published next."""
     from lbg_broker.dead_letters import Selection
-    from lbg_broker.parked_messages import discard_parked
+    from lbg_broker.parked_messages import administration
 
     if all_ == bool(ids or key is not None):
         raise click.UsageError("say which: --key, --id (what is given must all hold), or --all")
@@ -218,7 +210,11 @@ def discard(
         )
     selection = Selection(frozenset(ids), key)
     with new_file(save) as file:
-        count = _change(address, group, lambda stream: discard_parked(stream, selection, save=file))
+        count = with_admin(
+            address,
+            lambda admin: administration.discard(admin, group, selection, save=file),
+            with_management=False,
+        )
     if as_json:
         echo_json({"group": group, "action": "discarded", "discarded": count})
     else:
@@ -233,28 +229,3 @@ def _key_document(one: ParkedKey) -> letter_documents.ParkedKey:
         "bytes": one.size_bytes,
         "first": ["-".join(map(str, identity)) for identity in one.first],
     }
-
-
-def _require_parked(stream: ParkedStream, group: str, keys: tuple[str, ...]) -> None:
-    from lbg_broker.group.parked_keys import KeyState
-
-    missing = [key for key in keys if stream.keys.state(key) is KeyState.FREE]
-    if missing:
-        raise CliError(f"not parked in group {group}: {', '.join(map(printable, missing))}")
-
-
-async def _read(address: BrokerAddress, group: str, work: Callable[[ParkedStream], Awaitable[T]]) -> T:
-    from lbg_broker.parked_messages import open_parked_stream
-
-    async with open_parked_stream(address.places(), group) as stream:
-        return await work(stream)
-
-
-def _change(address: BrokerAddress, group: str, work: Callable[[ParkedStream], Awaitable[T]]) -> T:
-    """One administrator at a time, as two that read the parking queue get a part of it each."""
-
-    async def locked(admin: LiveAdmin) -> T:
-        async with admin.lock(group):
-            return await _read(address, group, work)
-
-    return with_admin(address, locked, with_management=False)

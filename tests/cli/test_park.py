@@ -6,6 +6,11 @@ import asyncio
 import json
 from pathlib import Path
 
+import pytest
+
+from lbg_broker.admin import connect_admin
+from lbg_broker.dead_letters import Selection
+from lbg_broker.parked_messages import NoParking, NotParked
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from support.command_line import Lbg, Where
@@ -91,3 +96,43 @@ def test_keys_are_listed_tried_released_and_discarded_while_a_member_runs(
     asyncio.run(run())
     assert [body for key, body in app.done if key == "a"] == [b"a0", b"a1", b"a2", b"a3"]
     assert [body for key, body in app.done if key == "b"] == [b"b2"]
+
+
+async def test_a_program_lists_tries_releases_and_discards_parked_keys(
+    broker: Where, group: str, tmp_path: Path
+) -> None:
+    app = App(b"a0", b"b0")
+    async with connect_admin(broker.broker, broker.management) as admin:
+        with pytest.raises(NoParking):
+            await admin.list_parked(group)
+        assert await admin.enable_parking(group)
+        assert not await admin.enable_parking(group)
+        async with Member(settings(broker, group), app) as member:
+            await publish(broker, group, "a", b"a0", b"a1", b"a2")
+            await publish(broker, group, "b", b"b0", b"b1")
+            await until(lambda: member.state()["counts"]["parked"] == 5)
+            listing = await admin.list_parked(group)
+            assert {one.key: one.messages for one in listing.keys} == {"a": 3, "b": 2}
+            assert (listing.messages, listing.size_bytes) == (5, 10)
+            (first, _) = await admin.show_parked(group, "a", limit=2)
+            assert first.reason == "no such account"
+            with pytest.raises(NotParked, match=f"not parked in group {group}: c"):
+                await admin.release_parked(group, ["a", "c"])
+            with pytest.raises(NotParked):
+                await admin.replay_parked(group, "c")
+
+            assert (await admin.release_parked(group, ["a"], timeout_s=30)).failed_again == {"a"}
+            app.failing.clear()
+            assert await admin.replay_parked(group, "a") == first.id
+            await until(lambda: ("a", b"a0") in app.done)
+            assert (await admin.release_parked(group, None, timeout_s=30)).done == {"a", "b"}
+            assert app.done == [("a", b"a0"), ("a", b"a1"), ("a", b"a2"), ("b", b"b0"), ("b", b"b1")]
+
+            app.failing.add(b"b2")
+            before = member.state()["counts"]["parked"]
+            await publish(broker, group, "b", b"b2", b"b3")
+            await until(lambda: member.state()["counts"]["parked"] == before + 2)
+            with (tmp_path / "saved.jsonl").open("w") as saved:
+                assert await admin.discard_parked(group, Selection(key="b"), save=saved) == 2
+            assert len((tmp_path / "saved.jsonl").read_text().splitlines()) == 2
+            assert not (await admin.list_parked(group)).keys

@@ -64,7 +64,7 @@ class AmqpLink:
     """
 
     def __init__(self, places: Sequence[ConnectionSettings]) -> None:
-        self._places = places
+        self.places = places
         self._connection: ClientConnection | None = None
         self._connecting: asyncio.Task[ClientConnection] | None = None
         self._idle: list[Channel] = []
@@ -119,7 +119,7 @@ class AmqpLink:
         if self._is_closed:
             raise ConnectError("this connection was closed")
         if self._connecting is None:
-            self._connecting = asyncio.create_task(connect_any(self._places, name="lbg provisioning"))
+            self._connecting = asyncio.create_task(connect_any(self.places, name="lbg provisioning"))
             self._connecting.add_done_callback(self._on_connected)
         connecting = self._connecting
         try:
@@ -191,7 +191,7 @@ class AmqpLink:
 
     @property
     def where(self) -> str:
-        place = self._places[0] if self._connection is None else self._connection.settings
+        place = self.places[0] if self._connection is None else self._connection.settings
         return place.address
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import IO
 
 from lbg_broker.admin import groups, ingress, member_requests
 from lbg_broker.admin.actions import Action
@@ -13,8 +14,12 @@ from lbg_broker.admin.groups import Created
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.member_requests import PeekedMessage, PeekResult
+from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.client import BrokerAddress, split_urls
+from lbg_broker.dead_letters import DeadLetter, Selection
 from lbg_broker.group import GroupSpec
+from lbg_broker.parked_messages import Released, administration
+from lbg_broker.parked_messages.administration import ParkedListing
 
 
 @asynccontextmanager
@@ -64,7 +69,8 @@ class GroupAdmin:
     """Creates, shows, lists, closes and deletes groups on one broker; made by `connect_admin`.
 
     Every method raises a ProvisioningError, whose text is the error and the action to take, and each that has a name
-    also SpecError for what cannot be a group's name. Those that an application handles are listed with the method.
+    also SpecError for what cannot be a group's name. Those of parked keys raise a DeadLetterError or a ClientError as
+    well. Errors that an application handles are listed with the method.
     """
 
     def __init__(self, admin: LiveAdmin) -> None:
@@ -152,6 +158,51 @@ class GroupAdmin:
     async def resume_group(self, name: str) -> tuple[str, ...]:
         """End the pause of `pause_group`, with the same result and errors."""
         return await member_requests.pause_group(self._admin, name, is_paused=False)
+
+    async def enable_parking(self, name: str) -> Sequence[Action]:
+        """Give the group a parking queue for its parked keys; returns what was done, and nothing where it has one.
+
+        Raises Unsupported in modes without parking, StillInUse while members run, GroupNotFound, NotOwned for a group
+        of Kubernetes, RecordUnreadable, UnderWay, Busy and AdminError.
+        """
+        return await enable_parking(self._admin, name)
+
+    async def list_parked(self, name: str) -> ParkedListing:
+        """The parked keys of the group, with the number and the size of their messages.
+
+        Raises NoParking for a group without a parking queue, as all methods of parked keys, and GroupNotFound.
+        """
+        return await administration.list_parked(self._admin, name)
+
+    async def show_parked(
+        self, name: str, key: str, *, limit: int = administration.LETTERS
+    ) -> list[DeadLetter]:
+        """The first `limit` parked messages of a key, with the reason of those that failed. Nothing is taken."""
+        return await administration.show_parked(self._admin, name, key, limit=limit)
+
+    async def release_parked(
+        self, name: str, keys: Collection[str] | None, *, timeout_s: float = administration.TIMEOUT_S
+    ) -> Released:
+        """Give the messages of these keys, or of all (None), back in order, and wait until members have processed them.
+
+        `Released.failed_again` has keys that are parked again. Raises NotParked for a key that is not parked,
+        ParkingStopped if members have not processed all of them within `timeout_s` seconds or the broker refuses one,
+        and Busy. Nothing is lost or out of order then, and the same call completes the release.
+        """
+        return await administration.release(self._admin, name, keys, timeout_s=timeout_s)
+
+    async def replay_parked(self, name: str, key: str) -> str:
+        """Give the first parked message of a key back, as a trial; returns its id. The others stay parked, whether it
+        succeeds or fails. Raises NotParked, ParkingStopped and Busy."""
+        return "-".join(map(str, await administration.replay_first(self._admin, name, key)))
+
+    async def discard_parked(self, name: str, selection: Selection, *, save: IO[str] | None = None) -> int:
+        """Delete the selected parked messages; returns how many. A key that has none left goes on.
+
+        `save`: a file, in which they are on disk as JSON lines before one is deleted. `Selection()` selects all of the
+        group. Raises OSError for the file, and Busy.
+        """
+        return await administration.discard(self._admin, name, selection, save=save)
 
     async def list_groups(self) -> list[Description]:
         """Every group of the virtual host, without its members. Raises AdminError, and Unsupported without a

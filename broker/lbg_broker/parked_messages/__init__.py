@@ -1,10 +1,12 @@
 """Parked messages of a group: list, release and discard (docs/adr/0065-parked-keys-are-a-log.md).
 
-`stream` reads the parked keys from `lbg.G.parked` and writes entries; `release` moves the messages of `lbg.G.parking`.
+`stream` reads the parked keys from `lbg.G.parked` and writes entries; `release` moves the messages of `lbg.G.parking`;
+`administration` has the operations of `lbg park` and `GroupAdmin`.
 """
 
 from __future__ import annotations
 
+from lbg_broker.parked_messages.administration import NotParked, ParkedListing
 from lbg_broker.parked_messages.release import (
     ParkingStopped,
     Released,
@@ -16,6 +18,8 @@ from lbg_broker.parked_messages.stream import NoParking, ParkedStream, open_park
 
 __all__ = [
     "NoParking",
+    "NotParked",
+    "ParkedListing",
     "ParkedStream",
     "ParkingStopped",
     "Released",

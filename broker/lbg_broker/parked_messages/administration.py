@@ -1,0 +1,107 @@
+"""Operations on the parked keys of a group, for `lbg park` and `GroupAdmin`.
+
+What changes something holds the group's lock: of two administrators that read the parking queue each gets a part.
+
+DeadLetterError
+└── NotParked    a key that is to be released is not parked
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Container
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import IO
+
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.dead_letters import DeadLetter, DeadLetterError, Selection
+from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKey
+from lbg_broker.parked_messages.release import (
+    Released,
+    Report,
+    discard_parked,
+    parked_messages,
+    release_first,
+    release_parked,
+)
+from lbg_broker.parked_messages.stream import ParkedStream, open_parked_stream
+from lbg_broker.peers import printable
+
+TIMEOUT_S = 300.0
+"""Default of the time for members to process what a release gives back."""
+
+LETTERS = 100
+"""Default of the number of messages that are listed of a key."""
+
+
+class NotParked(DeadLetterError):
+    def __init__(self, group: str, keys: Collection[str]) -> None:
+        super().__init__(f"not parked in group {group}: {', '.join(map(printable, keys))}")
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedListing:
+    """Parked keys of a group, in the order in which they were parked. `messages` and `size_bytes` (of the bodies) are
+    those of all keys."""
+
+    keys: tuple[ParkedKey, ...]
+    messages: int
+    size_bytes: int
+
+
+async def list_parked(admin: LiveAdmin, group: str) -> ParkedListing:
+    """Raises the errors of `open_parked_stream`."""
+    async with open_parked_stream(admin.amqp.link.places, group) as stream:
+        keys = stream.keys
+        return ParkedListing(tuple(keys.parked()), keys.messages, keys.size_bytes)
+
+
+async def show_parked(admin: LiveAdmin, group: str, key: str, *, limit: int) -> list[DeadLetter]:
+    """The first `limit` parked messages of a key, which stay there. Raises the errors of `open_parked_stream`."""
+    async with open_parked_stream(admin.amqp.link.places, group) as stream:
+        return await parked_messages(stream, Selection(key=key), limit=limit)
+
+
+async def release(
+    admin: LiveAdmin,
+    group: str,
+    keys: Collection[str] | None,
+    *,
+    timeout_s: float,
+    report: Report = lambda line: None,
+) -> Released:
+    """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
+    NotParked, ParkingStopped, Busy, and the errors of `open_parked_stream`."""
+    async with _locked(admin, group) as stream:
+        _require_parked(stream, group, keys or ())
+        return await release_parked(stream, keys, timeout_s=timeout_s, report=report)
+
+
+async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
+    """Give the first message of a parked key back, and no other. Raises as `release`."""
+    async with _locked(admin, group) as stream:
+        first = await release_first(stream, key)
+        if first is None:
+            raise NotParked(group, [key])
+        return first
+
+
+async def discard(
+    admin: LiveAdmin, group: str, selection: Container[DeadLetter], *, save: IO[str] | None = None
+) -> int:
+    """Delete the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Raises
+    OSError, Busy, and the errors of `open_parked_stream`."""
+    async with _locked(admin, group) as stream:
+        return await discard_parked(stream, selection, save=save)
+
+
+@asynccontextmanager
+async def _locked(admin: LiveAdmin, group: str) -> AsyncIterator[ParkedStream]:
+    async with admin.lock(group), open_parked_stream(admin.amqp.link.places, group) as stream:
+        yield stream
+
+
+def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:
+    missing = [key for key in keys if stream.keys.state(key) is KeyState.FREE]
+    if missing:
+        raise NotParked(group, missing)
