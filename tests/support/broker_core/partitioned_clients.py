@@ -39,11 +39,13 @@ def declare(broker: EmbeddedBroker, name: str, **more: Any) -> None:
         channel.queue_declare(name, durable=True, arguments=ARGUMENTS | more)
 
 
-def publish(broker: EmbeddedBroker, name: str, *, header: str = "JMSXGroupID") -> None:
-    """Three messages for each key, confirmed."""
+def publish(
+    broker: EmbeddedBroker, name: str, *, header: str = "JMSXGroupID", first: int = 0, rounds: int = 3
+) -> None:
+    """A message for each key in each round, confirmed."""
     with pika_channel(broker) as channel:
         channel.confirm_delivery()
-        for number in range(3):
+        for number in range(first, first + rounds):
             for key in KEYS:
                 properties = pika.BasicProperties(headers={header: key}, delivery_mode=2)
                 channel.basic_publish("", name, f"{key} {number}".encode(), properties)

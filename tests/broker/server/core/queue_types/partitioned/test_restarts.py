@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 import aio_pika
@@ -10,6 +11,7 @@ import pytest
 
 from support.broker.embedded import EmbeddedBroker
 from support.broker_core.partitioned_clients import (
+    KEYS,
     declare,
     eventually,
     is_balanced,
@@ -82,4 +84,38 @@ def test_aio_pikas_robust_connection_has_its_partitions_again_as_soon_as_it_is_b
 
     with EmbeddedBroker(tmp_path / "data") as broker:
         declare(broker, "q", **{"x-rebalance-delay": 2000})
+        asyncio.run(play(broker))
+
+
+def test_kills_while_keys_move_to_other_partitions_lose_nothing_and_keep_each_key_in_order(
+    tmp_path: Path,
+) -> None:
+    async def play(broker: EmbeddedBroker) -> None:
+        first: dict[bytes, None] = {}
+
+        async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+            first[message.body] = None
+            await asyncio.sleep(0.005)
+            with suppress(aio_pika.exceptions.AMQPError):
+                await message.ack()
+
+        for _ in range(2):
+            connection = await aio_pika.connect_robust(broker.url, reconnect_interval=0.05)
+            channel = await connection.channel()
+            await channel.set_qos(prefetch_count=8)
+            await (await channel.declare_queue("q", passive=True)).consume(on_message)
+        for count, published in ((6, 15), (3, 35), (5, 55)):
+            act_on(broker, "repartition", "q", count=count)
+            await asyncio.to_thread(publish, broker, "q", first=published, rounds=20)
+            await until(lambda rounds=published: len(first) >= len(KEYS) * rounds)  # type: ignore[misc]
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+        await until(lambda: queue_json(broker, "q")["messages"] == 0, what="all messages to be processed")
+        assert queue_json(broker, "q")["moving_keys"] is None
+        assert len(first) == len(KEYS) * 75
+        assert is_in_order(list(first))
+
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        declare(broker, "q")
+        publish(broker, "q", rounds=15)
         asyncio.run(play(broker))
