@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 
 import aio_pika
@@ -99,18 +99,20 @@ def test_kills_while_keys_move_to_other_partitions_lose_nothing_and_keep_each_ke
             with suppress(aio_pika.exceptions.AMQPError):
                 await message.ack()
 
-        for _ in range(2):
-            connection = await aio_pika.connect_robust(broker.url, reconnect_interval=0.05)
-            channel = await connection.channel()
-            await channel.set_qos(prefetch_count=8)
-            await (await channel.declare_queue("q", passive=True)).consume(on_message)
-        for count, published in ((6, 15), (3, 35), (5, 55)):
-            act_on(broker, "repartition", "q", count=count)
-            await asyncio.to_thread(publish, broker, "q", first=published, rounds=20)
-            await until(lambda rounds=published: len(first) >= len(KEYS) * rounds)  # type: ignore[misc]
-            await asyncio.to_thread(broker.kill)
-            await asyncio.to_thread(broker.start)
-        await until(lambda: queue_json(broker, "q")["messages"] == 0, what="all messages to be processed")
+        async with AsyncExitStack() as stack:
+            for _ in range(2):
+                connection = await aio_pika.connect_robust(broker.url, reconnect_interval=0.05)
+                stack.push_async_callback(connection.close)
+                channel = await connection.channel()
+                await channel.set_qos(prefetch_count=8)
+                await (await channel.declare_queue("q", passive=True)).consume(on_message)
+            for count, published in ((6, 15), (3, 35), (5, 55)):
+                act_on(broker, "repartition", "q", count=count)
+                await asyncio.to_thread(publish, broker, "q", first=published, rounds=20)
+                await until(lambda rounds=published: len(first) >= len(KEYS) * rounds)  # type: ignore[misc]
+                await asyncio.to_thread(broker.kill)
+                await asyncio.to_thread(broker.start)
+            await until(lambda: queue_json(broker, "q")["messages"] == 0, what="all messages to be processed")
         assert queue_json(broker, "q")["moving_keys"] is None
         assert len(first) == len(KEYS) * 75
         assert is_in_order(list(first))
