@@ -27,6 +27,7 @@ from lbg_broker.admin.rows import (
     MemberQueue,
     MemberRow,
     ObservedQueue,
+    ParkingRow,
     QueueBinding,
     QueueRow,
     ServiceRow,
@@ -284,6 +285,13 @@ class Description:
     def postponed(self) -> list[MemberQueue]:
         return [one for _, one in _postponed(self._member_rows)]
 
+    @property
+    def parking(self) -> ParkingRow | None:
+        """The parked keys as reported by the member that has read most of them; None without a report. `parked` may be
+        more: after a crash the parking queue can have a message twice, or one that was not parked in the end."""
+        rows = (one.parking for one in self._member_rows if one.parking is not None)
+        return max(rows, key=lambda one: (one.is_read, one.keys, one.messages), default=None)
+
     def to_json(self) -> dict[str, Any]:
         """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
         return {
@@ -428,6 +436,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
         problems += _postponed_lines(names, members)
         problems += _pause_lines(group, members, is_paused=is_paused)
+        if observed.has_parking:
+            problems += _parking_lines(group, members)
     return Description(
         group=group,
         spec=spec,
@@ -504,6 +514,14 @@ def _pause_lines(group: str, members: Iterable[MemberRow], *, is_paused: bool | 
         yield (
             f"{names} {state}: `lbg group {verb} {group}` again requests it; versions of LBG before `lbg group pause` "
             "do not know it"
+        )
+
+
+def _parking_lines(group: str, members: Iterable[MemberRow]) -> Iterator[str]:
+    if differing := [one.name for one in members if one.parking is None]:
+        yield (
+            f"{', '.join(differing)} would deliver messages of parked keys of group {group}, which only members that "
+            "joined after `lbg park enable` follow, and versions of LBG that have it: restart them"
         )
 
 

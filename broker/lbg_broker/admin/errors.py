@@ -12,6 +12,7 @@
     ├── GroupDiffers         a group of this name exists with other attributes
     ├── Unsupported          this engine does not support the request
     ├── StillInUse           messages or consumers remain: delete refuses without force
+    │   └── MembersRun       members run that would not follow a change
     ├── UnderWay             the group's number of queues is being changed
     ├── NotDrained           messages remain, so the number of queues was not changed
     ├── Busy                 another provisioner works on this group now
@@ -209,6 +210,10 @@ class StillInUse(ProvisioningError):
         super().__init__(f"group {group!r} is still in use: {'; '.join(where)}; {remedy}")
         self.group = group
         self.where = tuple(where)
+
+
+class MembersRun(StillInUse):
+    """Members run, or may run, and would not follow a change."""
 
 
 class UnderWay(ProvisioningError):

@@ -299,6 +299,7 @@ class Created:
     unchecked: tuple[str, ...] = ()
     password: str | None = field(default=None, repr=False)
     is_ingress_paused: bool = False
+    has_parking: bool = False
 
 
 async def create_group(
@@ -352,6 +353,7 @@ async def create_group(
         unchecked=unchecked,
         password=generated if is_generated else None,
         is_ingress_paused=observed.is_ingress_paused(spec.name) is True,
+        has_parking=observed.has_parking,
     )
 
 

@@ -19,7 +19,7 @@ from lbg_broker.admin.actions import (
     PutPermissions,
     WriteRecord,
 )
-from lbg_broker.admin.errors import GroupNotFound, RecordUnreadable, StillInUse, Unsupported
+from lbg_broker.admin.errors import GroupNotFound, MembersRun, RecordUnreadable, Unsupported
 from lbg_broker.admin.groups import apply
 from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, Record
 from lbg_broker.admin.plan import recorded, refuse_under_way, require_owner
@@ -33,7 +33,7 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
     """The actions that give the group a parking queue; none where it has one. The record comes last: members read there
     that they may write to it.
 
-    Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, Unsupported for modes without parking, and StillInUse
+    Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, Unsupported for modes without parking, and MembersRun
     while members run, which would not read the parked keys.
     """
     if observed.is_empty:
@@ -53,9 +53,9 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
 
 
 def refuse_served(group: str, observed: Snapshot) -> None:
-    """Raises StillInUse if the group's queues have consumers, or may have."""
+    """Raises MembersRun if the group's queues have consumers, or may have."""
     if observed.is_served(group):
-        raise StillInUse(
+        raise MembersRun(
             group,
             ["members run, or may run, and would not read which keys are parked"],
             remedy="stop its members first, and start them again",
@@ -91,7 +91,7 @@ async def enable_parking(admin: BrokerAdmin, group: str, *, claim: Claim = CLAIM
     """Give `group` a parking queue; returns what was done.
 
     A member reads the record once more when it has its mailbox. One that started meanwhile and read the former record
-    has consumers by then, and StillInUse reports it.
+    has consumers by then, and MembersRun reports it.
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """

@@ -58,6 +58,17 @@ class MemberQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingRow:
+    """The group's parked keys, as a member reports them. `is_read`: it has read all that was recorded when it
+    connected. `is_full`: a bound is reached, and it parks no further key."""
+
+    keys: int
+    messages: int
+    is_read: bool
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class MemberRow:
     """A member, as its last status report describes it. `queues`: those that it consumes or should serve."""
 
@@ -70,6 +81,8 @@ class MemberRow:
     paused: bool = False
     oldest_us: int = 0
     """Publishing time of the oldest message that it has not settled; 0: none, or unknown."""
+    parking: ParkingRow | None = None
+    """None for a member that does not follow parked keys."""
 
     @property
     def in_flight(self) -> int:
@@ -127,6 +140,16 @@ def _member(beat: StatusReport) -> MemberRow:
         counts={str(name): int(value) for name, value in beat["counts"].items()},
         paused=beat.get("paused") is True,
         oldest_us=int(beat.get("oldest_us", 0)),
+        parking=None if (parking := beat.get("parking")) is None else _parking(parking),
+    )
+
+
+def _parking(fields: Mapping[str, Any]) -> ParkingRow:
+    return ParkingRow(
+        keys=int(fields["keys"]),
+        messages=int(fields["messages"]),
+        is_read=fields["is_read"] is True,
+        is_full=fields["is_full"] is True,
     )
 
 

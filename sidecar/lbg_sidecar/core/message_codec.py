@@ -30,6 +30,7 @@ from lbg_sidecar.core.protocol import (
     Leave,
     Message,
     Move,
+    ParkingState,
     Pause,
     Peek,
     Peeked,
@@ -306,6 +307,17 @@ def encode_content(content: BeatContent) -> dict[str, Any]:
         "counts": content.counts,
         **({"paused": True} if content.paused else {}),
         **({"oldest_us": content.oldest_us} if content.oldest_us else {}),
+        **({} if content.parking is None else {"parking": _encode_parking(content.parking)}),
+    }
+
+
+def _encode_parking(parking: ParkingState) -> dict[str, Any]:
+    return {
+        "is_read": parking.is_read,
+        "keys": parking.keys,
+        "messages": parking.messages,
+        "bytes": parking.size_bytes,
+        "is_full": parking.is_full,
     }
 
 
@@ -332,12 +344,24 @@ def _encode_states(states: Iterable[QueueState]) -> list[dict[str, Any]]:
 
 def _decode_content(fields: dict[str, Any]) -> BeatContent:
     counts = {str(name): _number(count) for name, count in fields["counts"].items()}
+    parking = fields.get("parking")
     return BeatContent(
         _decode_states(fields["queues"]),
         Rebalance(fields["rebalance"]),
         counts,
         fields.get("paused") is True,
         _number(fields.get("oldest_us", 0)),
+        None if parking is None else _decode_parking(parking),
+    )
+
+
+def _decode_parking(fields: dict[str, Any]) -> ParkingState:
+    return ParkingState(
+        is_read=fields["is_read"] is True,
+        keys=_number(fields["keys"]),
+        messages=_number(fields["messages"]),
+        size_bytes=_number(fields["bytes"]),
+        is_full=fields["is_full"] is True,
     )
 
 

@@ -185,16 +185,6 @@ class Parking:
             or len(keys) >= bounds.keys
         )
 
-    def describe(self) -> dict[str, object]:
-        """The group's parked keys as this member has read them, as plain data."""
-        return {
-            "is_read": self.is_read,
-            "keys": len(self.keys),
-            "messages": self.keys.messages,
-            "bytes": self.keys.size_bytes,
-            "is_full": self.is_full,
-        }
-
     def is_parked(self, in_flight: InFlight) -> bool:
         """True if this message is in the set: it is to be settled before it is acknowledged."""
         key, identity = in_flight.key, in_flight.identity

@@ -75,12 +75,25 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingState:
+    """The group's parked keys as a member has read them. `is_read`: all that was recorded when it connected is in it.
+    `is_full`: a bound of this member is reached, and it parks no further key."""
+
+    is_read: bool
+    keys: int
+    messages: int
+    size_bytes: int
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
 class BeatContent:
     queues: tuple[QueueState, ...] = ()
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
     paused: bool = False  # starts no new call, as the group's record states
     oldest_us: int = 0  # when the oldest message that it has not settled was published; 0: none, or unknown
+    parking: ParkingState | None = None  # None: it does not follow parked keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from lbg_sidecar.core.protocol import (
     Activity,
     BeatContent,
     Identity,
+    ParkingState,
     Progress,
     QueueState,
     Takeover,
@@ -25,6 +26,7 @@ from lbg_sidecar.core.roster import Post
 if TYPE_CHECKING:
     from lbg_sidecar.core.exclusive import ExclusiveMember
     from lbg_sidecar.core.member_core import MemberCore
+    from lbg_sidecar.core.parked_keys import Parking
 
 
 KEYS_REPORTED_MAX = 3
@@ -43,7 +45,13 @@ def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatC
         asdict(dispatcher.counts),
         dispatcher.paused,
         oldest_us(machine.bindings.bound.values()),
+        None if machine.parking is None else parking_state(machine.parking),
     )
+
+
+def parking_state(parking: Parking) -> ParkingState:
+    keys = parking.keys
+    return ParkingState(parking.is_read, len(keys), keys.messages, keys.size_bytes, parking.is_full)
 
 
 def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
@@ -173,9 +181,7 @@ def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(machine, binding)
-    parking = machine.parking
-    parked = {} if parking is None else {"parking": parking.describe()}
-    return {**common_description(machine), **content, **parked}
+    return {**common_description(machine), **content}
 
 
 def common_description(machine: MemberCore) -> dict[str, Any]:

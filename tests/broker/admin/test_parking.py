@@ -15,6 +15,7 @@ from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.record import read_record
 from lbg_broker.admin.repartition import repartition_group
+from lbg_broker.admin.rows import ParkingRow
 from lbg_broker.admin.survey import survey
 from lbg_broker.client import AccessRefused, Channel, ConfirmingPublisher, Delivery, connect
 from lbg_broker.group import (
@@ -29,8 +30,10 @@ from lbg_broker.group import (
     topology_of,
 )
 from lbg_broker.group.topology import why_without_parking
-from lbg_sidecar import Member, MemberSettings, Message
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from support.admin.place import Place
+from support.waiting import until
 
 NAMES = Names("orders")
 
@@ -132,6 +135,34 @@ async def test_a_group_with_running_members_gets_no_parking_queue(
         member.stop()
     assert not await has_parking(admin)
     await delete_group(admin, "orders")
+
+
+async def test_members_report_the_parked_keys_of_their_group(
+    admin: LiveAdmin, orders: GroupSpec, place: Place
+) -> None:
+    await create_group(admin, orders, password="members")
+    await enable_parking(admin, "orders")
+
+    async def handle(message: Message) -> Verdict | None:
+        return retry("no such account")
+
+    settings = MemberSettings(
+        broker=replace(place.settings, username=orders.client_username, password="members"),
+        group="orders",
+        name="m",
+        max_attempts=1,
+        when_exhausted="park",
+        park_max_keys=1,
+    )
+    async with Member(settings, handle) as member:
+        async with GroupPublisher(place.settings, group="orders") as publisher:
+            for _ in range(3):
+                await publisher.publish(key="a", body=b"x", topic="t")
+        await until(lambda: member.state()["counts"]["parked"] == 3)
+        shown = await show_group(admin, "orders")
+        assert shown.parking == ParkingRow(keys=1, messages=3, is_read=True, is_full=True)
+        assert not shown.problems
+    await delete_group(admin, "orders", force=True)
 
 
 async def test_a_record_without_the_header_is_of_a_group_without_parking(

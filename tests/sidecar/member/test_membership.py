@@ -24,6 +24,7 @@ from lbg_sidecar.core.protocol import (
     Leave,
     Message,
     Move,
+    ParkingState,
     Ping,
     QueueState,
     Reattached,
@@ -285,6 +286,7 @@ CONTENT = BeatContent(
     ),
     Rebalance.HOLD_DOWN,
     {"acked": 9},
+    parking=ParkingState(is_read=True, keys=2, messages=9, size_bytes=900, is_full=False),
 )
 
 

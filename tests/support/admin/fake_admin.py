@@ -64,6 +64,7 @@ class FakeAdmin:
         self.owners: dict[str, str] = {}
         self.publishers: dict[str, Publishers] = {}
         self.paused: dict[str, frozenset[str] | None] = {}
+        self.parking: dict[str, bool] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[StatusReport] = []
         self.moving_keys: MovingKeys | None = None
@@ -91,7 +92,8 @@ class FakeAdmin:
         spec = desired or recorded(record, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         publishers = record.publishers if record else ONE_USER
-        asked = topology_of(spec, self.engine, publishers) if spec else None
+        has_parking = record is not None and record.has_parking
+        asked = topology_of(spec, self.engine, publishers, has_parking=has_parking) if spec else None
         exchanges = dict.fromkeys(
             [*([one.name for one in asked.exchanges] if asked else []), names.exchange, *mine]
         )
@@ -121,7 +123,12 @@ class FakeAdmin:
         text = self.records.get(group)
         publishers = self.publishers.get(group, ONE_USER)
         paused = self.paused.get(group, frozenset())
-        return None if text is None else Record(text, self.owners.get(group, ""), publishers, paused)
+        has_parking = self.parking.get(group, False)
+        return (
+            None
+            if text is None
+            else Record(text, self.owners.get(group, ""), publishers, paused, has_parking)
+        )
 
     async def perform(self, action: Action) -> None:
         if error := self.fail_on(action):
@@ -152,6 +159,7 @@ class FakeAdmin:
                 self.records[group], self.owners[group] = record.text, record.owner
                 self.publishers[group] = record.publishers
                 self.paused[group] = record.paused
+                self.parking[group] = record.has_parking
             case DeleteExchange(name):
                 self.exchanges.pop(name, None)
                 self.bindings = {one for one in self.bindings if one.exchange != name}
