@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -94,6 +95,24 @@ def test_the_times_of_partitions_cannot_be_changed(desk: Kubectl) -> None:
     for patch in ('{"spec":{"rebalanceDelaySeconds":8}}', '{"spec":{"maxHandoffSeconds":8}}'):
         with pytest.raises(CommandFailed, match="cannot be changed in mode Partitioned"):
             desk("patch", "lbg", "partitioned", "--type=merge", "-p", patch)
+
+
+@pytest.mark.parametrize(
+    ("options", "order", "said"),
+    [
+        ({"republish": False}, "Queue", "app.order must be Key"),
+        ({"republish": True}, "Key", "sidecar.republish must be false"),
+        ({"republish": False, "queues": 1, "mode": "MessageGroups"}, "Key", "whenExhausted cannot be Park"),
+    ],
+)
+def test_keys_are_not_parked_where_they_cannot_be(
+    desk: Kubectl, options: dict[str, Any], order: str, said: str
+) -> None:
+    group = stage.group("refused", **options)
+    group["spec"]["consumer"]["app"] |= {"whenExhausted": "Park", "order": order}
+    with pytest.raises(CommandFailed) as refused:
+        desk.apply(group)
+    assert said in refused.value.said
 
 
 def test_the_volumes_of_consumers_are_for_sessions_and_stay_as_they_are(desk: Kubectl) -> None:

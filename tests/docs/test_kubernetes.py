@@ -15,7 +15,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg_operator.crds import BrokerManifest, GroupManifest, Journal, RabbitMQ
+from lbg_operator.crds import App, BrokerManifest, GroupManifest, Journal, RabbitMQ
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
 from support.kubernetes.chart import of_kind, rendered
@@ -93,6 +93,24 @@ def test_the_journal_that_it_shows_is_kept() -> None:
     group = GroupManifest.parse(manifest)
     assert group.consumer is not None
     assert group.consumer.sidecar.journal == Journal(claim="journals", volume=None)
+
+
+def test_the_parking_that_the_page_of_parked_keys_shows_is_the_default() -> None:
+    page = (ROOT / "docs" / "parked-keys.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.S)
+    app = {**GROUP["spec"]["consumer"]["app"], **yaml.safe_load(text)["spec"]["consumer"]["app"]}
+    assert parsed_app({**app, "parking": {}}).parking == parsed_app(app).parking
+    assert parsed_app(app).when_exhausted == "Park"
+
+
+def parsed_app(app: dict[str, Any]) -> App:
+    told = copy.deepcopy(GROUP)
+    told["spec"]["consumer"]["app"] = copy.deepcopy(app)
+    fill_in(told["spec"], schema_of("loadbalancedgroups")["properties"]["spec"])
+    told["metadata"]["namespace"] = "default"
+    consumer = GroupManifest.parse(told).consumer
+    assert consumer is not None
+    return consumer.app
 
 
 @pytest.mark.process

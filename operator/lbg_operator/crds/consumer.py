@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
+from lbg_broker.group.spec import BYTES_PER_MB
 from lbg_operator.errors import ManifestError
 
 
@@ -169,6 +170,16 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
+class ParkingBounds:
+    """Bounds of the group's parked messages, beyond which members park no further key. `max_mb`: megabytes of their
+    bodies."""
+
+    max_keys: int
+    max_messages: int
+    max_mb: int
+
+
+@dataclass(frozen=True, slots=True)
 class App:
     """Channel to the application; words as the manifest has them."""
 
@@ -185,6 +196,7 @@ class App:
     max_attempts: int
     when_exhausted: str
     batch: Batch | None
+    parking: ParkingBounds | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,6 +256,7 @@ def consumer_of(spec: Mapping[str, Any]) -> Consumer:
             max_attempts=app["maxAttempts"],
             when_exhausted=app["whenExhausted"],
             batch=_batch(app["batch"]) if "batch" in app else None,
+            parking=_parking(app["parking"]) if "parking" in app else None,
         ),
         guarantee=spec["guarantee"],
         sidecar=Sidecar(
@@ -265,6 +278,11 @@ def _journal(spec: Mapping[str, Any]) -> Journal:
 
 def _storage(spec: Mapping[str, Any]) -> Storage:
     return Storage(bytes_in("spec.consumer.storage.size", spec["size"]), spec.get("storageClassName"))
+
+
+def _parking(spec: Mapping[str, Any]) -> ParkingBounds:
+    size_bytes = bytes_in("spec.consumer.app.parking.maxSize", spec["maxSize"])
+    return ParkingBounds(spec["maxKeys"], spec["maxMessages"], size_bytes // BYTES_PER_MB)
 
 
 def _batch(spec: Mapping[str, Any]) -> Batch:

@@ -64,6 +64,9 @@ INGRESS_OPEN, INGRESS_PAUSED = "Open", "Paused"
 SHARED, ADDITIONAL, EXCLUSIVE = "Shared", "Additional", "Exclusive"
 """User of a group's publishers: the group's; one of their own; one of their own, and members may not publish."""
 
+BLOCK, PARK = "Block", "Park"
+"""Fates of a message that uses up its attempts: it is retried; it and all later ones of its key are parked."""
+
 REPLICAS_MAX = 4_096
 """The CRD's."""
 
@@ -135,6 +138,35 @@ class GroupManifest:
     def has_publisher_user(self) -> bool:
         """True if publishers have a user of their own, and a Secret with it."""
         return self.publisher_user != SHARED
+
+    @property
+    def parks(self) -> bool:
+        """True if its consumers are to park keys, for which it needs a parking queue."""
+        return self.consumer is not None and self.consumer.app.when_exhausted == PARK
+
+    @property
+    def unfit_for_parking(self) -> str:
+        """Field by which its consumers could not follow parked keys, with the remedy; empty without one."""
+        if self.consumer is None:
+            return ""
+        if self.consumer.app.order == "Queue":
+            return (
+                "spec.consumer.app.order must be Key in a group with a parking queue, which it keeps, because a parked "
+                "key leaves its queue: set it to Key, or create another group"
+            )
+        if self.consumer.sidecar.republish:
+            return (
+                "spec.consumer.sidecar.republish must be false in a group with a parking queue, which it keeps, as "
+                "`lbg validate` would count parked messages twice: set it to false, or create another group"
+            )
+        return ""
+
+    def without_parking(self) -> GroupManifest:
+        """The same, with consumers that block keys instead of parking them."""
+        if self.consumer is None or not self.parks:
+            return self
+        app = replace(self.consumer.app, when_exhausted=BLOCK)
+        return replace(self, consumer=replace(self.consumer, app=app))
 
     @property
     def has_sessions(self) -> bool:

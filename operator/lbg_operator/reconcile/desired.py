@@ -30,6 +30,10 @@ from lbg_operator.status.conditions import Reason
 DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 """A ReplicaSet that scales in takes the pods of the lowest cost first (Kubernetes: "ReplicaSet")."""
 
+PARKING = "lbg.dev/parking"
+"""Annotation of the Deployment of a group that has a parking queue, which it keeps. An operator that starts while the
+broker is away reads it there, and changes no pod."""
+
 Object = dict[str, Any]
 
 
@@ -83,16 +87,26 @@ def claim_of(
 
 
 def children_of(
-    group: GroupManifest, settings: OperatorSettings, *, has_ca: bool, scalers: Sequence[Object]
+    group: GroupManifest,
+    settings: OperatorSettings,
+    *,
+    has_ca: bool,
+    scalers: Sequence[Object],
+    has_parking: bool = False,
 ) -> list[Object]:
     """The group's objects in the cluster, in the order in which they are applied. Raises ManifestError.
 
-    `scalers`: what changes its replicas, see `MetricsProviders`.
+    `scalers`: what changes its replicas, see `MetricsProviders`. `has_parking`: the group has a parking queue. Without
+    one its consumers block keys that they are to park.
     """
     children = [attributes_of(group)]
     if group.consumer is not None:
         pods_of = session_set_of if group.has_sessions else deployment_of
-        children += [budget_of(group), pods_of(group, settings, has_ca=has_ca)]
+        rendered = group if has_parking else group.without_parking()
+        workload = pods_of(rendered, settings, has_ca=has_ca)
+        if has_parking:
+            workload["metadata"]["annotations"] = {PARKING: "true"}
+        children += [budget_of(group), workload]
     if (policy := network_policy_of(group)) is not None:
         children.insert(1, policy)
     return [*children, *scalers]

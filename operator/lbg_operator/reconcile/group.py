@@ -90,9 +90,14 @@ class GroupReconciler:
         requeue_in_s = RESYNC_S
         if observation.refusal is None:
             if is_tried:
+                had_parking = self._provisioner.has_parking(key)
                 observation = await self._provision(key, group, observation, reach)
+                if self._provisioner.has_parking(key) != had_parking:  # so its consumers are others
+                    desired, children = self._desired_state(key, group)
+                    observation = replace(observation, refusal=desired.refusal)
             is_known = was_provisioned or self._provisioner.is_provisioned(key)
-            if is_known and not self._provisioner.is_of_another_owner(key):
+            is_ours = observation.refusal is None and not self._provisioner.is_of_another_owner(key)
+            if is_known and is_ours:
                 observation, requeue_in_s = await self._apply_children(key, group, observation, children)
                 requeue_in_s = min(requeue_in_s, self._schedules.due_in_s(key))
         # Woken when the broker was checked and surveyed: until then the status stays as it is.
@@ -209,7 +214,7 @@ class GroupReconciler:
         requeue_in_s = RESYNC_S
         if children is not None:
             self._settled.pop(key, None)
-            source = self._source(group)
+            source = self._source(key, group)
             requeue_in_s = await self._apply(key, group, children)
             is_all = requeue_in_s == RESYNC_S and not self._failures.are_any(key)
             # Sessions are read in each reconcile, and pods that wait for their Secret are not applied yet.
@@ -230,9 +235,12 @@ class GroupReconciler:
         refusal = None
         if not context.is_unreadable(broker_key(group)):
             refusal = refusal_of(group, context.broker(broker_key(group)), context.rivals(group))
+        has_parking = self._provisioner.has_parking(key)
+        if refusal is None and (group.parks or has_parking) and group.unfit_for_parking:
+            refusal = Refusal(Reason.INVALID, group.unfit_for_parking)
         if refusal is not None:
             return Observation(refusal=refusal), []
-        source = self._source(group)
+        source = self._source(key, group)
         if self._settled.get(key) == source and context.applied.are_untouched(key, now=context.now()):
             return Observation(floor=self._schedules.floor(key)), None
         try:
@@ -241,15 +249,17 @@ class GroupReconciler:
                 context.settings,
                 has_ca=context.has_authority(broker_key(group)),
                 scalers=context.autoscaling.scalers_of(group),
+                has_parking=has_parking,
             )
         except ManifestError as error:
             return Observation(refusal=Refusal(Reason.INVALID, str(error))), []
         return Observation(floor=self._schedules.floor(key)), children
 
-    def _source(self, group: GroupManifest) -> tuple[object, ...]:
+    def _source(self, key: Key, group: GroupManifest) -> tuple[object, ...]:
         autoscaling = self._context.autoscaling
         has_ca = self._context.has_authority(broker_key(group))
-        return group, has_ca, autoscaling.scalers_of(group), autoscaling.kinds
+        has_parking = self._provisioner.has_parking(key)
+        return group, has_parking, has_ca, autoscaling.scalers_of(group), autoscaling.kinds
 
     def _observe(self, key: Key, group: GroupManifest, observation: Observation, **more: Any) -> Observation:
         """Adds what the watches and the last survey show."""

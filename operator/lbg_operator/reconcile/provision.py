@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from lbg_broker.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
 from lbg_broker.admin.actions import Action, PutUser
+from lbg_broker.admin.errors import MembersRun
 from lbg_broker.admin.groups import (
     GENERATED_PASSWORD_BYTES,
     Created,
@@ -19,14 +20,15 @@ from lbg_broker.admin.groups import (
 from lbg_broker.admin.ingress import pause_ingress
 from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
+from lbg_broker.admin.parking_queue import enable_parking, plan_parking
 from lbg_broker.admin.repartition import change_partitions
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec, Names
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
-from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
+from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
-from lbg_operator.reconcile.desired import claim_of
+from lbg_operator.reconcile.desired import PARKING, claim_of
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.resources.credentials import (
     AUTHORITY,
@@ -36,6 +38,7 @@ from lbg_operator.resources.credentials import (
     publisher_credentials_of,
 )
 from lbg_operator.resources.names import attributes_name, credentials_name, publisher_name
+from lbg_operator.status.pods import ENDED
 
 LIMIT_S = 30.0
 """For one group's changes on a broker. What is left undone is done in the next reconcile."""
@@ -74,6 +77,8 @@ class Provisioner:
         """Contents of the Secret of each group's user when the group was last seen whole, or since the broker cannot be
         used."""
         self._foreign: set[Key] = set()
+        self._parking: dict[Key, bool] = {}
+        """For each group, if it had a parking queue when it was last seen whole."""
 
     def is_provisioned(self, group: Key) -> bool:
         """True if the group was once seen whole; it may need repair since."""
@@ -93,6 +98,13 @@ class Provisioner:
         secret = self._context.store.get(SECRET, Key(metadata.namespace, credentials_name(metadata.name)))
         needs_ca = self._context.has_authority(broker_key(group))
         return secret is not None and (AUTHORITY in secret["data"]) == needs_ca
+
+    def has_parking(self, group: Key) -> bool:
+        """True if the group is known to have a parking queue, also by an operator of before."""
+        if (known := self._parking.get(group)) is not None:
+            return known
+        workload = self._context.store.get(DEPLOYMENT, group)
+        return workload is not None and PARKING in workload["metadata"].get("annotations", {})
 
     def is_of_another_owner(self, group: Key) -> bool:
         """True if the group of this name on the broker was last found to be somebody else's."""
@@ -114,6 +126,7 @@ class Provisioner:
         self._done.pop(group, None)
         self._logins.pop(group, None)
         self._foreign.discard(group)
+        self._parking.pop(group, None)
 
     async def restore(self, group: GroupManifest) -> bool:
         """Make the Secret of the group's user again, as it was, where it was deleted while nobody can give the user
@@ -162,6 +175,9 @@ class Provisioner:
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
                 is_complete = await self._provision_ingress(group, reach, created)
+                parking: Sequence[Action] = ()
+                if group.parks and not created.has_parking:
+                    parking = await self._provision_parking(key, group, reach, claim)
         except TimeoutError:
             return Unreachable(f"the broker did not finish group {group.spec.name} within {LIMIT_S:g} s")
         except NotOwned as error:
@@ -172,6 +188,7 @@ class Provisioner:
         finally:
             slots.release()
         self._foreign.discard(key)
+        self._parking[key] = group.parks or created.has_parking
         self._done[key] = _Done(
             group.spec,
             group.publisher_user,
@@ -182,11 +199,13 @@ class Provisioner:
         )
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)
+        done += parking
         changes = [str(one) for one in done if not isinstance(one, PutUser) or one.is_new]
         if changes or group.is_ingress_paused != created.is_ingress_paused:
             self._context.surveys.soon(key)
         if changes:
-            self._announce_changes(key, was_there=created.was_there, changes=changes)
+            reason = "Provisioned" if not created.was_there else "ParkingEnabled" if parking else "Repaired"
+            self._announce_changes(key, reason, changes)
         return None
 
     async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
@@ -231,6 +250,37 @@ class Provisioner:
         )
         return separated.changes
 
+    async def _provision_parking(
+        self, key: Key, group: GroupManifest, reach: Reach, claim: Claim
+    ) -> Sequence[Action]:
+        """Gives the group a parking queue, as `lbg park enable` does. Raises MembersRun while pods of its consumers are
+        there, as one that starts meanwhile may not follow the parked keys. Consumers that are to park do not run
+        without the queue."""
+        name, claim = group.spec.name, replace(claim, adopts=False)
+        are_pods = self._may_have_pods(key)
+        try:
+            if are_pods and not self.has_parking(key):
+                plan_parking(name, await reach.admin.observe(name), claim=claim)  # other refusals come first
+                raise MembersRun(name, ["its consumers run, or are about to"])
+            return await enable_parking(reach.admin, name, claim=claim)
+        except MembersRun as error:
+            remedy = "it gets its parking queue (whenExhausted Park) when all its members have ended"
+            if are_pods and group.pods_wanted:
+                remedy = (
+                    "to give it a parking queue (whenExhausted Park), set replicas to 0, wait until Provisioned is "
+                    "True, and set replicas again; until then a message that uses up its attempts blocks its key"
+                )
+            elif not are_pods:
+                remedy += ", also those that this object does not run"
+            raise MembersRun(name, error.where, remedy=remedy) from error
+
+    def _may_have_pods(self, key: Key) -> bool:
+        """True if pods of the group's consumers run, or may start. One that was evicted stays in the cluster for long
+        (Kubernetes: "Pod Lifecycle", garbage collection of Pods)."""
+        workload, pods = self._context.store.get(DEPLOYMENT, key), self._context.store.pods(key).values()
+        is_scaled = workload is not None and bool(workload["replicas"])
+        return is_scaled or any(one["status"].get("phase") not in ENDED for one in pods)
+
     async def _provision_ingress(self, group: GroupManifest, reach: Reach, created: Created) -> bool:
         """Pauses ingress, or ends its pause. False if connections of publishers are left, and it is to be repeated."""
         if not (group.is_ingress_paused or created.is_ingress_paused):
@@ -261,6 +311,8 @@ class Provisioner:
         ):
             return False
         if not group.paused and self._was_paused(key):
+            return False
+        if group.parks and not self._parking.get(key):
             return False
         if self._context.now() > done.at + max(CHECK_AFTER_S, CHECK_EVERY_S * len(self._done)):
             return False
@@ -296,9 +348,9 @@ class Provisioner:
         password = b64decode(encoded).decode() if encoded else secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
         return Login(username, password, reach.access.uris, reach.access.ca)
 
-    def _announce_changes(self, key: Key, *, was_there: bool, changes: list[str]) -> None:
+    def _announce_changes(self, key: Key, reason: str, changes: list[str]) -> None:
         shown = ", ".join(changes[:5]) + (f" and {len(changes) - 5} more" if len(changes) > 5 else "")
-        self._announce(key, "Repaired" if was_there else "Provisioned", f"on the broker: {shown}")
+        self._announce(key, reason, f"on the broker: {shown}")
 
     def _announce(self, key: Key, reason: str, message: str) -> None:
         if (about := self._context.store.get(GROUP, key)) is not None:

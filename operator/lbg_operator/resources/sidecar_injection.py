@@ -36,7 +36,7 @@ OBSERVED_PORT = 8751
 
 _CHANNELS = {"HTTP": "http", "HTTPBatch": "http-batch", "Stream": "stream"}
 _ORDERS = {"Key": "key", "Queue": "queue"}
-_WHEN_EXHAUSTED = {"Block": "block", "DeadLetter": "dead-letter"}
+_WHEN_EXHAUSTED = {"Block": "block", "DeadLetter": "dead-letter", "Park": "park"}
 
 
 def environment_of(
@@ -103,6 +103,10 @@ def _of_app(app: App) -> dict[str, object]:
         values["LBG_TARGET"] = f"http://127.0.0.1:{app.port}{app.path}"
         values["LBG_HEALTH_PATH"] = app.health_path
         values["LBG_POSITIONS_PATH"] = app.positions_path
+    if app.parking is not None:
+        values["LBG_PARK_MAX_KEYS"] = app.parking.max_keys
+        values["LBG_PARK_MAX_MESSAGES"] = app.parking.max_messages
+        values["LBG_PARK_MAX_MB"] = app.parking.max_mb
     if app.batch is not None:
         values["LBG_BATCH_SIZE"] = app.batch.size
         values["LBG_BATCH_LINGER_MS"] = app.batch.linger_ms

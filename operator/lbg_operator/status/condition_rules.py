@@ -19,6 +19,7 @@ from lbg_broker.admin import (
     Unsupported,
 )
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.errors import MembersRun
 from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
@@ -133,7 +134,7 @@ class Observation:
 
 def conditions_of(group: GroupManifest | None, observation: Observation) -> list[Condition]:
     """`group` is None for a manifest that could not be parsed."""
-    conditions = [accepted(observation), provisioned(observation)]
+    conditions = [accepted(observation), provisioned(group, observation)]
     if group is not None:
         conditions += [
             ready(group, observation),
@@ -142,6 +143,9 @@ def conditions_of(group: GroupManifest | None, observation: Observation) -> list
         ]
         if group.has_sessions and group.consumer is not None:
             conditions.append(scaled(observation))
+        description = observation.description
+        if group.parks or (description is not None and description.parked is not None):
+            conditions.append(keys_parked(group, description, observation.unread))
     return with_stalled(conditions)
 
 
@@ -174,7 +178,7 @@ def taken(unapplied: Unapplied) -> Condition:
     return Condition(Reason.ACCEPTED)
 
 
-def provisioned(observation: Observation) -> Condition:
+def provisioned(group: GroupManifest | None, observation: Observation) -> Condition:
     if observation.refusal is not None:
         return Condition(Reason.NOT_ACCEPTED)
     if not observation.broker_ready:
@@ -192,6 +196,9 @@ def provisioned(observation: Observation) -> Condition:
             reason = Reason.GROUP_DIFFERS
         case Unsupported():
             reason = Reason.UNSUPPORTED
+        case MembersRun():
+            is_ending = group is not None and group.pods_wanted == 0
+            reason = Reason.MEMBERS_ENDING if is_ending else Reason.MEMBERS_RUNNING
         case failure if failure.retryable or isinstance(failure, AdminError):
             reason = Reason.BROKER_UNREACHABLE
         case _:
@@ -212,7 +219,7 @@ def ready(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.NOT_APPLIED, observation.unapplied.words)
     description = observation.description
     if description is None:
-        is_known = observation.failure is not None and provisioned(observation).reason.state == "False"
+        is_known = observation.failure is not None and provisioned(group, observation).reason.state == "False"
         return Condition(Reason.NOT_PROVISIONED if is_known else Reason.NOT_OBSERVED, observation.unread)
     if description.members is UNKNOWN:
         return Condition(Reason.NOT_OBSERVED, observation.unread)
@@ -266,6 +273,43 @@ def scaled(observation: Observation) -> Condition:
         Reason.SESSIONS_ENDING,
         f"scaling in to {waits.desired} waits for the end of these sessions: {waits.sessions}",
     )
+
+
+def keys_parked(group: GroupManifest, description: Description | None, unread: str) -> Condition:
+    """Of a group that has a parking queue, or is to have one. A member that has read the parked keys counts them.
+    Without its report the parking queue shows whether there are any; it may have more messages, see
+    `Description.parking`."""
+    if description is None:
+        return Condition(Reason.PARKED_KEYS_UNKNOWN, unread)
+    report, messages = description.parking, description.parked
+    if messages is None:
+        return Condition(Reason.NO_PARKING_QUEUE)
+    if report is not None and report.is_read:
+        messages = report.messages
+    if messages is UNKNOWN:
+        return Condition(Reason.PARKED_KEYS_UNKNOWN, unread)
+    if messages == 0:
+        kept = "" if group.parks else " The group keeps its parking queue, and parks no further key."
+        return Condition(Reason.NO_KEYS_PARKED, f"{Reason.NO_KEYS_PARKED.meaning}{kept}")
+    name = group.spec.name
+    counted = f"{_count(messages, 'message')} in the parking queue, of keys that no member reports"
+    if report is not None and report.keys:
+        counted = f"{_count(report.keys, 'parked key')} with {_count(messages, 'message')}"
+    if report is not None and report.is_full:
+        return Condition(
+            Reason.PARKING_FULL,
+            f"{counted}: a bound of consumer.app.parking is reached, so further keys block: see "
+            f"`lbg park list {name}`, release or discard keys, or raise the bound",
+        )
+    return Condition(
+        Reason.AWAITING_RELEASE,
+        f"{counted}: see `lbg park list {name}`, repair the application, and give them back with "
+        f"`lbg park release {name}`",
+    )
+
+
+def _count(number: int, unit: str) -> str:
+    return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
 def degraded(group: GroupManifest, observation: Observation) -> Condition:

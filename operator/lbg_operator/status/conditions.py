@@ -15,6 +15,7 @@ class Type(enum.StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     DEGRADED = "Degraded"
     SCALED = "Scaled"
+    KEYS_PARKED = "KeysParked"
     STALLED = "Stalled"
 
 
@@ -92,6 +93,17 @@ class Reason(enum.Enum):
         "change on the broker; the message has its error.",
     )
     UNSUPPORTED = (Type.PROVISIONED, State.FALSE, "The engine does not support this manifest.")
+    MEMBERS_RUNNING = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "A group gets its parking queue (whenExhausted Park) while none of its members runs, and members run: set "
+        "replicas to 0, wait until Provisioned is True, and set replicas again. Until then keys block.",
+    )
+    MEMBERS_ENDING = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "Replicas are 0, and the group gets its parking queue when its last member has ended.",
+    )
     PROVISIONING_FAILED = (
         Type.PROVISIONED,
         State.FALSE,
@@ -189,7 +201,7 @@ class Reason(enum.Enum):
         Type.DEGRADED,
         State.TRUE,
         "A message fails repeatedly and its key waits: repair the application, skip the message with lbg group skip, "
-        "or set whenExhausted to DeadLetter.",
+        "or set whenExhausted to Park or DeadLetter.",
     )
     STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and delivers none to its member.")
     HANDOFFS_PUT_OFF = (
@@ -247,6 +259,26 @@ class Reason(enum.Enum):
     )
     NOT_KNOWN = (Type.DEGRADED, State.UNKNOWN, "The broker could not be read.")
 
+    NO_KEYS_PARKED = (Type.KEYS_PARKED, State.FALSE, "No key is parked.")
+    NO_PARKING_QUEUE = (
+        Type.KEYS_PARKED,
+        State.FALSE,
+        "The group has no parking queue yet, so its members block keys: see Provisioned.",
+    )
+    AWAITING_RELEASE = (
+        Type.KEYS_PARKED,
+        State.TRUE,
+        "A message of each of these keys has failed too often, and nothing of the key is delivered: repair the "
+        "application, and give the keys back with lbg park release.",
+    )
+    PARKING_FULL = (
+        Type.KEYS_PARKED,
+        State.TRUE,
+        "A bound of consumer.app.parking is reached, so further keys block: release or discard parked keys, or raise "
+        "the bound.",
+    )
+    PARKED_KEYS_UNKNOWN = (Type.KEYS_PARKED, State.UNKNOWN, "The broker could not be read for parked keys.")
+
     NEEDS_A_CHANGE = (
         Type.STALLED,
         State.TRUE,
@@ -271,6 +303,7 @@ FINAL = frozenset(
         Reason.GROUP_DIFFERS,
         Reason.NOT_OWNED,
         Reason.UNSUPPORTED,
+        Reason.MEMBERS_RUNNING,
     }
 )
 """Reasons that hold until somebody changes a manifest. A Broker that is not found may be on its way."""

@@ -28,6 +28,8 @@ NAMED_MAX = 10
 PODS_NAMED_MAX = 3
 MESSAGE_MAX = 300
 FOREVER = float("inf")
+ENDED = ("Succeeded", "Failed")
+"""Phases of a pod whose containers do not run and are not started again (Kubernetes: "Pod Lifecycle")."""
 
 _LOOPING = "CrashLoopBackOff"
 _REFUSED = frozenset({"InvalidImageName", "RegistryUnavailable"})
@@ -110,7 +112,7 @@ def _together(names: Sequence[str]) -> str:
 
 def _troubles_of(pod: Mapping[str, Any], mounts: Mounts) -> Iterator[_Trouble]:
     status = pod.get("status", {})
-    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in ("Succeeded", "Failed"):
+    if "deletionTimestamp" in pod["metadata"] or status.get("phase") in ENDED:
         return  # it goes, and another one comes in its place
     conditions = {one["type"]: one for one in status.get("conditions", ())}
     scheduled = conditions.get("PodScheduled", {})

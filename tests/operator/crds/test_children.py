@@ -210,6 +210,13 @@ def test_the_sidecar_understands_all_of_it() -> None:
     assert process.log_format == "json"
 
 
+def test_the_bounds_of_parked_messages_are_the_sidecars() -> None:
+    parking = {"maxKeys": 5, "maxMessages": 50, "maxSize": "3M"}
+    member = settings_of(group_of(whenExhausted="Park", parking=parking)).member
+    assert member.when_exhausted == "park"
+    assert (member.park_max_keys, member.park_max_messages, member.park_max_mb) == (5, 50, 3)
+
+
 @pytest.mark.parametrize("native", [False, True])
 def test_a_sidecar_has_the_time_to_start_that_the_settings_give_it(native: bool) -> None:
     """On a starved node the probe ended it while it started. The application waits for no probe of it."""

@@ -14,6 +14,7 @@ import yaml
 
 from lbg_broker.group import HASH_FUNCTIONS, MODES
 from lbg_broker.group.spec import (
+    BYTES_PER_MB,
     DURATION_MAX_S,
     HASH_COUNT_MAX,
     MAX_HANDOFF_S,
@@ -21,6 +22,7 @@ from lbg_broker.group.spec import (
     QUEUE_COUNT_MAX,
     REBALANCE_DELAY_S,
 )
+from lbg_operator.crds.consumer import bytes_in
 from lbg_operator.crds.group import REPLICAS_MAX
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchSettings
@@ -146,9 +148,7 @@ def words(path: str) -> list[str]:
 def test_words_are_those_of_the_sidecar() -> None:
     assert words("spec.assignment") == list(Assignment)
     assert words("spec.consumer.app.order") == list(Order)
-    assert words("spec.consumer.app.whenExhausted") == [
-        one for one in WhenExhausted if one is not WhenExhausted.PARK
-    ]
+    assert words("spec.consumer.app.whenExhausted") == list(WhenExhausted)
     assert set(words("spec.consumer.app.channel")) == set(Channel) - {Channel.COMMAND}
 
 
@@ -158,6 +158,8 @@ def test_words_are_those_of_the_sidecar() -> None:
         ("spec.releasePeriodSeconds", MemberSettings, "release_interval_s"),
         ("spec.consumer.app.callTimeoutSeconds", MemberSettings, "call_timeout_s"),
         ("spec.consumer.app.maxAttempts", MemberSettings, "max_attempts"),
+        ("spec.consumer.app.parking.maxKeys", MemberSettings, "park_max_keys"),
+        ("spec.consumer.app.parking.maxMessages", MemberSettings, "park_max_messages"),
         ("spec.consumer.app.batch.size", BatchSettings, "size"),
         ("spec.consumer.app.batch.lingerMilliseconds", BatchSettings, "linger_ms"),
         ("spec.consumer.app.batch.requests", BatchSettings, "requests"),
@@ -165,6 +167,14 @@ def test_words_are_those_of_the_sidecar() -> None:
 )
 def test_defaults_are_those_of_the_sidecar(path: str, settings: Any, name: str) -> None:
     assert field(GROUP, path)["default"] == settings.__dataclass_fields__[name].default
+
+
+def test_the_default_size_of_parked_messages_is_that_of_the_sidecar() -> None:
+    default = field(GROUP, "spec.consumer.app.parking.maxSize")["default"]
+    assert (
+        bytes_in("maxSize", default)
+        == MemberSettings.__dataclass_fields__["park_max_mb"].default * BYTES_PER_MB
+    )
 
 
 def test_defaults_are_those_of_a_group() -> None:

@@ -30,6 +30,10 @@ from lbg_operator.status.events import events_for
         ("Degraded", "True", "False", "Normal"),
         ("Degraded", "False", "True", "Warning"),
         ("Degraded", "False", "Unknown", None),
+        ("KeysParked", None, "False", None),
+        ("KeysParked", "Unknown", "False", None),
+        ("KeysParked", "False", "True", "Warning"),
+        ("KeysParked", "True", "False", "Normal"),
         ("SomebodyElses", None, "False", None),
     ],
 )

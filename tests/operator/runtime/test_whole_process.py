@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import subprocess
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.parked_messages import open_parked_stream, release_parked
+from lbg_broker.publisher import GroupPublisher
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET, Kind
+from lbg_operator.resources.sidecar_injection import CREDENTIALS, SIDECAR
 from lbg_operator.runtime.watches import SELECTORS
+from lbg_sidecar import Member, Message, Verdict, retry
+from lbg_sidecar.process.settings import configure
 from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
 from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import broker_manifest
+from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
 from support.kubernetes.served_cluster import ServedCluster
 from support.operator.process import OperatorProcess
 
@@ -122,6 +129,69 @@ async def test_the_operator_lists_watches_follows_and_ends(place: OperatorProces
     assert seconds < KUBERNETES_S
     for trouble in ("Warning", "Traceback", "never awaited", "never retrieved", "was destroyed", "Unclosed"):
         assert trouble not in place.log, place.log
+
+
+async def test_a_poisoned_key_is_parked_reported_and_released(place: OperatorProcess, tmp_path: Path) -> None:
+    told = {"replicas": 1, "consumer": consumer(whenExhausted="Park", maxAttempts=1)}
+    place.cluster.put(group_manifest(told, name="first"))
+    place.start()
+    await place.until(lambda: (DEPLOYMENT, "shop", "first") in place.cluster.objects, "the consumers")
+    failing, done = {b"a0"}, list[bytes]()
+
+    async def handle(message: Message) -> Verdict | None:
+        data = bytes(message.data)
+        if data in failing:
+            return retry("no such account")
+        done.append(data)
+        return None
+
+    settings = configure(sidecar_environment(place, "first", tmp_path)).member
+    administrator = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{place.broker.port}"
+    looks = itertools.count()
+
+    def is_reported(status: str) -> bool:
+        """Each change of a pod has the operator read the group again."""
+        labels = {"lbg.dev/group": "first"}
+        pod = {
+            "name": "first-0",
+            "namespace": "shop",
+            "labels": labels,
+            "annotations": {"x": str(next(looks))},
+        }
+        place.cluster.put({"apiVersion": "v1", "kind": "Pod", "metadata": pod})
+        return place.condition("first", "KeysParked") == status
+
+    async with Member(settings, handle) as member:
+        await place.until(lambda: is_reported("False"), "no key is parked")
+        async with GroupPublisher(administrator, group=settings.group) as publisher:
+            for key, body in (("a", b"a0"), ("a", b"a1"), ("b", b"b0")):
+                await publisher.publish(key=key, body=body, topic="t")
+        await place.until(lambda: member.state()["counts"]["parked"] == 2, "the key is parked")
+        await place.until(lambda: is_reported("True"), "the parked key is reported")
+        message = place.message("first", "KeysParked")
+        assert message.startswith("1 parked key with 2 messages: "), message
+        assert f"`lbg park list {settings.group}`" in message
+        failing.clear()
+        async with open_parked_stream([ConnectionSettings.parse(administrator)], settings.group) as stream:
+            assert (await release_parked(stream, None, timeout_s=30)).done == {"a"}
+        await place.until(lambda: is_reported("False"), "nothing is parked any more")
+    assert sorted(done) == [b"a0", b"a1", b"b0"]
+    assert done.index(b"a0") < done.index(b"a1")
+
+
+def sidecar_environment(place: OperatorProcess, name: str, directory: Path) -> dict[str, str]:
+    """Environment of the sidecar in the group's Deployment, with its Secret in `directory`."""
+    secret = place.cluster.objects[SECRET, "shop", f"{name}-lbg"]["data"]
+    plain = {field: b64decode(value).decode() for field, value in secret.items()}
+    for field, value in plain.items():
+        (directory / field).write_text(value)
+    pod = place.cluster.objects[DEPLOYMENT, "shop", name]["spec"]["template"]["spec"]
+    (sidecar,) = (one for one in pod["initContainers"] if one["name"] == SIDECAR)
+    filled = {"LBG_BROKER": plain["uris"], "LBG_NAME": f"{name}-0"}
+    return {
+        one["name"]: (one.get("value") or filled[one["name"]]).replace(CREDENTIALS, str(directory))
+        for one in sidecar["env"]
+    }
 
 
 async def test_a_broker_that_fell_silent_does_not_keep_the_operator_from_ending(

@@ -121,6 +121,10 @@ class OperatorProcess:
         told = one.get("status", {}).get("conditions", ())
         return next((each["status"] for each in told if each["type"] == kind), "")
 
+    def message(self, name: str, kind: str) -> str:
+        told = self.cluster.objects[GROUP, "shop", name]["status"]["conditions"]
+        return next(str(each["message"]) for each in told if each["type"] == kind)
+
     def has_children(self, name: str) -> bool:
         wanted = ((SECRET, f"{name}-lbg"), (CONFIG_MAP, f"{name}-lbg"), (DEPLOYMENT, name))
         return all((kind, "shop", called) in self.cluster.objects for kind, called in wanted)
