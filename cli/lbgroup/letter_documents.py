@@ -77,6 +77,9 @@ class ParkedKeys(TypedDict):
     keys: list[ParkedKey]
     messages: int
     bytes: int
+    leftovers: Annotated[
+        int, "copies in the parking queue beyond one for each message: of crashes, or being parked now"
+    ]
 
 
 class ParkedMessages(TypedDict):
@@ -97,6 +100,7 @@ class ParkReleased(TypedDict):
     left: Annotated[list[str], "keys with messages that are not processed yet"]
     published: Annotated[int, "messages given back"]
     rounds: int
+    leftovers: Annotated[int, "copies of crashes that were deleted"]
 
 
 class ParkReplayed(TypedDict):

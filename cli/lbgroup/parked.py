@@ -73,6 +73,7 @@ def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
         "keys": list(map(_key_document, listing.keys)),
         "messages": listing.messages,
         "bytes": listing.size_bytes,
+        "leftovers": listing.leftovers,
     }
     if as_json:
         echo_json(found)
@@ -84,6 +85,9 @@ def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
         )
     total = f"{len(found['keys']):,} parked keys with {found['messages']:,} messages in group {group}"
     click.echo(total, err=True)
+    if found["leftovers"]:
+        more = f"{found['leftovers']:,} copies more in the parking queue, of crashes or being parked now"
+        click.echo(f"{more}: a release or a discard deletes those of crashes", err=True)
 
 
 @park.command(epilog="Example: lbg park show orders acme")

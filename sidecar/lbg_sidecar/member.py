@@ -309,7 +309,7 @@ class Member:
                 parking = await ParkingChannels.open(self._names, me, link, driver, wall_us=records.clock.us)
             driver.connect(link, outgoing, parking)
             if parking is not None:
-                await parking.follow()
+                await parking.follow("" if record is None else record.parked_from)
             self._on_joined()
             await self._lost.wait()
             self.contact.parted(driver.lost_why)

@@ -112,6 +112,8 @@ class WriteRecord:
         if self.before is not None and self.before.text == self.record.text:
             if self.before.has_parking != self.record.has_parking:
                 return f"record the parking queue of group {self.group}"
+            if self.before.parked_from != self.record.parked_from:
+                return f"record from where the parked keys of group {self.group} are read"
             is_of_users = self.before.publishers != self.record.publishers
             return f"record the {'users' if is_of_users else 'owner'} of group {self.group}"
         verb_phrase = "write the record of" if self.is_final else "record the attributes of the unfinished"

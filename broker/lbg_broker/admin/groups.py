@@ -256,7 +256,8 @@ def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
     """The group's record with another text, and all else that it has."""
-    return Record(text, observed.owner, observed.publishers, observed.paused, observed.has_parking)
+    before = observed.record if isinstance(observed.record, Record) else Record(text, paused=None)
+    return replace(before, text=text)
 
 
 def replace_user(spec: GroupSpec, username: str) -> GroupSpec:

@@ -26,13 +26,15 @@ KUBERNETES = "kubernetes"
 class Record:
     """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
     `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read.
-    `has_parking`: the group has a queue for the messages of parked keys."""
+    `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
+    on the stream of parked keys is read; empty: from its first entry on."""
 
     text: str
     owner: str = ""
     publishers: Publishers = ONE_USER
     paused: frozenset[str] | None = frozenset()
     has_parking: bool = False
+    parked_from: str = ""
 
     @property
     def is_paused(self) -> bool:

@@ -12,6 +12,7 @@ from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import (
     HEADER_MEMBERS_PUBLISH,
     HEADER_OWNER,
+    HEADER_PARKED_FROM,
     HEADER_PARKING,
     HEADER_PAUSED,
     HEADER_PUBLISHER_USER,
@@ -116,7 +117,9 @@ def _record_in(delivery: Delivery) -> Record:
     paused = frozenset(words.split(",")) - {""} if isinstance(words, str) else frozenset()
     text = bytes(delivery.body).decode("utf-8", "replace")
     has_parking = delivery.headers.get(HEADER_PARKING) is True
-    return Record(text, owner if isinstance(owner, str) else "", publishers, paused, has_parking)
+    place = delivery.headers.get(HEADER_PARKED_FROM)
+    parked_from = place if isinstance(place, str) else ""
+    return Record(text, owner if isinstance(owner, str) else "", publishers, paused, has_parking, parked_from)
 
 
 def headers_of(record: Record) -> dict[str, str | bool]:
@@ -129,4 +132,6 @@ def headers_of(record: Record) -> dict[str, str | bool]:
         headers[HEADER_PAUSED] = ",".join(sorted(record.paused))
     if record.has_parking:
         headers[HEADER_PARKING] = True
+    if record.parked_from:
+        headers[HEADER_PARKED_FROM] = record.parked_from
     return headers

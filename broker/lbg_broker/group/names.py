@@ -61,6 +61,12 @@ HEADER_PAUSED = "lbg-paused"
 # Of a group's record: it has a parking queue.
 HEADER_PARKING = "lbg-parking"
 
+# … and its members read the stream of parked keys from the snapshot at this place on.
+HEADER_PARKED_FROM = "lbg-parked-from"
+
+# Of a message in the parking queue: id of this copy, which its entry in the stream has too.
+HEADER_PARKED_COPY = "lbg-parked-copy"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 

@@ -1,7 +1,7 @@
 """Parked keys of a group: the entries of the stream `lbg.G.parked`, and the set that they add up to.
 
 The set only grows (docs/adr/0065-parked-keys-are-a-log.md): messages that were parked, less messages that are settled.
-Entries may come twice, late, and in any order.
+Entries may come twice, late, and in any order, but for one that voids copies: it counts for what comes behind it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import heapq
 import json
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from lbg_broker.group.sequences import SequenceSet, epoch_of
@@ -24,12 +24,14 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class ParkEntry:
-    """A copy of the message is in the parking queue. `cause`: id of the failure for which its key is parked."""
+    """A copy of the message is in the parking queue. `cause`: id of the failure for which its key is parked. `copy`: id
+    of the copy."""
 
     key: str
     identity: MessageIdentity
     size_bytes: int
     cause: str
+    copy: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +52,54 @@ class ReleaseEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class VoidEntry:
+    """These copies had no entry of theirs: one that comes later has no effect, so they may be deleted."""
+
+    copies: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BarrierEntry:
     """A reader of it has read all that was confirmed before it was written."""
 
     id: str
 
 
-Entry = ParkEntry | SettleEntry | ReleaseEntry | BarrierEntry
+@dataclass(frozen=True, slots=True)
+class MarkEntry:
+    """The place of a snapshot: the set as it was here is in the entries of this id that follow."""
+
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class SettledEntry:
+    """Settled numbers of a publisher and hash, as runs. Of snapshots."""
+
+    publisher: str
+    hash_: int
+    runs: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotEntry:
+    """A part of the set as it was at the mark of this id, for who reads from there. It changes nothing for others."""
+
+    mark: str
+    entries: tuple[ParkEntry | ReleaseEntry | SettledEntry | VoidEntry, ...]
+    is_last: bool
+
+
+Entry = (
+    ParkEntry
+    | SettleEntry
+    | ReleaseEntry
+    | VoidEntry
+    | BarrierEntry
+    | MarkEntry
+    | SettledEntry
+    | SnapshotEntry
+)
 
 
 class EntryError(ValueError):
@@ -64,17 +107,28 @@ class EntryError(ValueError):
 
 
 def encoded_entry(entry: Entry) -> bytes:
-    content: dict[str, Any]
+    return json.dumps({"v": _VERSION, **_content(entry)}, separators=(",", ":")).encode()
+
+
+def _content(entry: Entry) -> dict[str, Any]:
     match entry:
-        case ParkEntry(key, identity, size_bytes, cause):
-            content = {"op": "park", "key": key, "id": identity, "bytes": size_bytes, "cause": cause}
+        case ParkEntry(key, identity, size_bytes, cause, copy):
+            place = {"op": "park", "key": key, "id": identity}
+            return {**place, "bytes": size_bytes, "cause": cause, "copy": copy}
         case SettleEntry(key, identity):
-            content = {"op": "settle", "key": key, "id": identity}
+            return {"op": "settle", "key": key, "id": identity}
         case ReleaseEntry(key, causes, only):
-            content = {"op": "release", "key": key, "causes": causes, "only": only}
+            return {"op": "release", "key": key, "causes": causes, "only": only}
+        case VoidEntry(copies):
+            return {"op": "void", "copies": copies}
         case BarrierEntry(id_):
-            content = {"op": "barrier", "id": id_}
-    return json.dumps({"v": _VERSION, **content}, separators=(",", ":")).encode()
+            return {"op": "barrier", "id": id_}
+        case MarkEntry(id_):
+            return {"op": "mark", "id": id_}
+        case SettledEntry(publisher, hash_, runs):
+            return {"op": "settled", "publisher": publisher, "hash": hash_, "runs": runs}
+        case SnapshotEntry(mark, entries, is_last):
+            return {"op": "snapshot", "mark": mark, "last": is_last, "entries": list(map(_content, entries))}
 
 
 def decoded_entry(body: bytes) -> Entry:
@@ -83,23 +137,45 @@ def decoded_entry(body: bytes) -> Entry:
         content = json.loads(body)
         if content["v"] != _VERSION:
             raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
-        match content["op"]:
-            case "park":
-                identity, size_bytes = _identity(content["id"]), int(content["bytes"])
-                return ParkEntry(str(content["key"]), identity, size_bytes, str(content["cause"]))
-            case "settle":
-                return SettleEntry(str(content["key"]), _identity(content["id"]))
-            case "release":
-                only = tuple(_identity(one) for one in content["only"])
-                return ReleaseEntry(str(content["key"]), tuple(map(str, content["causes"])), only)
-            case "barrier":
-                return BarrierEntry(str(content["id"]))
-            case op:
-                raise EntryError(f"an entry of the kind {op!r}, which this version cannot read")
+        return _entry_of(content)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, EntryError):
             raise
         raise EntryError(f"no entry of parked keys: {bytes(body[:80])!r}") from None
+
+
+def _entry_of(content: dict[str, Any]) -> Entry:
+    match content["op"]:
+        case "park":
+            identity, size_bytes = _identity(content["id"]), int(content["bytes"])
+            cause, copy = str(content["cause"]), str(content["copy"])
+            return ParkEntry(str(content["key"]), identity, size_bytes, cause, copy)
+        case "settle":
+            return SettleEntry(str(content["key"]), _identity(content["id"]))
+        case "release":
+            only = tuple(_identity(one) for one in content["only"])
+            return ReleaseEntry(str(content["key"]), tuple(map(str, content["causes"])), only)
+        case "void":
+            return VoidEntry(tuple(map(str, content["copies"])))
+        case "barrier":
+            return BarrierEntry(str(content["id"]))
+        case "mark":
+            return MarkEntry(str(content["id"]))
+        case "settled":
+            runs = tuple((int(first), int(last)) for first, last in content["runs"])
+            return SettledEntry(str(content["publisher"]), int(content["hash"]), runs)
+        case "snapshot":
+            entries = tuple(map(_entry_of_snapshot, content["entries"]))
+            return SnapshotEntry(str(content["mark"]), entries, bool(content["last"]))
+        case op:
+            raise EntryError(f"an entry of the kind {op!r}, which this version cannot read")
+
+
+def _entry_of_snapshot(content: dict[str, Any]) -> ParkEntry | ReleaseEntry | SettledEntry | VoidEntry:
+    entry = _entry_of(content)
+    if isinstance(entry, ParkEntry | ReleaseEntry | SettledEntry | VoidEntry):
+        return entry
+    raise EntryError(f"a snapshot with an entry of the kind {content['op']!r}")
 
 
 def _identity(content: Any) -> MessageIdentity:
@@ -180,6 +256,7 @@ class ParkedKeys:
     def __init__(self) -> None:
         self._keys: dict[str, _Key] = {}
         self._settled: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()
+        self._void: set[str] = set()
         self.messages = 0
         self.size_bytes = 0
 
@@ -198,7 +275,13 @@ class ParkedKeys:
                 if key is not None:
                     key.released.update(causes)
                     key.only.update(only)
-            case BarrierEntry():
+            case VoidEntry(copies):
+                self._void.update(copies)
+            case SettledEntry(publisher, hash_, runs):
+                settled = self._settled_of((publisher, hash_))
+                for first, last in runs:
+                    settled.add_run(first, last)
+            case BarrierEntry() | MarkEntry() | SnapshotEntry():
                 pass
 
     def state(self, key: str) -> KeyState:
@@ -228,6 +311,10 @@ class ParkedKeys:
         settled = self._settled.get(identity[:2])
         return settled is not None and identity[2] in settled
 
+    def is_void(self, copy: str) -> bool:
+        """True if an entry of this copy has no effect, unless it came before."""
+        return copy in self._void
+
     def may_deliver(self, key: str, identity: MessageIdentity) -> bool:
         """True if the application may get this message now: its key is free, or it is the next of a released key."""
         state = self._keys.get(key)
@@ -256,8 +343,28 @@ class ParkedKeys:
             for number in sorted(numbers.sizes):
                 yield (*stream, number)
 
+    def snapshot(
+        self, copies: RecordedCopies
+    ) -> Iterator[ParkEntry | ReleaseEntry | SettledEntry | VoidEntry]:
+        """Entries that make this set, in their order, of an empty one. `copies`: those of its messages."""
+        for name, key in self._keys.items():
+            first_cause, *more_causes = sorted(key.causes)
+            parks = [
+                ParkEntry(name, (*stream, number), numbers.sizes[number], first_cause, copy)
+                for stream, numbers in key.streams.items()
+                for number in sorted(numbers.sizes)
+                for copy in copies.of((*stream, number))
+            ]
+            yield from parks
+            yield from (replace(parks[0], cause=cause) for cause in more_causes)
+            yield ReleaseEntry(name, tuple(sorted(key.released)), tuple(sorted(key.only)))
+        for stream, settled in self._settled.items():
+            yield SettledEntry(*stream, tuple(settled.runs()))
+        if self._void:
+            yield VoidEntry(tuple(sorted(self._void)))
+
     def _park(self, entry: ParkEntry) -> None:
-        if self.is_settled(entry.identity):
+        if entry.copy in self._void or self.is_settled(entry.identity):
             return
         key = self._keys.setdefault(entry.key, _Key())
         key.causes.add(entry.cause)
@@ -272,7 +379,12 @@ class ParkedKeys:
         self.size_bytes += entry.size_bytes
 
     def _settle(self, entry: SettleEntry) -> None:
-        stream, number = entry.identity[:2], entry.identity[2]
+        settled = self._settled_of(entry.identity[:2])
+        settled.add(entry.identity[2])
+        settled.forget(SETTLED_RUNS_MAX)
+        self._remove(entry.key, entry.identity)
+
+    def _settled_of(self, stream: tuple[str, int]) -> SequenceSet:
         settled = self._settled.get(stream)
         if settled is None:
             if len(self._settled) >= SETTLED_STREAMS_MAX:
@@ -280,9 +392,7 @@ class ParkedKeys:
             settled = self._settled[stream] = SequenceSet()
         else:
             self._settled.move_to_end(stream)
-        settled.add(number)
-        settled.forget(SETTLED_RUNS_MAX)
-        self._remove(entry.key, entry.identity)
+        return settled
 
     def _remove(self, name: str, identity: MessageIdentity) -> None:
         key = self._keys.get(name)
@@ -298,3 +408,28 @@ class ParkedKeys:
             del key.streams[identity[:2]]
         if not key.streams:
             del self._keys[name]
+
+
+class RecordedCopies:
+    """Ids of the copies that have an entry, of the messages in a set. A copy that has none may get it until it is void,
+    or belongs to a message that is settled."""
+
+    def __init__(self) -> None:
+        self._copies: dict[MessageIdentity, set[str]] = {}
+
+    def applied(self, entry: Entry, keys: ParkedKeys) -> None:
+        """`keys` is the set with this entry."""
+        match entry:
+            case ParkEntry(key, identity, copy=copy) if keys.is_parked(key, identity):
+                if not keys.is_void(copy):
+                    self._copies.setdefault(identity, set()).add(copy)
+            case SettleEntry(identity=identity):
+                self._copies.pop(identity, None)
+            case _:
+                pass
+
+    def has(self, identity: MessageIdentity, copy: str) -> bool:
+        return copy in self._copies.get(identity, ())
+
+    def of(self, identity: MessageIdentity) -> list[str]:
+        return sorted(self._copies.get(identity, ()))

@@ -1,14 +1,14 @@
 """Parked messages of a group: list, release and discard (docs/adr/0065-parked-keys-are-a-log.md).
 
-`stream` reads the parked keys from `lbg.G.parked` and writes entries; `release` moves the messages of `lbg.G.parking`;
-`administration` has the operations of `lbg park` and `GroupAdmin`.
+`stream` reads the parked keys from `lbg.G.parked` and writes entries, `queue` reads the copies in `lbg.G.parking`, and
+`release` moves them; `administration` has the operations of `lbg park` and `GroupAdmin`.
 """
 
 from __future__ import annotations
 
 from lbg_broker.parked_messages.administration import NotParked, ParkedListing
+from lbg_broker.parked_messages.queue import ParkingStopped
 from lbg_broker.parked_messages.release import (
-    ParkingStopped,
     Released,
     discard_parked,
     parked_messages,

@@ -3,9 +3,6 @@
 A release is done in rounds: the key is released in the stream, its messages are published to the group again in the
 order of their numbers, and leave the parking queue after the confirm. What was published meanwhile is parked behind
 them, and is the next round. Every step can be repeated after a crash: members drop what is settled.
-
-DeadLetterError
-└── ParkingStopped    a message could not be published, or members do not process what was released
 """
 
 from __future__ import annotations
@@ -14,8 +11,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Container, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -32,13 +28,18 @@ from lbg_broker.dead_letters.letter import (
     OF_DEAD_LETTERS,
     PAGE_MESSAGES,
     DeadLetter,
-    DeadLetterError,
     saved_json,
 )
 from lbg_broker.dead_letters.queue import DeadQueue
 from lbg_broker.dead_letters.replay import Binding
-from lbg_broker.group import HEADER_PUBLISHER, HEADER_SEQ, epoch_of, hash_in
+from lbg_broker.group import HEADER_PARKED_COPY, epoch_of
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
+from lbg_broker.parked_messages.queue import (
+    ParkingStopped,
+    delete_leftovers,
+    identity_of,
+    parking_queue,
+)
 from lbg_broker.parked_messages.stream import ParkedStream
 
 Report = Callable[[str], None]
@@ -54,17 +55,15 @@ COLLECTED_MAX_BYTES = 64 * 1024 * 1024
 """Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
 
 
-class ParkingStopped(DeadLetterError):
-    pass
-
-
 @dataclass(slots=True)
 class Released:
     """`done`: keys that are free now. `failed_again`: keys of which a message used up its attempts once more, so that
-    they are parked. `left`: keys that are released, and have messages yet."""
+    they are parked. `left`: keys that are released, and have messages yet. `leftovers`: copies that crashes had left in
+    the parking queue, and that are deleted."""
 
     published: int = 0
     rounds: int = 0
+    leftovers: int = 0
     done: set[str] = field(default_factory=set)
     failed_again: set[str] = field(default_factory=set)
     left: set[str] = field(default_factory=set)
@@ -76,6 +75,7 @@ class Released:
             "left": sorted(self.left),
             "published": self.published,
             "rounds": self.rounds,
+            "leftovers": self.leftovers,
         }
 
 
@@ -112,6 +112,7 @@ async def release_parked(
     while True:
         _classify(stream.keys, selected, released)
         if not released.left:
+            released.leftovers = await delete_leftovers(stream)
             return released
         released.rounds += 1
         published = await _publish_again(stream, released.left)
@@ -148,7 +149,7 @@ async def discard_parked(
     """Discard the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Copies of
     messages that are settled go as well. Raises OSError, ClientError."""
     discarded = 0
-    async with _parking_queue(stream) as queue:
+    async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
             parked = [one for one in page if _is_parked(stream.keys, one)]
             if save is not None:
@@ -165,6 +166,7 @@ async def discard_parked(
             for _, delivery in page:
                 if stream.keys.is_settled(identity_of(delivery)):
                     queue.ack(delivery)
+    await delete_leftovers(stream)
     return discarded
 
 
@@ -173,7 +175,7 @@ async def parked_messages(
 ) -> list[DeadLetter]:
     """The oldest selected messages of the parking queue, each once, as it stands there."""
     listed: dict[MessageIdentity, DeadLetter] = {}
-    async with _parking_queue(stream) as queue:
+    async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
             for letter, delivery in page:
                 if _is_parked(stream.keys, (letter, delivery)):
@@ -181,22 +183,6 @@ async def parked_messages(
                     if len(listed) >= limit:
                         return list(listed.values())
     return list(listed.values())
-
-
-def identity_of(delivery: Delivery) -> MessageIdentity:
-    """Raises ParkingStopped for a message that no member parked."""
-    headers = delivery.headers
-    publisher, seq, hash_ = (
-        headers.get(HEADER_PUBLISHER),
-        headers.get(HEADER_SEQ),
-        hash_in(delivery.routing_key),
-    )
-    if not isinstance(publisher, str) or not isinstance(seq, int) or hash_ is None:
-        raise ParkingStopped(
-            f"the parking queue has a message without a publisher's stamp (routing key {delivery.routing_key!r}): "
-            "no member parked it"
-        )
-    return publisher, hash_, seq
 
 
 def in_order(copies: Sequence[Copy]) -> list[Copy]:
@@ -259,7 +245,7 @@ async def _publish_again(
 ) -> list[tuple[str, MessageIdentity]]:
     """Publishes the copies of these keys, and deletes each after the confirm."""
     published: list[tuple[str, MessageIdentity]] = []
-    async with _parking_queue(stream) as queue:
+    async with parking_queue(stream) as queue:
         collected = await _collected(stream, queue, keys, only)
         publisher = await ConfirmingPublisher.open(stream.connection)
         binding = Binding(stream.connection, stream.spec)
@@ -292,8 +278,7 @@ async def _publish_again(
 async def _collected(
     stream: ParkedStream, queue: DeadQueue, keys: Collection[str], only: MessageIdentity | None
 ) -> list[Copy]:
-    """Copies of messages in the set. Those of settled messages are deleted; a copy without an entry stays, as its
-    member may be about to write that."""
+    """Copies of messages in the set. Those of settled messages are deleted, and others stay."""
     collected: list[Copy] = []
     taken: set[str] = set()
     size_bytes = 0
@@ -339,20 +324,10 @@ def _properties(delivery: Delivery) -> BasicProperties:
     """Those of the message as its publisher made it: it keeps its identity, by which members know its place."""
     properties = delivery.properties
     properties.headers = {
-        name: value for name, value in delivery.headers.items() if name not in OF_DEAD_LETTERS
+        name: value
+        for name, value in delivery.headers.items()
+        if name not in OF_DEAD_LETTERS and name != HEADER_PARKED_COPY
     }
     properties.delivery_mode = 2
     properties.user_id = None  # RabbitMQ refuses another user's name in it
     return properties
-
-
-@asynccontextmanager
-async def _parking_queue(stream: ParkedStream) -> AsyncIterator[DeadQueue]:
-    channel = await stream.connection.open_channel()
-    name = stream.names.parking
-    total = (await channel.queue_declare(name, passive=True)).message_count
-    queue = DeadQueue(stream.connection, channel, stream.spec, total, name=name)
-    try:
-        yield queue
-    finally:
-        await queue.close()

@@ -25,7 +25,23 @@ from lbg_broker.client import (
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.dead_letters.letter import DeadLetterError
 from lbg_broker.group import IDENTITY_BYTES, GroupSpec, Names
-from lbg_broker.group.parked_keys import BarrierEntry, Entry, ParkedKeys, decoded_entry, encoded_entry
+from lbg_broker.group.parked_keys import (
+    BarrierEntry,
+    Entry,
+    MarkEntry,
+    ParkedKeys,
+    RecordedCopies,
+    SnapshotEntry,
+    decoded_entry,
+    encoded_entry,
+)
+from lbg_broker.group.parked_snapshot import (
+    FIRST_ENTRY_S,
+    SnapshotMissing,
+    SnapshotPlace,
+    SnapshotReader,
+    parts_of,
+)
 
 READ_AHEAD_MESSAGES = 2000
 
@@ -36,27 +52,68 @@ class NoParking(DeadLetterError):
 
 
 class ParkedStream:
-    """`keys` follows the stream. `changed` is set with each entry that is read."""
+    """`keys` and `copies` follow the stream from `place` on, or from its first entry. `read_count`: entries
+    that were read, those in snapshots counted each. `changed` is set with each of them."""
 
-    def __init__(self, connection: ClientConnection, spec: GroupSpec, publisher: ConfirmingPublisher) -> None:
+    def __init__(
+        self,
+        connection: ClientConnection,
+        spec: GroupSpec,
+        publisher: ConfirmingPublisher,
+        place: SnapshotPlace | None = None,
+    ) -> None:
         self.connection = connection
         self.spec = spec
         self.names = Names(spec.name)
         self.keys = ParkedKeys()
+        self.copies = RecordedCopies()
+        self.read_count = 0
         self.changed = asyncio.Event()
+        self._place = place
+        self._reader = SnapshotReader(place)
+        self._first_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._marks: dict[str, asyncio.Future[tuple[SnapshotPlace, list[SnapshotEntry]]]] = {}
         self._publisher = publisher
         self._barriers: dict[str, asyncio.Future[None]] = {}
         self._failure: Exception | None = None
 
     async def follow(self) -> None:
-        """Reads the stream from its first entry on. Raises ClientError."""
+        """Reads the stream. Raises ClientError."""
+        channel = await self._consume("first" if self._place is None else self._place.offset)
+        if self._place is not None and not await self._has_snapshot():
+            await channel.close()
+            self._reader = SnapshotReader(None)
+            await self._consume("first")
+
+    async def _consume(self, offset: str | int) -> Channel:
         channel = await self.connection.open_channel()
         await channel.consume(
             self.names.parked,
             lambda deliveries: self._on_deliveries(channel, deliveries),
             prefetch_count=READ_AHEAD_MESSAGES,
-            arguments={"x-stream-offset": "first"},
+            arguments={"x-stream-offset": offset},
         )
+        return channel
+
+    async def _has_snapshot(self) -> bool:
+        try:
+            async with asyncio.timeout(FIRST_ENTRY_S):
+                await self._first_read
+        except (SnapshotMissing, TimeoutError):
+            return False
+        return True
+
+    async def mark(self) -> tuple[SnapshotPlace, list[SnapshotEntry]]:
+        """Writes a mark; returns its place, and the set as it is there in parts. Raises as `catch_up`."""
+        mark = MarkEntry(secrets.token_hex(IDENTITY_BYTES))
+        read = self._marks[mark.id] = asyncio.get_running_loop().create_future()
+        try:
+            await self.write([mark])
+            await self.catch_up()
+            place, parts = read.result()
+            return place, parts
+        finally:
+            del self._marks[mark.id]
 
     async def catch_up(self) -> None:
         """Returns when all that was confirmed before is read. Raises ClientError, EntryError, RecordUnavailable."""
@@ -103,19 +160,37 @@ class ParkedStream:
 
     def _on_deliveries(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
         channel.ack(deliveries[-1].delivery_tag, multiple=True)
-        for delivery in deliveries:
-            try:
-                entry = decoded_entry(bytes(delivery.body))
-            except ValueError as error:
-                self._failure = error
-                for read in self._barriers.values():
-                    if not read.done():
-                        read.set_exception(error)
-                break
-            self.keys.apply(entry)
-            if isinstance(entry, BarrierEntry):
-                self._barrier_read(entry)
+        try:
+            for delivery in deliveries:
+                self._read(delivery)
+        except SnapshotMissing as error:
+            if not self._first_read.done():
+                self._first_read.set_exception(error)
+            return
+        except ValueError as error:
+            self._failure = error
+            for read in self._barriers.values():
+                if not read.done():
+                    read.set_exception(error)
+        if not self._first_read.done():
+            self._first_read.set_result(None)
         self.changed.set()
+
+    def _read(self, delivery: Delivery) -> None:
+        """Raises SnapshotMissing, EntryError."""
+        entry = decoded_entry(bytes(delivery.body))
+        self.read_count += len(entry.entries) if isinstance(entry, SnapshotEntry) else 1
+        for one in self._reader.read([entry]):
+            self.keys.apply(one)
+            self.copies.applied(one, self.keys)
+            match one:
+                case BarrierEntry():
+                    self._barrier_read(one)
+                case MarkEntry(id_) if id_ in self._marks and not self._marks[id_].done():
+                    offset = delivery.headers["x-stream-offset"]
+                    assert isinstance(offset, int)
+                    parts = parts_of(id_, self.keys.snapshot(self.copies))
+                    self._marks[id_].set_result((SnapshotPlace(offset, id_), parts))
 
     def _barrier_read(self, barrier: BarrierEntry) -> None:
         read = self._barriers.get(barrier.id)
@@ -136,7 +211,8 @@ async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -
         if not record.has_parking:
             raise NoParking(group)
         publisher = await ConfirmingPublisher.open(connection)
-        stream = ParkedStream(connection, spec_in(record.text, group), publisher)
+        place = SnapshotPlace.parse(record.parked_from)
+        stream = ParkedStream(connection, spec_in(record.text, group), publisher, place)
         await stream.follow()
         await stream.catch_up()
         yield stream

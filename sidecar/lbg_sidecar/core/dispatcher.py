@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
@@ -486,10 +485,8 @@ class Dispatcher:
         in_flight.attachment.parking[in_flight] = outcome
         self.parking.settle(in_flight.key, in_flight.identity, in_flight)
 
-    def recorded(self, in_flight: InFlight, entry: Entry) -> None:
+    def recorded(self, in_flight: InFlight) -> None:
         """The stream has the entry of a message: now it may be acked here."""
-        if self.parking is not None:
-            self.parking.recorded(entry)
         if not in_flight.is_over:
             self._settle(in_flight, in_flight.attachment.parking.pop(in_flight))
 

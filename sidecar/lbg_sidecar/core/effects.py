@@ -110,9 +110,11 @@ class Republish:
 
 @dataclass(frozen=True, slots=True)
 class ParkCopy:
-    """Publish it to the parking queue, in the order of these effects, and report `confirmed` when the broker has it."""
+    """Publish it to the parking queue, in the order of these effects, and report `confirmed` when the broker has it.
+    `copy`: id of the copy."""
 
     in_flight: InFlight
+    copy: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -515,17 +515,23 @@ class MemberCore(ABC):
 
     def recorded(self, in_flight: InFlight, entry: Entry, now: float) -> None:
         """The stream of parked keys has this entry of a message."""
-        attachment = in_flight.attachment
-        self.dispatcher.recorded(in_flight, entry)
-        if not attachment.closed:
-            self._ack_scheduler.settled(attachment)
-            if attachment.paused:
-                self._call_ended(attachment, now)
+        parking = self.dispatcher.parking
+        if parking is not None and parking.recorded(in_flight, entry):
+            self._recorded(in_flight, now)
 
     def parked_read(self, entries: Iterable[Entry], now: float) -> None:
         """Entries of the stream of parked keys, in its order, from its first one on with each connection."""
         if self.dispatcher.parking is not None:
-            self.dispatcher.parking.read(entries, now)
+            for in_flight in self.dispatcher.parking.read(entries, now):
+                self._recorded(in_flight, now)
+
+    def _recorded(self, in_flight: InFlight, now: float) -> None:
+        attachment = in_flight.attachment
+        self.dispatcher.recorded(in_flight)
+        if not attachment.closed:
+            self._ack_scheduler.settled(attachment)
+            if attachment.paused:
+                self._call_ended(attachment, now)
 
     @abstractmethod
     def _call_ended(self, attachment: Attachment, now: float) -> None:

@@ -1,15 +1,16 @@
 """Parking of keys: a poisoned message and all later ones of its key go to the parking queue, in order.
 
 docs/adr/0065-parked-keys-are-a-log.md has the protocol. A message is parked by its copy, the confirm, its entry, the
-confirm, and the ack. The set of parked keys is that of the stream, and in front of it the messages whose entries are on
-their way: those end with their attachment.
+confirm, and the ack once the entry is read in the stream: in front of it may be one that voids the copy. The set of
+parked keys is that of the stream, and in front of it the messages whose entries are on their way: those end with their
+attachment.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 from lbg_broker.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
@@ -36,6 +37,16 @@ class Judgement(enum.Enum):
     PARK = enum.auto()
     WAIT = enum.auto()
     """It may neither be delivered nor be parked now."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A message whose entry is on its way. `is_read`: in the stream, where it can be read before it is confirmed."""
+
+    entry: ParkEntry
+    in_flight: InFlight
+    is_confirmed: bool = False
+    is_read: bool = False
 
 
 @dataclass(slots=True)
@@ -68,8 +79,9 @@ class Parking:
         self._new_id = new_id
         self._open_gate = open_gate
         self._serves = serves
-        self._pending: dict[str, dict[Identity, ParkEntry]] = {}
-        """By key, messages whose entries are not confirmed."""
+        self._pending: dict[str, dict[InFlight, _Pending]] = {}
+        """By key, messages whose entries are not in the stream."""
+        self._by_copy: dict[str, _Pending] = {}
         self._barrier: _Barrier | None = None
         self._waiting: list[Attachment] = []
         """Attachments that need a barrier after the one that is on its way."""
@@ -82,8 +94,9 @@ class Parking:
         self._waiting.append(attachment)
         self._write_barrier(now)
 
-    def read(self, entries: Iterable[Entry], now: float) -> None:
-        """Entries of the stream, in its order."""
+    def read(self, entries: Iterable[Entry], now: float) -> list[InFlight]:
+        """Entries of the stream, in its order. Returns messages that are parked now."""
+        parked = []
         for entry in entries:
             if isinstance(entry, BarrierEntry):
                 if self._barrier is not None and entry.id == self._barrier.id:
@@ -91,9 +104,14 @@ class Parking:
                 continue
             self.keys.apply(entry)
             if isinstance(entry, ParkEntry):
-                self._forget_pending(entry)
+                pending = self._by_copy.get(entry.copy)
+                if pending is not None:
+                    pending.is_read = True
+                    if self._completes(pending):
+                        parked.append(pending.in_flight)
                 if self.is_read:
                     self._settle_processed(entry.key, entry.identity)
+        return parked
 
     def tick(self, now: float) -> None:
         barrier = self._barrier
@@ -115,6 +133,7 @@ class Parking:
         self.keys = ParkedKeys()
         self.is_read = False
         self._pending.clear()
+        self._by_copy.clear()
         self._barrier = None
         self._waiting.clear()
 
@@ -163,7 +182,7 @@ class Parking:
         pending = self._pending.get(key)
         if pending is None or state is KeyState.PARKED:
             return state
-        is_released = all(self.keys.is_released(key, entry.cause) for entry in pending.values())
+        is_released = all(self.keys.is_released(key, one.entry.cause) for one in pending.values())
         return KeyState.RELEASED if is_released else KeyState.PARKED
 
     def has_room(self, key: str) -> bool:
@@ -199,30 +218,46 @@ class Parking:
         assert key is not None
         assert identity is not None
         cause = self._new_id() if is_poisoned else self._cause(key)
-        pending = self._pending.setdefault(key, {})
-        pending[identity] = ParkEntry(key, identity, in_flight.size, cause)
-        self._effects.append(ParkCopy(in_flight))
+        pending = _Pending(ParkEntry(key, identity, in_flight.size, cause, self._new_id()), in_flight)
+        self._pending.setdefault(key, {})[in_flight] = pending
+        self._copy(pending)
         if is_poisoned:
             self._effects.append(
                 KeyParked(in_flight.queue, key, identity, in_flight.attempts, in_flight.reason)
             )
 
     def copied(self, in_flight: InFlight) -> None:
-        """The parking queue has the copy: now its entry is written. Also one that is known: the copy may be of a
-        release, and its entry of a cause that was released."""
-        key, identity = in_flight.key, in_flight.identity
-        assert key is not None
-        assert identity is not None
-        entry = self._pending.get(key, {}).get(identity)
-        if entry is None:  # read meanwhile
-            entry = ParkEntry(key, identity, in_flight.size, self.keys.cause(key) or self._new_id())
-        self._effects.append(RecordEntry(entry, in_flight))
+        """The parking queue has the copy: now its entry is written. Also of a message in the set: its former copy may
+        be of a release, and its entry of a cause that was released."""
+        pending = self._pending[in_flight.key or ""][in_flight]
+        self._effects.append(RecordEntry(pending.entry, in_flight))
 
-    def recorded(self, entry: Entry) -> None:
-        """The stream has the entry."""
-        self.keys.apply(entry)
-        if isinstance(entry, ParkEntry):
-            self._forget_pending(entry)
+    def recorded(self, in_flight: InFlight, entry: Entry) -> bool:
+        """The stream has the entry. True if the message may be acknowledged now."""
+        if not isinstance(entry, ParkEntry):
+            return True
+        pending = self._by_copy.get(entry.copy)
+        if pending is None:
+            return False
+        pending.is_confirmed = True
+        return self._completes(pending)
+
+    def _completes(self, pending: _Pending) -> bool:
+        """True once the entry is confirmed and read. A copy that is void by then is made again."""
+        if not (pending.is_confirmed and pending.is_read):
+            return False
+        if self.keys.is_void(pending.entry.copy):
+            del self._by_copy[pending.entry.copy]
+            pending.entry = replace(pending.entry, copy=self._new_id())
+            pending.is_confirmed = pending.is_read = False
+            self._copy(pending)
+            return False
+        self._forget(pending.in_flight)
+        return True
+
+    def _copy(self, pending: _Pending) -> None:
+        self._by_copy[pending.entry.copy] = pending
+        self._effects.append(ParkCopy(pending.in_flight, pending.entry.copy))
 
     def settle(self, key: str, identity: Identity, in_flight: InFlight | None = None) -> None:
         """A message of the set is processed, which is true whether the stream gets the entry or not."""
@@ -230,19 +265,24 @@ class Parking:
         self.keys.apply(entry)
         self._effects.append(RecordEntry(entry, in_flight))
 
-    def closed(self, parked: Collection[InFlight]) -> None:
+    def closed(self, parked: Iterable[InFlight]) -> None:
         """The channel of these messages is gone: they come again, here or elsewhere, and are judged then."""
         for in_flight in parked:
-            pending = self._pending.get(in_flight.key or "")
-            if pending is not None and in_flight.identity is not None:
-                pending.pop(in_flight.identity, None)
-                if not pending:
-                    del self._pending[in_flight.key or ""]
+            self._forget(in_flight)
+
+    def _forget(self, in_flight: InFlight) -> None:
+        key = in_flight.key or ""
+        of_key = self._pending.get(key, {})
+        pending = of_key.pop(in_flight, None)
+        if pending is not None:
+            del self._by_copy[pending.entry.copy]
+            if not of_key:
+                del self._pending[key]
 
     def _cause(self, key: str) -> str:
         pending = self._pending.get(key)
         if self.keys.state(key) is not KeyState.PARKED and pending:
-            return next(reversed(pending.values())).cause
+            return next(reversed(pending.values())).entry.cause
         return self.keys.cause(key) or self._new_id()
 
     def _may_deliver(self, key: str, identity: Identity) -> bool:
@@ -251,12 +291,6 @@ class Parking:
             return self.keys.may_deliver(key, identity)
         if self.state(key) is KeyState.PARKED and self.keys.state(key) is not KeyState.PARKED:
             return False
-        is_behind = any(one[:2] == identity[:2] and one[2] < identity[2] for one in pending)
+        identities = (one.entry.identity for one in pending.values())
+        is_behind = any(one[:2] == identity[:2] and one[2] < identity[2] for one in identities)
         return not is_behind and self.keys.may_deliver(key, identity)
-
-    def _forget_pending(self, entry: ParkEntry) -> None:
-        pending = self._pending.get(entry.key)
-        if pending is not None and pending.get(entry.identity) == entry:
-            del pending[entry.identity]
-            if not pending:
-                del self._pending[entry.key]

@@ -136,9 +136,9 @@ class EffectExecutor:
                 self._calls.parked(effect)
             case fx.ParkedKeysUnread():
                 self._calls.parked_keys_unread(effect)
-            case fx.ParkCopy(in_flight):
+            case fx.ParkCopy(in_flight, copy):
                 if self._parking is not None:
-                    self._parking.copy(in_flight)
+                    self._parking.copy(in_flight, copy)
             case fx.RecordEntry(entry, of):
                 if self._parking is not None:
                     self._parking.record(entry, of)

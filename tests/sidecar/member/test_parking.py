@@ -14,7 +14,7 @@ from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from support.exploration import over_seeds
 from support.member.world import Chances, Item, SimMember, World
-from support.member.world.parking import parked_keys, release
+from support.member.world.parking import compact, delete_leftovers, parked_keys, release
 
 BACKOFF = Backoff(first_s=0.05, max_s=0.2, jitter=0.0)
 
@@ -44,6 +44,8 @@ def finish(world: World) -> None:
     assert not world.violations, world.violations[:5]
     assert not world.unfinished()
     assert not len(parked_keys(world))
+    delete_leftovers(world)
+    assert not world.broker.parking
 
 
 def are_done(world: World, items: list[Item]) -> bool:
@@ -160,12 +162,62 @@ def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_i
     good = world.publish("good", hash_=0)
     world.run(1)
     assert are_done(world, [good])
-    world.broker.record(ParkEntry("good", good.identity, 1, "cause of a dead member"))
+    world.broker.record(ParkEntry("good", good.identity, 1, "cause of a dead member", "copy"))
     world.run(1)
     assert not len(parked_keys(world))
     assert SettleEntry("good", good.identity) in world.broker.parked_log
     assert member.machine.dispatcher.parking is not None
     assert member.machine.dispatcher.parking.state("good") is KeyState.FREE
+
+
+def until_copied(world: World) -> Item:
+    """One copy is in the parking queue, and its entry is not written."""
+    while not world.broker.parking:
+        world.run(0.0005)
+    assert not any(isinstance(one, ParkEntry) for one in world.broker.parked_log)
+    return world.broker.parking[0]
+
+
+def test_a_copy_of_a_member_that_died_before_its_entry_is_deleted_and_a_late_entry_has_no_effect() -> None:
+    world, member = alone()
+    item = world.publish("bad", hash_=0)
+    copy = until_copied(world)
+    for link in world.broker.links:
+        link.writes_late = False
+    world.kill(member)
+    world.failing = set()
+    world.join()
+    world.run(3)
+    assert are_done(world, [item])
+    assert delete_leftovers(world) == 1
+    world.broker.record(ParkEntry("bad", item.identity, 1, "cause", copy.copy))
+    world.run(1)
+    assert not len(parked_keys(world))
+    finish(world)
+
+
+def test_a_copy_that_is_deleted_before_its_entry_is_made_again_by_a_member_that_lives() -> None:
+    world, member = alone()
+    item = world.publish("bad", hash_=0)
+    copy = until_copied(world)
+    assert delete_leftovers(world) == 1
+    world.run(1)
+    (again,) = world.broker.parking
+    assert again.identity == item.identity
+    assert again.copy != copy.copy
+    assert list(parked_keys(world).numbers("bad")) == [item.identity]
+    assert member.machine.dispatcher.counts.parked == 1
+    assert not world.queues[0].consumers[0].unacked
+    finish(world)
+
+
+def test_a_copy_whose_entry_comes_before_it_is_void_is_kept() -> None:
+    world, _ = alone()
+    world.publish("bad", hash_=0)
+    until_copied(world)
+    assert delete_leftovers(world, waits_s=1) == 0
+    assert len(world.broker.parking) == 1
+    finish(world)
 
 
 @pytest.mark.parametrize("bounds", [ParkingBounds(messages=3), ParkingBounds(keys=1)])
@@ -186,6 +238,24 @@ def test_beyond_the_bounds_keys_block_and_a_release_gets_through(bounds: Parking
     finish(world)
 
 
+def test_a_member_that_reads_from_a_snapshot_knows_what_was_parked_before_it_and_while_it_was_made() -> None:
+    world, member = alone()
+    world.failing = {"bad", "worse"}
+    world.publish("bad", hash_=0)
+    world.run(2)
+    world.publish("worse", hash_=0)
+    world.publish("bad", hash_=0)
+    compact(world)
+    world.run(2)
+    assert world.broker.parked_from is not None
+    world.kill(member)
+    successor = world.join()
+    items = [world.publish(key, hash_=hash_) for key, hash_ in (("bad", 0), ("worse", 0), ("bad", 0))]
+    world.run(3)
+    assert successor.machine.dispatcher.counts.parked == len(items)
+    finish(world)
+
+
 def test_messages_without_a_key_block_as_before() -> None:
     world, _ = alone()
     world.failing = {None}
@@ -200,7 +270,7 @@ def test_messages_without_a_key_block_as_before() -> None:
 
 def fault(world: World, chance: random.Random) -> None:
     up = world.up()
-    match chance.randrange(7):
+    match chance.randrange(9):
         case 0 | 1 if len(up) > 1:
             world.kill(chance.choice(up))
         case 2 if len(up) > 1:
@@ -213,6 +283,10 @@ def fault(world: World, chance: random.Random) -> None:
             world.failing = set(chance.sample([f"k{number}" for number in range(12)], 3))
         case 6 if len(up) > 1:
             world.stall(chance.choice(up), chance.uniform(1, 15))
+        case 7:
+            delete_leftovers(world, waits_s=chance.choice((0.0, 1.0)))
+        case 8:
+            compact(world, dies_before_the_record=chance.random() < 0.3)
         case _:
             pass
     while len([one for one in world.up() if not one.stalled]) < 2:

@@ -6,15 +6,25 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
 
 import pytest
 
+from lbg_broker.admin.actions import WriteRecord
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.parking_queue import enable_parking
-from lbg_broker.client import ConnectionSettings
+from lbg_broker.client import BasicProperties, ConfirmingPublisher, ConnectionSettings
 from lbg_broker.dead_letters import Selection
 from lbg_broker.group import EXCLUSIVE
-from lbg_broker.parked_messages import discard_parked, open_parked_stream, parked_messages, release_parked
+from lbg_broker.group.parked_keys import ParkEntry, SettleEntry
+from lbg_broker.parked_messages import (
+    administration,
+    discard_parked,
+    open_parked_stream,
+    parked_messages,
+    release_parked,
+)
 from lbg_broker.parked_messages.release import release_first
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError, Verdict, retry
@@ -185,4 +195,78 @@ async def test_keys_stay_parked_while_members_crash_and_are_released_while_they_
             await release_parked(stream, None, timeout_s=60)
         await until(lambda: app.count == published.count)
     app.check(published.by_key)
+    assert await place.count(place.names.parking) == 0, "also copies that crashes had left"
     assert place.spec.mode == EXCLUSIVE
+
+
+async def test_members_read_from_a_snapshot_on_and_from_the_first_entry_where_there_is_none(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3", "k7")
+    group = place.spec.name
+    async with Member(place.settings("a", **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 10)
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], group) as stream:
+            await stream.write(
+                SettleEntry("k", ("p", 0, seq)) for seq in range(administration.COMPACTED_ENTRIES)
+            )
+        assert await administration.discard(parking, group, Selection(key="k7")) == 5
+    app.failing.remove("k7")
+    published.by_key["k7"].clear()
+    async with open_parked_stream([ConnectionSettings.parse(place.url)], group) as stream:
+        assert stream.read_count < 100
+        assert [(one.key, one.messages) for one in stream.keys.parked()] == [("k3", 5)]
+        assert stream.keys.is_settled(("p", 0, 77))
+    async with Member(place.settings("b", **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 5)
+    record = (await parking.observe(group)).record
+    assert isinstance(record, Record)
+    for place_of_none in ("3:none", "999999:none"):
+        await parking.perform(WriteRecord(group, replace(record, parked_from=place_of_none), record))
+        async with Member(place.settings("c", **QUICK), app) as member:
+            await published.publish(KEYS)
+            await until(lambda: member.state()["counts"]["parked"] == 1)
+    app.failing.clear()
+    async with Member(place.settings("d", **QUICK), app):
+        assert (await administration.release(parking, group, None, timeout_s=60)).done == {"k3"}
+        await until(lambda: app.count == published.count - 5)
+    app.check(published.by_key)
+
+
+async def test_copies_that_crashes_left_are_counted_and_deleted_and_their_late_entries_have_no_effect(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3")
+    group = place.spec.name
+    async with Member(place.settings("a", **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 5)
+        left = [ParkEntry("k1", ("p", 0, seq), 1, "cause", f"left{seq}") for seq in range(3)]
+        async with open_parked_stream([ConnectionSettings.parse(place.url)], group) as stream:
+            copies = await ConfirmingPublisher.open(stream.connection)
+            for entry in left:
+                publisher, hash_, seq = entry.identity
+                headers = {"lbg-key": entry.key, "lbg-publisher": publisher, "lbg-seq": seq}
+                await copies.publish(
+                    place.names.parking,
+                    f"{place.spec.hash_prefix}.{hash_}.t",
+                    b"x",
+                    properties=BasicProperties(headers={**headers, "lbg-parked-copy": entry.copy}),
+                    mandatory=True,
+                )
+            await stream.write([SettleEntry("k1", left[0].identity), left[1]])  # done, parked, and neither
+            listing = await administration.list_parked(parking, group)
+            assert (listing.messages, listing.leftovers) == (6, 2)
+            assert await administration.discard(parking, group, Selection(key="nobody")) == 0
+            listing = await administration.list_parked(parking, group)
+            assert (listing.messages, listing.leftovers) == (6, 0)
+            await stream.write([left[2]])
+            await stream.catch_up()
+            assert [one.messages for one in stream.keys.parked() if one.key == "k1"] == [1]
+            assert await administration.discard(parking, group, Selection(key="k1")) == 1
+        app.failing.clear()
+        assert (await administration.release(parking, group, None, timeout_s=30)).done == {"k3"}
+    app.check(published.by_key)
+    assert await place.count(place.names.parking) == 0

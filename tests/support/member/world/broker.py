@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.group import queue_of
 from lbg_broker.group.parked_keys import Entry
+from lbg_broker.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.message_codec import decode
@@ -26,6 +28,7 @@ class Link:
         self.world = world
         self.member = member
         self.open = True  # the broker's side
+        self.reader = SnapshotReader(world.broker.parked_from)
         self.writes_late = world.rules.parking is None or world.random.random() < 0.5
         self._clear_at: dict[str, float] = defaultdict(float)
 
@@ -58,6 +61,7 @@ class Broker:
         self.answers: list[Message | None] = []  # to administrators
         self.loses: tuple[type, ...] = ()  # messages of members that never arrive
         self.parked_log: list[Entry] = []  # the stream of parked keys
+        self.parked_from: SnapshotPlace | None = None  # in the group's record
         self.parking: list[Item] = []  # the parking queue
         self._places = 0
         self._seqs: dict[int, int] = defaultdict(int)
@@ -104,8 +108,8 @@ class Broker:
         match command:  # a write of a member that is gone may come late, or get lost
             case _ if not link.open and not link.writes_late:
                 pass
-            case ("copy", held):
-                self.parking.append(held.delivery)
+            case ("copy", held, copy):
+                self.parking.append(replace(held.delivery, copy=copy))
                 link.down(pipe, ("confirmed", held, NextCall.PARK))
             case ("record", entry, held):
                 self.record(entry)

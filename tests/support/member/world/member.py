@@ -83,7 +83,9 @@ class SimMember:
         self.link = Link(self.world, self)
         self.world.broker.mailboxes[index] = self.link
         self.world.broker.links.append(self.link)
-        self.link.down("parked", ("parked", list(self.world.broker.parked_log)))
+        place = self.world.broker.parked_from
+        first = 0 if place is None else place.offset
+        self.link.down("parked", ("parked", self.world.broker.parked_log[first:]))
         self.previous = index
         self.machine.connected(index, self.world.now)
         self.run()
@@ -121,7 +123,7 @@ class SimMember:
             case ("recorded", held, entry):
                 machine.recorded(held, entry, now)
             case ("parked", entries):
-                machine.parked_read(entries, now)
+                machine.parked_read(list(link.reader.read(entries)), now)
             case ("lost",):
                 self.lose("told")
                 return
@@ -229,8 +231,8 @@ class SimMember:
                 link.up("queues", ("look", queue))
             case Post(message, to):
                 link.up("group", ("post", encode(message), to))
-            case ParkCopy(held):
-                link.up("copies", ("copy", held))
+            case ParkCopy(held, copy):
+                link.up("copies", ("copy", held, copy))
             case RecordEntry(entry, held):
                 link.up("entries", ("record", entry, held))
             case DeadLetter(held):

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from lbg_broker.group.parked_keys import ParkedKeys, ReleaseEntry
+from lbg_broker.group.parked_keys import MarkEntry, ParkedKeys, RecordedCopies, ReleaseEntry, VoidEntry
+from lbg_broker.group.parked_snapshot import SnapshotPlace, SnapshotReader, parts_of
 from support.member.world.queues import Item
 from support.member.world.world import World
 
 
 def parked_keys(world: World) -> ParkedKeys:
     """The set to which the entries of the stream add up."""
-    parked = ParkedKeys()
-    for entry in world.broker.parked_log:
+    return _read(world, None)[0]
+
+
+def _read(world: World, place: SnapshotPlace | None) -> tuple[ParkedKeys, RecordedCopies]:
+    """As a reader from this place has it."""
+    parked, recorded = ParkedKeys(), RecordedCopies()
+    entries = world.broker.parked_log[0 if place is None else place.offset :]
+    for entry in SnapshotReader(place).read(entries):
         parked.apply(entry)
-    return parked
+        recorded.applied(entry, parked)
+    return parked, recorded
 
 
 def release(world: World, keys: Collection[str] | None = None, *, dies_before_deleting: bool = False) -> int:
@@ -40,3 +48,33 @@ def release(world: World, keys: Collection[str] | None = None, *, dies_before_de
         ]
         broker.parking = kept
     return len(published)
+
+
+def delete_leftovers(world: World, *, waits_s: float = 0.0) -> int:
+    """Deletes the copies that are of no parked message; returns how many."""
+    broker, parked = world.broker, parked_keys(world)
+    copies = [item for item in broker.parking if item.key and not parked.is_parked(item.key, item.identity)]
+    world.run(waits_s)
+    broker.record(VoidEntry(tuple(item.copy for item in copies)))
+    _, recorded = _read(world, broker.parked_from)
+    left = [item for item in copies if not recorded.has(item.identity, item.copy)]
+    broker.parking = [item for item in broker.parking if item not in left]
+    return len(left)
+
+
+def compact(world: World, *, dies_before_the_record: bool = False) -> None:
+    """Writes the set as a snapshot, while members go on, and has readers begin there."""
+    broker = world.broker
+    place = SnapshotPlace(len(broker.parked_log), world.random.randbytes(8).hex())
+    broker.record(MarkEntry(place.mark))
+    parked, recorded = _read(world, broker.parked_from)
+    for part in parts_of(place.mark, parked.snapshot(recorded)):
+        world.run(world.random.random() * 0.1)
+        broker.record(part)
+    if not dies_before_the_record:
+        broker.parked_from = place
+        assert messages_of(_read(world, place)[0]) == messages_of(parked_keys(world))
+
+
+def messages_of(parked: ParkedKeys) -> dict[str, list[tuple[str, int, int]]]:
+    return {one.key: list(parked.numbers(one.key)) for one in parked.parked()}

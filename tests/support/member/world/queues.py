@@ -28,6 +28,7 @@ class Item:
     seq: int
     place: int  # its place in the queue, which a requeue gives back to it
     deliveries: int = 0
+    copy: str = ""  # in the parking queue
 
     @property
     def identity(self) -> tuple[str, int, int]:
