@@ -279,7 +279,7 @@ class Member:
             queues=self._queues,
             claim_of=self._index_claim,
             candidates=self._candidates(driver.machine.rules.client_count),
-            on_body=driver.on_body,
+            on_mail=driver.on_mail,
             on_returned=driver.on_returned,
             states=states,
         )

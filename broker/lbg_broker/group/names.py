@@ -58,6 +58,9 @@ HEADER_MEMBERS_PUBLISH = "lbg-members-publish"
 # Of a group's record: what is paused, words with commas between them.
 HEADER_PAUSED = "lbg-paused"
 
+# Of a released copy of a parked message that comes to a member's mailbox: the routing key of the message.
+HEADER_ROUTING_KEY = "lbg-routing-key"
+
 # Of a group's record: it has a parking queue.
 HEADER_PARKING = "lbg-parking"
 

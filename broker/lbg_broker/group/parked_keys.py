@@ -220,6 +220,10 @@ class _Key:
     streams: dict[tuple[str, int], _Numbers] = field(default_factory=dict)
     messages: int = 0
     size_bytes: int = 0
+    at_release: int = 0
+    """Messages when it was released last."""
+    since_release: int = 0
+    """Messages that were parked since, while it is released."""
 
     @property
     def is_released(self) -> bool:
@@ -237,6 +241,9 @@ class ParkedKey:
     causes: tuple[str, ...]
     first: tuple[MessageIdentity, ...]
 
+
+ENDING_MESSAGES = 100
+"""Messages of a released key for which later ones wait, rather than be parked and be a further round."""
 
 SETTLED_STREAMS_MAX = 4096
 """Publishers and hashes of which settled numbers are remembered, the latest ones. One that is forgotten only lets a
@@ -275,6 +282,8 @@ class ParkedKeys:
                 if key is not None:
                     key.released.update(causes)
                     key.only.update(only)
+                    if causes:
+                        key.at_release, key.since_release = key.messages, 0
             case VoidEntry(copies):
                 self._void.update(copies)
             case SettledEntry(publisher, hash_, runs):
@@ -310,6 +319,14 @@ class ParkedKeys:
         """True if it was in the set once, or was never, and is done."""
         settled = self._settled.get(identity[:2])
         return settled is not None and identity[2] in settled
+
+    def is_ending(self, key: str) -> bool:
+        """True if no further message of this key should be parked, so that its release ends: few are left in the set,
+        or as many were parked as it had when it was released."""
+        state = self._keys.get(key)
+        if state is None or not state.is_released:
+            return False
+        return state.messages <= ENDING_MESSAGES or state.since_release >= state.at_release
 
     def is_void(self, copy: str) -> bool:
         """True if an entry of this copy has no effect, unless it came before."""
@@ -374,6 +391,7 @@ class ParkedKeys:
             return
         numbers.add(number, entry.size_bytes)
         key.messages += 1
+        key.since_release += key.is_released
         key.size_bytes += entry.size_bytes
         self.messages += 1
         self.size_bytes += entry.size_bytes

@@ -1,8 +1,10 @@
 """Releases and discards parked messages.
 
-A release is done in rounds: the key is released in the stream, its messages are published to the group again in the
-order of their numbers, and leave the parking queue after the confirm. What was published meanwhile is parked behind
-them, and is the next round. Every step can be repeated after a crash: members drop what is settled.
+A release is done in rounds: the key is released in the stream, and its messages are published to the group again in the
+order of their numbers, and leave the parking queue after the confirm. Those of a queue with a backlog go to the member
+that serves it, and leave the parking queue when they are settled. What was published meanwhile is parked behind them,
+and is the next round; behind the last messages of a key it waits. Every step can be repeated after a crash: members
+drop what is settled.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from lbg_broker.dead_letters.queue import DeadQueue
 from lbg_broker.dead_letters.replay import Binding
 from lbg_broker.group import HEADER_PARKED_COPY, epoch_of
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
+from lbg_broker.parked_messages.mailbox_release import Copy, MailboxRelease
 from lbg_broker.parked_messages.queue import (
     ParkingStopped,
     delete_leftovers,
@@ -43,7 +46,6 @@ from lbg_broker.parked_messages.queue import (
 from lbg_broker.parked_messages.stream import ParkedStream
 
 Report = Callable[[str], None]
-Copy = tuple[DeadLetter, Delivery]
 
 READ_BY_MEMBERS_S = 0.5
 """For members to read a release. One that has not parks its messages once more, for the next round."""
@@ -101,7 +103,7 @@ async def release_parked(
     For who holds the group's lock. Raises ParkingStopped, ClientError, and EntryError.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
-    released = Released()
+    released, mailboxes = Released(), MailboxRelease(stream, _properties)
     entries = [
         ReleaseEntry(one.key, one.causes) for one in stream.keys.parked() if keys is None or one.key in keys
     ]
@@ -115,10 +117,12 @@ async def release_parked(
             released.leftovers = await delete_leftovers(stream)
             return released
         released.rounds += 1
-        published = await _publish_again(stream, released.left)
-        released.published += len(published)
-        report(f"round {released.rounds}: {len(published)} messages of {len(released.left)} keys")
-        if not await _processed(stream, published, deadline):
+        published, delivered = await _give_back(stream, released.left, mailboxes, deadline)
+        count = len(published) + delivered
+        released.published += count
+        report(f"round {released.rounds}: {count} messages of {len(released.left)} keys")
+        is_late = asyncio.get_running_loop().time() >= deadline
+        if is_late or ((published or not delivered) and not await _processed(stream, published, deadline)):
             _classify(stream.keys, selected, released)
             if released.left:
                 raise ParkingStopped(
@@ -136,7 +140,8 @@ async def release_first(stream: ParkedStream, key: str) -> MessageIdentity | Non
         return None
     await stream.write([ReleaseEntry(key, only=(first,))])
     await asyncio.sleep(READ_BY_MEMBERS_S)
-    await _publish_again(stream, {key}, only=first)
+    async with parking_queue(stream) as queue:
+        await _publish_again(stream, queue, await _collected(stream, queue, {key}, first))
     return first
 
 
@@ -240,43 +245,52 @@ async def _processed(
             still_at = loop.time() + STILL_S
 
 
-async def _publish_again(
-    stream: ParkedStream, keys: Collection[str], *, only: MessageIdentity | None = None
-) -> list[tuple[str, MessageIdentity]]:
-    """Publishes the copies of these keys, and deletes each after the confirm."""
-    published: list[tuple[str, MessageIdentity]] = []
+async def _give_back(
+    stream: ParkedStream, keys: Collection[str], mailboxes: MailboxRelease, deadline: float
+) -> tuple[list[tuple[str, MessageIdentity]], int]:
+    """Gives the copies of these keys back. Returns those that were published, and the number of those that members
+    processed."""
     async with parking_queue(stream) as queue:
-        collected = await _collected(stream, queue, keys, only)
-        publisher = await ConfirmingPublisher.open(stream.connection)
-        binding = Binding(stream.connection, stream.spec)
-        again: set[MessageIdentity] = set()
-        ordered = in_order(collected)
-        for start in range(0, len(ordered), PAGE_MESSAGES):
-            page = ordered[start : start + PAGE_MESSAGES]
-            for letter, _ in page:
-                await binding.ensure(letter)
-            sent: dict[MessageIdentity, asyncio.Future[None]] = {}
-            for _, delivery in page:
-                identity = identity_of(delivery)
-                if identity not in again and identity not in sent:
-                    sent[identity] = publisher.publish_soon(
-                        queue.names.exchange,
-                        delivery.routing_key,
-                        bytes(delivery.body),
-                        properties=_properties(delivery),
-                        mandatory=True,
-                    )
-            await _confirmed(list(sent.values()))
-            again |= sent.keys()
-            for letter, delivery in page:
-                queue.ack(delivery)
-                if identity_of(delivery) in sent:
-                    published.append((letter.key or "", identity_of(delivery)))
+        copies = in_order(await _collected(stream, queue, keys))
+        to_publish, past_backlog = await mailboxes.split(copies)
+        published = await _publish_again(stream, queue, to_publish)
+        return published, await mailboxes.deliver(queue, past_backlog, deadline)
+
+
+async def _publish_again(
+    stream: ParkedStream, queue: DeadQueue, copies: Sequence[Copy]
+) -> list[tuple[str, MessageIdentity]]:
+    """Publishes the copies in order, and deletes each after the confirm."""
+    published: list[tuple[str, MessageIdentity]] = []
+    publisher = await ConfirmingPublisher.open(stream.connection)
+    binding = Binding(stream.connection, stream.spec)
+    again: set[MessageIdentity] = set()
+    for start in range(0, len(copies), PAGE_MESSAGES):
+        page = copies[start : start + PAGE_MESSAGES]
+        for letter, _ in page:
+            await binding.ensure(letter)
+        sent: dict[MessageIdentity, asyncio.Future[None]] = {}
+        for _, delivery in page:
+            identity = identity_of(delivery)
+            if identity not in again and identity not in sent:
+                sent[identity] = publisher.publish_soon(
+                    queue.names.exchange,
+                    delivery.routing_key,
+                    bytes(delivery.body),
+                    properties=_properties(delivery),
+                    mandatory=True,
+                )
+        await _confirmed(list(sent.values()))
+        again |= sent.keys()
+        for letter, delivery in page:
+            queue.ack(delivery)
+            if identity_of(delivery) in sent:
+                published.append((letter.key or "", identity_of(delivery)))
     return published
 
 
 async def _collected(
-    stream: ParkedStream, queue: DeadQueue, keys: Collection[str], only: MessageIdentity | None
+    stream: ParkedStream, queue: DeadQueue, keys: Collection[str], only: MessageIdentity | None = None
 ) -> list[Copy]:
     """Copies of messages in the set. Those of settled messages are deleted, and others stay."""
     collected: list[Copy] = []

@@ -148,12 +148,17 @@ class Attachment:
 
     `lanes` maps a lane to those that wait behind its head (None while nobody does); the head itself is ready,
     running, delayed or waiting for a confirm. `running` is in order of start.
+
+    `beside` is that of released copies of parked messages, which come over the mailbox while this one serves the queue:
+    the broker knows nothing of it. `beside_of` is the other way round.
     """
 
     __slots__ = (
         "ack_frames",
         "ack_window",
         "acked_at",
+        "beside",
+        "beside_of",
         "closed",
         "delivered",
         "epoch",
@@ -216,11 +221,15 @@ class Attachment:
         self.listed = False  # in the rota of attachments that have something ready
         self.acked_at = float("-inf")
         self.unacked_listed = False  # among the attachments that have something to acknowledge
+        self.beside: Attachment | None = None
+        self.beside_of: Attachment | None = None
 
     @property
     def is_at_work(self) -> bool:
         """Something is inside the application, on its way to a confirm, or may start now. Retries that wait for
         their time do not count."""
+        if self.beside is not None and self.beside.is_at_work:
+            return True
         return bool(self.running or self.ready or self.refused or self.unconfirmed or self.parking)
 
     @property

@@ -13,7 +13,7 @@ from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.core.parked_keys import WAITS_S, Judgement, Parking, ParkingBounds
+from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.message import Kind, Verdict
 
@@ -220,6 +220,14 @@ class Dispatcher:
         self.counts.delivered += len(arrivals)
         attachment.ack_window.delivered(arrivals)
         self.lanes.admit(attachment, arrivals)
+
+    def deliver_released(self, in_flight: InFlight, now: float) -> None:
+        """A released copy that came to the mailbox, for an attachment of `Parking.beside`."""
+        attachment, parking = in_flight.attachment, self.parking
+        is_held = any(one.identity == in_flight.identity for one in attachment.ack_window.all_unacked())
+        if parking is not None and in_flight.key is not None and not is_held:
+            parking.released(in_flight.key, now)
+            self.deliver(attachment, [in_flight], now)
 
     def take(self, now: float) -> InFlight | None:
         """The next call to make. What was processed before is dropped here, on its turn."""
@@ -463,11 +471,21 @@ class Dispatcher:
 
     def _may_call(self, in_flight: InFlight, parking: Parking, now: float) -> bool:
         """False for a message of a parked key: it is parked as well, or waits."""
-        judgement = parking.judge(in_flight)
+        judgement = parking.judge(in_flight, now)
+        is_parked = parking.is_parked(in_flight)
+        if is_parked and any(one.identity == in_flight.identity for one in self.running):
+            judgement = Judgement.WAIT
+        if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
+            # Not its turn: its copy is still in the parking queue, and comes again.
+            self.lanes.finish(in_flight)
+            self._release(in_flight.attachment, [in_flight])
+            return False
         if judgement is Judgement.PARK:
             self._park(in_flight, is_poisoned=False)
         elif judgement is Judgement.WAIT:
             self.lanes.delay(in_flight, now + WAITS_S)
+        elif judgement is Judgement.WAIT_SHORTLY:
+            self.lanes.delay(in_flight, now + WAITS_SHORTLY_S)
         return judgement is Judgement.DELIVER
 
     def _park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
@@ -551,6 +569,11 @@ class Dispatcher:
         for in_flight in rest:
             if in_flight.outcome is None:
                 in_flight.outcome = Outcome.RELEASED
+        if attachment.beside is not None:
+            assert self.parking is not None
+            self.parking.close_beside(attachment.beside)
+            running_beside, rest_beside = self.close(attachment.beside)
+            return running + running_beside, rest + rest_beside
         return running, rest
 
     def overdue(self, now: float) -> list[InFlight]:

@@ -350,7 +350,7 @@ class ExclusiveMember(MemberCore):
                 self.effects,
                 new_id=incarnation,
                 open_gate=self.dispatcher.lanes.open_gate,
-                serves=lambda hash_: self.bindings.all[queue_of(hash_, balancing.queue_count)].active,
+                serving=lambda hash_: self.bindings.serving(queue_of(hash_, balancing.queue_count)),
             )
         self.dispatcher.parking = self.parking
         self.takeovers = Takeovers(balancing, self.handoffs, self.roster, self.dispatcher.lanes, self.effects)

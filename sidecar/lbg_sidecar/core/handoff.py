@@ -150,7 +150,7 @@ class Handoffs:
         """A call of a paused attachment has ended, or a confirm for it has come."""
         handoff = self.moves.get(attachment.queue)
         if handoff is not None and handoff.stage is Stage.DRAINING:
-            self._release_if_drained(handoff, attachment, now)
+            self._release_if_drained(handoff, self._attachment(handoff), now)
 
     def flushed(self, now: float) -> None:
         """Acks were sent: of a paused queue perhaps the last that its close has no room for."""

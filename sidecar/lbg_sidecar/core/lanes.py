@@ -120,6 +120,8 @@ class Lanes:
         ready, attachment.ready = attachment.ready, deque()
         for in_flight in ready:
             self._make_ready(in_flight)
+        if attachment.beside is not None:
+            self.pause(attachment.beside)
 
     def hold(self, attachment: Attachment) -> None:
         """Start nothing until `resume`."""
@@ -131,12 +133,16 @@ class Lanes:
         attachment.limit = 0
         attachment.shelved.extend(attachment.ready)
         attachment.ready.clear()
+        if attachment.beside is not None:
+            self.hold(attachment.beside)
 
     def resume(self, attachment: Attachment) -> None:
         attachment.paused = False
         attachment.ready.extend(attachment.shelved)
         attachment.shelved.clear()
         self._list(attachment)
+        if attachment.beside is not None:
+            self.resume(attachment.beside)
 
     def open_gate(self, attachment: Attachment) -> None:
         """Starts what came to a gated attachment."""

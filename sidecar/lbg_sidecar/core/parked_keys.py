@@ -14,10 +14,17 @@ from dataclasses import dataclass, replace
 
 from lbg_broker.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
-from lbg_sidecar.core.effects import Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
+from lbg_sidecar.core.effects import Done, Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
 
 WAITS_S = 1.0
 """Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
+
+WAITS_SHORTLY_S = 0.1
+"""Until a message is judged again that waits for the last ones of its key that are released."""
+
+ENDS_WITHIN_S = 10.0
+"""A message of a released key waits for those that are released as long as the last one of them came within this time.
+Else it is parked: who releases them may be gone."""
 
 BARRIER_AGAIN_S = 2.0
 """A barrier that has not come back is written again: the broker may have accepted no publishes."""
@@ -37,6 +44,8 @@ class Judgement(enum.Enum):
     PARK = enum.auto()
     WAIT = enum.auto()
     """It may neither be delivered nor be parked now."""
+    WAIT_SHORTLY = enum.auto()
+    """The last messages of its key that are released come now, and it is the next."""
 
 
 @dataclass(slots=True)
@@ -58,7 +67,8 @@ class _Barrier:
 
 
 class Parking:
-    """`open_gate` lets an attachment start its messages; `serves` is true for hashes whose queue this member serves."""
+    """`open_gate` lets an attachment start its messages; `serving` is the attachment that serves the queue of a hash,
+    if this member does."""
 
     def __init__(
         self,
@@ -68,7 +78,7 @@ class Parking:
         *,
         new_id: Callable[[], str],
         open_gate: Callable[[Attachment], None],
-        serves: Callable[[int], bool],
+        serving: Callable[[int], Attachment | None],
     ) -> None:
         self.bounds = bounds
         self.keys = ParkedKeys()
@@ -78,7 +88,9 @@ class Parking:
         self._effects = effects
         self._new_id = new_id
         self._open_gate = open_gate
-        self._serves = serves
+        self._serving = serving
+        self._released_at: dict[str, float] = {}
+        """By key, when a released message came beside its queue."""
         self._pending: dict[str, dict[InFlight, _Pending]] = {}
         """By key, messages whose entries are not in the stream."""
         self._by_copy: dict[str, _Pending] = {}
@@ -156,12 +168,35 @@ class Parking:
 
     def _settle_processed(self, key: str, identity: Identity) -> None:
         """A late entry of a member that is gone, of a message that was processed since."""
-        if identity in self._processed and self._serves(identity[1]) and self.keys.is_parked(key, identity):
+        is_ours = self._serving(identity[1]) is not None
+        if identity in self._processed and is_ours and self.keys.is_parked(key, identity):
             self.settle(key, identity)
 
     # Messages on their turn
 
-    def judge(self, in_flight: InFlight) -> Judgement:
+    def beside(self, hash_: int) -> Attachment | None:
+        """The attachment for released copies of this hash, which come over the mailbox; None if they are not to be
+        delivered here now."""
+        serving = self._serving(hash_)
+        if serving is None or serving.closed or serving.gated or serving.paused:
+            return None
+        if serving.beside is None:
+            serving.beside = Attachment(serving.queue, serving.epoch)
+            serving.beside.beside_of = serving
+        return serving.beside
+
+    def close_beside(self, beside: Attachment) -> None:
+        """Ends it. Messages that are recorded as settled need no acknowledgement."""
+        done = [*beside.ack_window.take(), *beside.ack_window.pop_scattered(len(beside.ack_window.scattered))]
+        if done:
+            self._effects.append(Done(tuple(done), settled=True))
+
+    def released(self, key: str, now: float) -> None:
+        """A released copy of this key came."""
+        self._released_at = {one: at for one, at in self._released_at.items() if now < at + ENDS_WITHIN_S}
+        self._released_at[key] = now
+
+    def judge(self, in_flight: InFlight, now: float) -> Judgement:
         key, identity = in_flight.key, in_flight.identity
         if key is None:
             return Judgement.DELIVER
@@ -172,10 +207,19 @@ class Parking:
             return Judgement.WAIT
         if self._may_deliver(key, identity):
             return Judgement.DELIVER
+        if self.keys.is_ending(key) and self._is_coming(in_flight, now):
+            return Judgement.WAIT_SHORTLY
         # Of a released key all is parked: else the release would wait for room, and room for the release.
         if state is KeyState.RELEASED or self.is_parked(in_flight) or self.has_room(key):
             return Judgement.PARK
         return Judgement.WAIT
+
+    def _is_coming(self, in_flight: InFlight, now: float) -> bool:
+        """True if released copies of its key are here, or came lately."""
+        beside = in_flight.attachment.beside
+        if beside is not None and in_flight.lane in beside.lanes:
+            return True
+        return now < self._released_at.get(in_flight.key or "", float("-inf")) + ENDS_WITHIN_S
 
     def state(self, key: str) -> KeyState:
         state = self.keys.state(key)
@@ -262,6 +306,8 @@ class Parking:
     def settle(self, key: str, identity: Identity, in_flight: InFlight | None = None) -> None:
         """A message of the set is processed, which is true whether the stream gets the entry or not."""
         entry = SettleEntry(key, identity)
+        if in_flight is not None and in_flight.attachment.beside_of is not None:
+            self._released_at[key] = in_flight.finished_at or 0.0
         self.keys.apply(entry)
         self._effects.append(RecordEntry(entry, in_flight))
 

@@ -350,6 +350,11 @@ class Bindings:
         """True if a closing channel may discard acks: one of a quorum queue."""
         return self.rules.on_rabbitmq and self._native is None
 
+    def serving(self, queue: int) -> Attachment | None:
+        """The attachment by which this member serves the queue, if it does."""
+        binding = self.all[queue]
+        return binding.attachment if binding.active else None
+
     def is_drained(self, attachment: Attachment) -> bool:
         """True if a close would cut off nothing: a paused attachment is not at work, and all that is done can be
         acknowledged with the close."""
@@ -471,4 +476,7 @@ class Bindings:
 def _at_work(attachment: Attachment) -> int:
     """Called, on the way to a confirm, or done behind a message that is not."""
     waiting = len(attachment.unconfirmed) + len(attachment.refused) + len(attachment.parking)
-    return len(attachment.running) + waiting + len(attachment.ack_window.scattered)
+    beside = (
+        0 if attachment.beside is None else len(attachment.beside.running) + len(attachment.beside.parking)
+    )
+    return len(attachment.running) + waiting + len(attachment.ack_window.scattered) + beside

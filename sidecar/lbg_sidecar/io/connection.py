@@ -33,7 +33,8 @@ from lbg_sidecar.errors import IndexTaken, MessageError
 from lbg_sidecar.io.consumers import QueueConsumers
 from lbg_sidecar.io.log_events import StateLogger
 
-OnBody = Callable[[bytes], None]
+OnMail = Callable[[Delivery], None]
+"""For what comes to the mailbox."""
 
 ASK_AGAIN_S = 0.25
 BIND_S = 0.02
@@ -142,7 +143,7 @@ async def claim(
     consume_connection: ClientConnection,
     names: Names,
     claiming: IndexClaim,
-    on_body: OnBody,
+    on_mail: OnMail,
     offers: OfferMailbox,
 ) -> tuple[int, Channel]:
     while True:
@@ -163,7 +164,7 @@ async def claim(
 
         def on_deliveries(deliveries: list[Delivery]) -> None:
             for delivery in deliveries:
-                on_body(bytes(delivery.body))
+                on_mail(delivery)
 
         # Without a mailbox this member counts as gone for the others: so its connection ends.
         await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=consume_connection.abort)
@@ -258,7 +259,7 @@ class MemberConnection:
         queues: Sequence[str],
         claim_of: Callable[[Collection[int], Collection[int]], IndexClaim],
         candidates: Collection[int],
-        on_body: OnBody,
+        on_mail: OnMail,
         on_returned: OnReturned,
         states: StateLogger[int],
     ) -> MemberConnection:
@@ -279,7 +280,7 @@ class MemberConnection:
             probed = candidates if free is not None else ()
             offers = OfferMailbox(consume_connection, posting, names)
             index, mailbox = await claim(
-                consume_connection, names, claim_of(probed, free or ()), on_body, offers
+                consume_connection, names, claim_of(probed, free or ()), on_mail, offers
             )
             await offers.close()
             posts = Posts(posting, names.members, on_returned)

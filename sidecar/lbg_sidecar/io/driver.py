@@ -10,6 +10,7 @@ from typing import Any
 
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
+from lbg_broker.group import HEADER_ROUTING_KEY, hash_in
 from lbg_broker.group.parked_keys import Entry
 from lbg_broker.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
@@ -26,7 +27,7 @@ from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.parking_channels import ParkingChannels
+from lbg_sidecar.io.parking_channels import ParkingChannels, released_copy
 from lbg_sidecar.message import Kind, Message, Verdict, in_flight_of
 
 WHY = "the session's position is requested again"
@@ -218,9 +219,13 @@ class Driver:
 
     # What comes in from the link
 
-    def on_body(self, body: bytes) -> None:
+    def on_mail(self, mail: Delivery) -> None:
+        """A message of another member, or a released copy of a parked message."""
+        if HEADER_ROUTING_KEY.encode() in mail.header:
+            self._on_released(mail)
+            return
         try:
-            message = decode(body)
+            message = decode(bytes(mail.body))
         except MessageError as error:
             log.warning("%s: %s", self.machine.name, error)
             return
@@ -235,6 +240,17 @@ class Driver:
         else:
             self.machine.message(message, self._loop.time())
         self._run_effects()
+
+    def _on_released(self, mail: Delivery) -> None:
+        """A copy that this member cannot take is in the parking queue, and comes again."""
+        parking = self.machine.dispatcher.parking
+        hash_ = hash_in(str(mail.headers[HEADER_ROUTING_KEY]))
+        beside = None if parking is None or hash_ is None or self.link is None else parking.beside(hash_)
+        if beside is None:
+            return
+        in_flight = in_flight_of(beside, released_copy(mail, tag=beside.delivered + 1), self._prefix)
+        self.machine.dispatcher.deliver_released(in_flight, self._loop.time())
+        self._app.wake()
 
     def pause(self, is_paused: bool) -> None:
         """Also before there is a link: what the record states, and requests that came since it was read."""

@@ -110,6 +110,25 @@ def test_a_halted_attachment_starts_nothing_and_thaw_brings_all_back() -> None:
     assert all_taken(lanes) == [a2]
 
 
+def test_an_attachment_is_paused_and_drained_with_that_of_released_copies() -> None:
+    lanes, queue, beside = Lanes(concurrency=1), Attachment(0, 1), Attachment(0, 1)
+    queue.beside, beside.beside_of = beside, queue
+    first, second = admitted(lanes, beside, "a", "b")
+    assert all_taken(lanes) == [first]
+    lanes.pause(queue)
+    assert not queue.drained
+    lanes.finish(first)
+    assert queue.drained
+    assert not all_taken(lanes)
+    lanes.resume(queue)
+    assert all_taken(lanes) == [second]
+    lanes.pause(queue)
+    lanes.halt(queue)
+    lanes.delay(second, due=0.0)
+    lanes.wake(1.0)
+    assert not all_taken(lanes)
+
+
 def test_a_closed_attachment_forgets_what_waits_and_reports_what_runs() -> None:
     lanes, queue = Lanes(concurrency=4), Attachment(0, 1)
     a1, _, b1 = admitted(lanes, queue, "a", "a", "b")

@@ -8,13 +8,19 @@ from typing import Any
 import pytest
 
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, SettleEntry
+from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, ReleaseEntry, SettleEntry
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from support.exploration import over_seeds
 from support.member.world import Chances, Item, SimMember, World
-from support.member.world.parking import compact, delete_leftovers, parked_keys, release
+from support.member.world.parking import (
+    compact,
+    delete_leftovers,
+    parked_keys,
+    release,
+    release_past_backlogs,
+)
 
 BACKOFF = Backoff(first_s=0.05, max_s=0.2, jitter=0.0)
 
@@ -157,6 +163,143 @@ def test_a_release_that_is_killed_before_it_deletes_repeats_nothing() -> None:
     assert are_done(world, items)
 
 
+def hot_key_behind_a_backlog() -> tuple[World, SimMember]:
+    """Ten messages of the key are parked, and its queue has a backlog, a third of which is of the key."""
+    world, member = alone()
+    for _ in range(10):
+        world.publish("bad", hash_=0)
+    world.run(3)
+    world.failing = set()
+    assert parked_keys(world).messages == 10
+    load(world, 600)
+    return world, member
+
+
+def load(world: World, count: int) -> None:
+    for number in range(count):
+        world.publish("bad" if number % 3 == 0 else f"good{number % 16}", hash_=0)
+
+
+def test_a_release_past_the_backlog_of_a_key_with_a_steady_load_ends() -> None:
+    world, _ = hot_key_behind_a_backlog()
+    rounds = 0
+    while len(parked_keys(world)):
+        rounds += 1
+        assert rounds < 5
+        load(world, 100)
+        release_past_backlogs(world, lasts_s=0.5)
+    assert len(world.queues[0].ready) > 100, "the backlog is still there"
+    finish(world)
+
+
+def test_a_release_behind_the_backlog_does_not_end_under_a_steady_load() -> None:
+    """So the test above can fail."""
+    world, _ = hot_key_behind_a_backlog()
+    for _ in range(10):
+        load(world, 100)
+        release(world)
+        world.run(0.5)
+    assert len(parked_keys(world))
+    finish(world)
+
+
+def test_copies_for_a_member_that_does_not_serve_the_queue_are_dropped() -> None:
+    world, _ = alone()
+    other = world.join()
+    world.run(10)
+    world.failing = {"bad", "worse"}
+    for hash_, key in enumerate(("bad", "worse")):
+        world.publish(key, hash_=hash_)
+        world.publish(key, hash_=hash_)
+    world.run(3)
+    world.failing = set()
+    assert release_past_backlogs(world, lasts_s=1, to_others=1.0) < 4
+    assert not world.violations
+    assert other.link is not None
+    finish(world)
+
+
+def test_a_message_that_comes_from_its_queue_and_to_the_mailbox_is_called_by_one_at_a_time() -> None:
+    world, member = alone()
+    item = world.publish("bad", hash_=0)
+    world.run(3)
+    world.failing = set()
+    world.chances.call_s = 0.5
+    (parked,) = parked_keys(world).parked()
+    world.broker.record(ReleaseEntry("bad", parked.causes))
+    world.run(0.1)
+    assert member.link is not None
+    world.publish_again(item)
+    world.run(0.05)
+    assert member.calls
+    member.link.down("group", ("released", item))
+    finish(world)
+    assert are_done(world, [item])
+
+
+def test_a_copy_of_a_message_that_is_not_parked_is_dropped() -> None:
+    world, member = alone()
+    world.chances.call_s = 0.1
+    items = [world.publish("good", hash_=0) for _ in range(5)]
+    world.run(0.01)
+    assert member.link is not None
+    member.link.down("group", ("released", items[3]))
+    world.run(0.05)
+    assert len(member.calls) == 1
+    finish(world)
+    assert are_done(world, items)
+
+
+def test_a_copy_that_comes_before_a_successor_has_read_the_parked_keys_is_dropped() -> None:
+    world, member = alone()
+    item = world.publish("bad", hash_=0)
+    world.run(3)
+    world.failing = set()
+    successor = world.join()
+    (parked,) = parked_keys(world).parked()
+    world.broker.record(ReleaseEntry("bad", parked.causes))
+    world.run(10)
+    world.chances.parked_lag_s = 1000.0  # for its barrier
+    world.kill(member)
+    world.publish("good", hash_=0)
+    world.run(1)
+    assert successor.link is not None
+    successor.link.down("group", ("released", item))
+    world.run(1)
+    assert not successor.calls
+    assert not world.finished[item.identity]
+    world.chances.parked_lag_s = 0.0
+    world.drop_connection(successor)
+    finish(world)
+
+
+def test_a_queue_is_handed_over_when_the_copy_at_work_is_done_and_before_the_others() -> None:
+    world, member = hot_key_behind_a_backlog()
+    world.join()
+    world.run(1)
+    world.chances.call_s = 0.3
+    release_past_backlogs(world, lasts_s=0.3)
+    at_work = [call.item for call in member.calls.values() if call.held.attachment.beside_of is not None]
+    before = parked_keys(world).messages
+    assert len(at_work) == 1
+    member.stop()
+    world.run(5)
+    assert member.exited
+    assert are_done(world, at_work)
+    assert member.machine.dispatcher.counts.aborted == 0
+    assert parked_keys(world).messages >= before - 1
+    finish(world)
+
+
+def test_a_copy_that_fails_again_is_parked_again_and_those_behind_it_stay() -> None:
+    world, member = hot_key_behind_a_backlog()
+    world.failing = {"bad"}
+    assert release_past_backlogs(world, lasts_s=2) == 0
+    assert parked_keys(world).state("bad") is KeyState.PARKED
+    assert member.machine.dispatcher.parking is not None
+    finish(world)
+
+
 def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_its_queue() -> None:
     world, member = alone()
     good = world.publish("good", hash_=0)
@@ -270,7 +413,7 @@ def test_messages_without_a_key_block_as_before() -> None:
 
 def fault(world: World, chance: random.Random) -> None:
     up = world.up()
-    match chance.randrange(9):
+    match chance.randrange(10):
         case 0 | 1 if len(up) > 1:
             world.kill(chance.choice(up))
         case 2 if len(up) > 1:
@@ -287,6 +430,8 @@ def fault(world: World, chance: random.Random) -> None:
             delete_leftovers(world, waits_s=chance.choice((0.0, 1.0)))
         case 8:
             compact(world, dies_before_the_record=chance.random() < 0.3)
+        case 9:
+            release_past_backlogs(world, lasts_s=chance.uniform(0, 1), to_others=0.2)
         case _:
             pass
     while len([one for one in world.up() if not one.stalled]) < 2:

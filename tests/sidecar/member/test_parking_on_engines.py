@@ -42,8 +42,10 @@ class App:
         self.failing = set(failing)
         self.done: dict[str, list[int]] = {}
         self.failed: set[int] = set()
+        self.work_s = 0.0
 
     async def __call__(self, message: Message) -> Verdict | None:
+        await asyncio.sleep(self.work_s)
         assert message.key is not None
         number = int(bytes(message.data))
         if message.key in self.failing:
@@ -197,6 +199,59 @@ async def test_keys_stay_parked_while_members_crash_and_are_released_while_they_
     app.check(published.by_key)
     assert await place.count(place.names.parking) == 0, "also copies that crashes had left"
     assert place.spec.mode == EXCLUSIVE
+
+
+async def test_a_release_passes_the_backlog_of_the_queue(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    app = App("k3")
+    queues = [place.names.queue(number) for number in range(place.spec.queue_count)]
+    async with Member(place.settings("a", concurrency=2, prefetch=20, **QUICK), app) as member:
+        await published.publish(100)
+        await until(lambda: member.state()["counts"]["parked"] == 5)
+        app.failing.clear()
+        app.work_s = 0.01
+        await published.publish(4000)
+        assert (await administration.release(parking, place.spec.name, ["k3"], timeout_s=60)).done == {"k3"}
+        assert sum([await place.count(queue) for queue in queues]) > 1000, (
+            "the backlog was not delivered before"
+        )
+        app.work_s = 0.0
+        await until(lambda: app.count == published.count)
+    app.check(published.by_key)
+    assert await place.count(place.names.parking) == 0
+
+
+async def test_a_release_past_a_backlog_keeps_the_order_while_members_crash(
+    place: Place, parking: LiveAdmin, published: Published
+) -> None:
+    chance = random.Random(7)
+    app = App("k3", "k7")
+    group = place.spec.name
+    async with AsyncExitStack() as members:
+        settings = [place.settings(name, concurrency=4, prefetch=20, **QUICK) for name in "abc"]
+        all_members = [await members.enter_async_context(Member(one, app)) for one in settings]
+        await published.publish(600)
+        await until(lambda: app.count == 600 - published.of("k3", "k7"))
+        app.failing.clear()
+        app.work_s = 0.005
+
+        async def crash() -> None:
+            while True:
+                await asyncio.sleep(chance.uniform(0.2, 0.6))
+                chance.choice(all_members).drop_connection()
+
+        await published.publish(3000)
+        crashing = asyncio.create_task(crash())
+        releasing = asyncio.create_task(administration.release(parking, group, None, timeout_s=100))
+        await published.publish(1000)
+        assert (await releasing).done == {"k3", "k7"}
+        crashing.cancel()
+        app.work_s = 0.0
+        await until(lambda: app.count == published.count)
+        await administration.discard(parking, group, Selection(key="nobody"))  # deletes what crashes left
+    app.check(published.by_key)
+    assert await place.count(place.names.parking) == 0
 
 
 async def test_members_read_from_a_snapshot_on_and_from_the_first_entry_where_there_is_none(

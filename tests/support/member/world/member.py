@@ -122,6 +122,13 @@ class SimMember:
                 machine.confirmed(held, what, now)
             case ("recorded", held, entry):
                 machine.recorded(held, entry, now)
+            case ("released", item):
+                parking = machine.dispatcher.parking
+                beside = None if parking is None else parking.beside(item.hash_)
+                if beside is not None:
+                    tag = beside.delivered + 1
+                    held = InFlight(beside, tag, key=item.key, identity=item.identity, delivery=item)
+                    machine.dispatcher.deliver_released(held, now)
             case ("parked", entries):
                 machine.parked_read(list(link.reader.read(entries)), now)
             case ("lost",):
@@ -218,13 +225,15 @@ class SimMember:
                 link.up("queues", ("attach", attachment))
             case Detach(attachment, tag, singly):
                 for call in self.calls.values():
-                    if call.held.attachment is attachment:
+                    if attachment in (call.held.attachment, call.held.attachment.beside_of):
                         call.cut_off = True
                 if tag is not None:
                     link.up("queues", ("ack", attachment, tag, True))
                 for single in singly:
                     link.up("queues", ("ack", attachment, single, False))
                 link.up("queues", ("close", attachment))
+            case Ack(attachment) if attachment.beside_of is not None:
+                pass
             case Ack(attachment, tag, multiple):
                 link.up("queues", ("ack", attachment, tag, multiple))
             case CountReady(queue):

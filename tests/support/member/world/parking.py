@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from lbg_broker.group import queue_of
 from lbg_broker.group.parked_keys import MarkEntry, ParkedKeys, RecordedCopies, ReleaseEntry, VoidEntry
 from lbg_broker.group.parked_snapshot import SnapshotPlace, SnapshotReader, parts_of
 from support.member.world.queues import Item
@@ -48,6 +49,30 @@ def release(world: World, keys: Collection[str] | None = None, *, dies_before_de
         ]
         broker.parking = kept
     return len(published)
+
+
+def release_past_backlogs(
+    world: World, *, lasts_s: float, to_others: float = 0.0, keys: Collection[str] | None = None
+) -> int:
+    """One round over the mailboxes of the members that serve the queues, or of others at random. Returns how many
+    messages are settled after it."""
+    broker, parked = world.broker, parked_keys(world)
+    released = [one for one in parked.parked() if keys is None or one.key in keys]
+    for one in released:
+        if not one.is_released:
+            broker.record(ReleaseEntry(one.key, one.causes))
+    world.run(0.1)
+    names = {one.key for one in released}
+    for item in sorted((item for item in broker.parking if item.key in names), key=lambda item: item.seq):
+        consumers = world.queues[queue_of(item.hash_, world.queue_count)].consumers
+        links = broker.links if world.random.random() < to_others else [one.link for one in consumers[:1]]
+        if links:
+            world.random.choice(links).down("group", ("released", item))
+    world.run(lasts_s)
+    parked = parked_keys(world)
+    settled = [item for item in broker.parking if parked.is_settled(item.identity)]
+    broker.parking = [item for item in broker.parking if item not in settled]
+    return len(settled)
 
 
 def delete_leftovers(world: World, *, waits_s: float = 0.0) -> int:
