@@ -79,9 +79,9 @@ class MemberSettings:
       `dead-letter`: it goes to the dead letters, and its key goes on without it. `park`: it goes to the group's parking
       queue, and all later messages of its key after it, in order, until an administrator releases the key
       (docs/parked-keys.md).
-    - `park_max_keys`, `park_max_messages`, `park_max_mb`: bounds of the group's parked keys, of their messages, and of the
-      bodies in megabytes (1,000,000 bytes). Beyond one of them this member parks nothing more, and keys block. A member
-      reads an entry of about 200 bytes for each message when it connects.
+    - `park_max_keys`, `park_max_messages`, `park_max_mb`: bounds of the group's parked keys, their messages, and
+      megabytes (1,000,000 bytes) of the bodies. Beyond one of them this member parks nothing more, and keys block. A
+      member reads an entry of about 200 bytes for each message when it connects.
     - `retry_first_s`, `retry_max_s`: the wait after the first failure, doubling up to the longest.
     - `republish`: publish every processed message to `lbg.G.validate` before it is acknowledged, for
       `lbg validate`. While nothing listens there, messages wait.
