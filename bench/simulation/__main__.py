@@ -41,6 +41,9 @@ def main() -> int:
     parser.add_argument("--mode", choices=MODES, help="by default all, in turn")
     parser.add_argument("--engine", choices=(EMBEDDED, RABBITMQ), help="by default both")
     parser.add_argument("--assignment", choices=(BALANCED, STATIC), help="by default both")
+    parser.add_argument(
+        "--parking", action=argparse.BooleanOptionalAction, help="of groups with parking; by default both"
+    )
     parser.add_argument("--hours", type=float, default=4.0, help="simulated hours of all histories together")
     parser.add_argument("--seconds", type=float, default=600.0, help="simulated seconds of each history")
     parser.add_argument("--faults-per-hour", type=float, default=500.0)
@@ -65,6 +68,7 @@ def main() -> int:
         if given.mode in (None, one.mode)
         and given.engine in (None, one.engine)
         and given.assignment in (None, one.assignment)
+        and given.parking in (None, one.has_parking)
     ]
     if not settings:
         parser.error("there is no such installation")

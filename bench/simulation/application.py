@@ -62,7 +62,9 @@ class Application:
         call = Call(member, in_flight, body, key, place)
         self.calls[in_flight] = call
         history.judge.started(call)
-        if history.is_calm:
+        if history.parkings.fails(key, place):
+            seconds, verdict = 0.001 + random.random() * chances.call_s, retry("poison")
+        elif history.is_calm:
             seconds, verdict = 0.001, ACK
         else:
             is_slow = random.random() < chances.slow

@@ -28,9 +28,41 @@ from lbg_broker.amqp.methods import (
     Method,
 )
 from lbg_broker.server.core.effects import Revoke
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import Message
 
 if TYPE_CHECKING:
+    from bench.simulation.event_loop import LoopConnection
     from bench.simulation.history import History
+
+DECODED_MAX = 4096
+DECODED_EVERY = 16
+
+
+class Decoder:
+    """Messages of members by their bytes: each is received by many, and none is ever changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Message | None] = {}
+        self._count = 0
+
+    def encode(self, message: Message) -> bytes:
+        """One of `DECODED_EVERY` messages is decoded; of the others the object that was sent is received."""
+        body = encode(message)
+        self._count += 1
+        if self._count % DECODED_EVERY:
+            self._add(body, message)
+        return body
+
+    def __call__(self, body: bytes) -> Message | None:
+        known = self._known
+        return known[body] if body in known else self._add(body, decode(body))
+
+    def _add(self, body: bytes, message: Message | None) -> Message | None:
+        if len(self._known) > DECODED_MAX:
+            self._known.clear()
+        self._known[body] = message
+        return message
 
 
 class ChannelRefused(Exception):
@@ -129,6 +161,8 @@ class Client:
         self.is_blocked = False
         self.on_blocked: Callable[[bool], None] | None = None
         self._on_lost = on_lost
+        self.foreign: LoopConnection | None = None
+        """Channels of the product on the same connection."""
         self._channels: dict[int, Channel] = {}
         self._next = 1
         self.is_open = True
@@ -145,9 +179,15 @@ class Client:
         client.connection = connection
         return client
 
-    def open_channel(self) -> Channel:
-        channel = self._channels[self._next] = Channel(self, self._next)
+    def take_number(self) -> int:
+        """Number of a new channel."""
+        number = self._next
         self._next += 1
+        return number
+
+    def open_channel(self) -> Channel:
+        number = self.take_number()
+        channel = self._channels[number] = Channel(self, number)
         channel.awaited.append(None)
         self.connection.say(MethodEvent(channel.number, ChannelOpen()))
         return channel
@@ -157,6 +197,11 @@ class Client:
 
     def hear(self, event: Any) -> None:
         kind = type(event)
+        if self.foreign is not None and kind is not Revoke:
+            number = event[0].channel if kind is list else event[0]
+            if self.foreign.has(number):
+                self.foreign.hear(number, event)
+                return
         if kind is list:
             channel = self._channels.get(event[0].channel)
             if channel is not None and channel.is_open and channel.on_deliveries is not None:
@@ -214,12 +259,16 @@ class Client:
     def lost(self, why: str) -> None:
         if self.is_open:
             self.is_open = False
+            if self.foreign is not None:
+                self.foreign.lost(why)
             self._on_lost(why)
 
     def abort(self) -> None:
         if self.is_open:
             self.is_open = False
             self.connection.abort()
+            if self.foreign is not None:
+                self.foreign.lost("the connection was aborted")
 
 
 __all__ = ["Channel", "ChannelOpenOk", "ChannelRefused", "Client"]

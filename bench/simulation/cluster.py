@@ -17,7 +17,8 @@ from bench.simulation.cluster_channel import BrokerChannel, Mailbox
 from bench.simulation.embedded import SimAuthority
 from bench.simulation.network import SILENCE_S, ClientEnd, Connection
 from bench.simulation.queue_log import LogCommand, QueueLog
-from bench.simulation.quorum_queue import Batch, QueueConsumer
+from bench.simulation.quorum_queue import Batch, QueueConsumer, QuorumQueue
+from bench.simulation.stream_queue import StreamQueue
 from lbg_broker.amqp import AckEvent, Event, MethodEvent, PublishEvent
 from lbg_broker.amqp.methods import BasicCancel, ConnectionBlocked, ConnectionClose, ConnectionUnblocked
 from lbg_broker.group import RABBITMQ, Engine, GroupSpec, topology_of
@@ -85,7 +86,7 @@ class Cluster:
         """To nodes that cannot be seen: they fetch it when they are back."""
         self._unread: dict[int, list[Event]] = {}
         """Events of connections that publish, during an alarm."""
-        topology = topology_of(spec, self.engine)
+        topology = topology_of(spec, self.engine, has_parking=history.setting.has_parking)
         for queue in topology.queues:
             self.declare(queue.name)
         for one in topology.bindings:
@@ -107,7 +108,14 @@ class Cluster:
     # Objects
 
     def declare(self, queue: str) -> None:
-        self.logs.setdefault(queue, QueueLog(self, queue, int(self.random() * NODES)))
+        leader = int(self.random() * NODES)
+        if queue in self.logs:
+            return
+        if queue == self.names.parked:
+            log = QueueLog(self, StreamQueue(queue, self.history.parkings.appended), leader)
+        else:
+            log = QueueLog(self, QuorumQueue(queue, is_single_active=self.names.is_served(queue)), leader)
+        self.logs[queue] = log
 
     def delete(self, queue: str) -> None:
         log = self.logs.pop(queue, None)

@@ -104,6 +104,10 @@ class BrokerChannel:
                 self.answer(BasicQosOk())
             case QueueDeclare():
                 self._declare(method)
+            case QueueBind() if method.queue in self.cluster.logs:
+                self.cluster.bind(method.queue, method.routing_key, exchange=method.exchange)
+                self.cluster.history.repartitions.bound(method)
+                self.answer(QueueBindOk())
             case QueueBind():
                 self.cluster.bind_mailbox(method.queue, method.routing_key)
                 self.answer(QueueBindOk())
@@ -186,7 +190,8 @@ class BrokerChannel:
         cluster = self.cluster
         is_busy = cluster.now - self.published_at < PERMISSION_CACHED_S
         self.published_at = cluster.now
-        if not is_busy and not cluster.authority.can("group", "/", "write", event.exchange):
+        user = self.connection.client.process.name
+        if not is_busy and not cluster.authority.can(user, "/", "write", event.exchange):
             self.refuse(403, f"ACCESS_REFUSED - write access to exchange '{event.exchange}' refused")
             return
         self.last_publish += 1

@@ -20,6 +20,7 @@ from lbg_broker.server.core.effects import (
     StoreBatch,
     StoredState,
 )
+from lbg_broker.server.core.message import Origin
 from lbg_broker.server.store.schema import CHECKPOINT_PAGES
 
 StoredRow = tuple[bytes, bytes, bytes]
@@ -172,6 +173,15 @@ class Disk:
         return {
             row[2] for (_, durable), rows in self._tables.rows.items() if durable for row in rows.values()
         }
+
+    def bodies_of(self, exchange: str) -> list[bytes]:
+        """Of messages that were published to it, in the order of each queue."""
+        return [
+            body
+            for rows in self._tables.rows.values()
+            for _, (wire, _, body) in sorted(rows.items())
+            if Origin.from_wire(wire).exchange == exchange
+        ]
 
     def copied(self) -> Disk:
         """A backup."""

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 CAPABILITIES = dict.fromkeys(
     ("connection.blocked", "consumer_cancel_notify", "lbg.ordered_refusal", "lbg.revoke"), True
 )
+ADMINISTRATOR = "administrator"
+"""Name of an administrator's process, and user."""
+
 RETRY_S = 1.0
 """Between two attempts to write on a full disk (`ServerSettings`)."""
 
@@ -50,7 +53,8 @@ UNREAD_S = 1.0
 
 
 class SimAuthority:
-    """Everything is permitted, but for publishing to the group while its ingress is closed."""
+    """Everything is permitted, but to users that are no administrators publishing to the group while its ingress is
+    closed."""
 
     def __init__(self, exchange: str) -> None:
         self.generation = 0
@@ -64,7 +68,7 @@ class SimAuthority:
         return True
 
     def can(self, user: str, vhost: str, permission: str, name: str) -> bool:
-        return self._is_open or permission != "write" or name != self._exchange
+        return self._is_open or permission != "write" or name != self._exchange or user == ADMINISTRATOR
 
     def ingress(self, is_open: bool) -> None:
         self._is_open = is_open
@@ -110,6 +114,7 @@ class EmbeddedBroker:
         """Of messages that may move to another consumer: by connection, channel and delivery tag."""
         self.is_up = False
         self.commit_s = 0.002
+        self._parked = history.names.parked if history.setting.has_parking else ""
         self.start()
         self._declare(spec)
 
@@ -122,6 +127,8 @@ class EmbeddedBroker:
         self.core = Broker(
             self.authority, new_token=lambda: f"t{next(self._tokens)}", stored=self.disk.load()
         )
+        if self._parked:
+            self.history.parkings.restored(self.disk.bodies_of(self._parked))
         self._in_flight: StoreBatch | None = None
         self._trial_due = False
         self._tick_at = float("inf")
@@ -248,7 +255,7 @@ class EmbeddedBroker:
         return EPOCH_S + self.history.clock.now
 
     def _declare(self, spec: GroupSpec) -> None:
-        topology = topology_of(spec, self.engine)
+        topology = topology_of(spec, self.engine, has_parking=self.history.setting.has_parking)
         methods: list[Method] = [
             *(
                 ExchangeDeclare(one.name, one.type, durable=True, arguments=dict(one.arguments))
@@ -334,6 +341,8 @@ class EmbeddedBroker:
         pages = self.disk.write(batch)
         if pages is not None:
             self.disk.sync()
+            if self._parked:
+                self._append_entries(batch)
             if self.core.state.blocked_reason is not None and not batch.on_reserve:
                 self._carry(self.core.apply(StoreBlocked(None), self._wall))
             self._carry(self.core.apply(Committed(batch.number, pages, self.disk.is_low), self._wall))
@@ -343,6 +352,12 @@ class EmbeddedBroker:
         else:
             self._carry(self.core.apply(StoreBlocked("low on disk", batch, 4096), self._wall))
             self.history.clock.after(RETRY_S, self.process, self._try_again)
+
+    def _append_entries(self, batch: StoreBatch) -> None:
+        for change in batch.spools:
+            for message in change.inserts:
+                if message.origin.exchange == self._parked:
+                    self.history.parkings.appended(message.body)
 
     def _try_again(self) -> None:
         self._trial_due = True

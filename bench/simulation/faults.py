@@ -42,10 +42,17 @@ OFFLINE_SHARE = 0.3
 _ENGINES: dict[str, str] = {}
 """Engines of those that one engine has only."""
 
+_OF_PARKING: set[str] = set()
+"""Those that only groups with a parking queue have."""
 
-def fault(weight: float, *, engine: str | None = None) -> Callable[[Action], Action]:
+
+def fault(
+    weight: float, *, engine: str | None = None, of_parking: bool = False
+) -> Callable[[Action], Action]:
     def register(action: Action) -> Action:
         KINDS[action.__name__] = (weight, action)
+        if of_parking:
+            _OF_PARKING.add(action.__name__)
         if engine is not None:
             _ENGINES[action.__name__] = engine
         return action
@@ -53,8 +60,12 @@ def fault(weight: float, *, engine: str | None = None) -> Callable[[Action], Act
     return register
 
 
-def kinds_of(engine: str) -> tuple[str, ...]:
-    return tuple(name for name in KINDS if _ENGINES.get(name, engine) == engine)
+def kinds_of(engine: str, *, has_parking: bool) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name in KINDS
+        if _ENGINES.get(name, engine) == engine and (has_parking or name not in _OF_PARKING)
+    )
 
 
 def plan(seed: int, kinds: Iterable[str], *, seconds: float, per_hour: float) -> list[Fault]:
@@ -84,6 +95,8 @@ def _connection(history: History, choice: float) -> Connection | None:
         for one in history.publishers
         if one.process.alive and one.connection_client is not None
     ]
+    if history.parkings.is_running and history.parkings.client is not None:
+        found.append(history.parkings.client.connection)
     return found[int(choice * len(found))] if found else None
 
 
@@ -257,7 +270,8 @@ def repartition(history: History, it: Fault) -> None:
     count = (queues // 2, queues * 3 // 4, queues, min(queues * 2, history.spec.hash_count))[
         int(it.choice * 4)
     ]
-    if not history.repartitions.is_running and count != former:
+    is_locked = history.repartitions.is_running or history.parkings.is_running
+    if not is_locked and count != former:
         offline = it.size < OFFLINE_SHARE
         history.note(
             f"lbg group repartition: from {former} to {count} queues{', offline' if offline else ''}"

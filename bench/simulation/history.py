@@ -10,13 +10,16 @@ from typing import Any
 
 from bench.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from bench.simulation.application import Application, Chances
+from bench.simulation.client import Decoder
 from bench.simulation.clock import Clock, Process
 from bench.simulation.cluster import Cluster
 from bench.simulation.embedded import UNREAD_S, EmbeddedBroker
 from bench.simulation.faults import KINDS, Fault, kinds_of, plan
 from bench.simulation.judge import Judge
-from bench.simulation.member import Decoder, SimMember
+from bench.simulation.member import SimMember
 from bench.simulation.network import DELAY_MIN_S, DELAY_S, SILENCE_S, ClientEnd, Connection
+from bench.simulation.parking import Parkings
+from bench.simulation.parking_faults import PARKING
 from bench.simulation.publisher import SimPublisher
 from bench.simulation.repartition import Repartitions
 from lbg_broker.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
@@ -51,6 +54,7 @@ class Setting:
     seconds: float = 600.0
     faults_per_hour: float = 500.0
     kinds: tuple[str, ...] = ()
+    has_parking: bool = False
 
     @property
     def title(self) -> str:
@@ -60,6 +64,8 @@ class Setting:
             parts.append(STATIC)
         if self.engine == RABBITMQ:
             parts.append(RABBITMQ)
+        if self.has_parking:
+            parts.append("parking")
         return ", ".join(parts)
 
 
@@ -93,6 +99,7 @@ class History:
         self.judge = Judge(self)
         self.application = Application(self, Chances())
         self.decoded = Decoder()
+        self.parkings = Parkings(self)
         self.broker: EmbeddedBroker | Cluster = (
             Cluster(self, self.spec) if setting.engine == RABBITMQ else EmbeddedBroker(self, self.spec)
         )
@@ -109,9 +116,11 @@ class History:
         self._copy: Any = None
         self._states = {one.name: one.state.copied() for one in self.publishers}
         if faults is None:
-            kinds = setting.kinds or kinds_of(setting.engine)
+            kinds = setting.kinds or kinds_of(setting.engine, has_parking=setting.has_parking)
             faults = plan(seed, kinds, seconds=setting.seconds, per_hour=setting.faults_per_hour)
         self.faults = faults
+        self.is_undisturbed = all(one.kind in PARKING for one in faults)
+        """Nothing fails but messages, and nobody is killed but administrators."""
 
     def run(self) -> list[str]:
         """Returns the violations."""
@@ -121,11 +130,22 @@ class History:
             self.clock.at(60.0 * minute + 30, self.process, self._copy_files)
         self.clock.run(self.setting.seconds)
         self._calm_down()
-        end = self.clock.now + CALM_S
-        while self.clock.now < end and not self._is_over():
-            self.clock.run(self.clock.now + 5.0)
+        if self.setting.has_parking:
+            if not self.parkings.is_full:
+                self._run_until(self._are_others_done)
+            if not self.parkings.is_full:  # beyond its bounds keys block
+                self.judge.parked()
+            self.note("everything is repaired and released")
+            self.parkings.finish()
+        self._run_until(self._is_over)
+        self.parkings.kill()
         self.judge.ends()
         return self.judge.violations
+
+    def _run_until(self, is_over: Callable[[], bool]) -> None:
+        end = self.clock.now + CALM_S
+        while self.clock.now < end and not is_over():
+            self.clock.run(self.clock.now + 5.0)
 
     def note(self, text: str) -> None:
         self.notes.append((self.clock.now, text))
@@ -174,6 +194,18 @@ class History:
         for member in self.members:
             self.clock.after(self.delay_s(), member.process, member.pause, is_paused)
 
+    @property
+    def parking_settings(self) -> dict[str, Any]:
+        """Of members, for messages that fail."""
+        if not self.setting.has_parking:
+            return {"max_attempts": 5, "when_exhausted": "dead-letter"}
+        return {
+            "max_attempts": 2,
+            "when_exhausted": "park",
+            "park_max_keys": self.parkings.keys_max,
+            "park_max_messages": self.parkings.messages_max,
+        }
+
     # The broker
 
     @property
@@ -215,6 +247,7 @@ class History:
         self.note("the broker is stopped, and an old copy of its store is put back")
         broker.stop()
         self.repartitions.kill()
+        self.parkings.kill()
         disk, self.spec, record, permissions, bindings = self._copy
         broker.restore(disk.copied())
         self.repartitions.put_back(record, permissions, bindings)
@@ -262,6 +295,10 @@ class History:
     def _is_over(self) -> bool:
         if any(not one.is_settled for one in self.publishers):
             return False
-        if not self.repartitions.is_over:
+        if not (self.repartitions.is_over and self.parkings.is_over):
             return False
-        return self.judge.confirmed_bodies <= self.judge.processed | self.judge.dead_bodies
+        return not self.judge.unfinished()
+
+    def _are_others_done(self) -> bool:
+        """All messages are processed but those that are parked."""
+        return self.judge.unfinished() <= self.parkings.parked_bodies()

@@ -30,6 +30,7 @@ class Judge:
         self.confirmed_bodies: set[bytes] = set()
         self.processed: set[bytes] = set()
         self.dead_bodies: set[bytes] = set()
+        self.discarded_bodies: set[bytes] = set()
         self.repeats = 0
         self._bodies: dict[Number, bytes] = {}
         self._may_repeat: set[bytes] = set()
@@ -113,7 +114,7 @@ class Judge:
 
     def store_put_back(self, bodies: Collection[bytes]) -> None:
         """An old copy of the broker's store, with these messages, is in the place of the present one."""
-        self.confirmed_bodies &= self.processed | self.dead_bodies | set(bodies)
+        self.confirmed_bodies &= self.processed | self.dead_bodies | self.discarded_bodies | set(bodies)
         self._put_back, self._put_back_at = frozenset(bodies), self.history.clock.now
         self._unprocessed.clear()
 
@@ -175,6 +176,28 @@ class Judge:
         self.dead_bodies.add(body)
         self._unprocessed[key].pop(body, None)
 
+    # Parked keys
+
+    def body_of(self, identity: Number) -> bytes | None:
+        return self._bodies.get(identity)
+
+    def discarded(self, identity: Number) -> None:
+        """An administrator has discarded a parked message."""
+        body = self._bodies.get(identity)
+        if body is not None:
+            self.discarded_bodies.add(body)
+            _, key, _ = body.decode().split(" ")
+            self._unprocessed[key].pop(body, None)
+
+    def parked(self) -> None:
+        """Judges, without further faults, that all other keys flow while some are parked."""
+        parked = self.history.parkings.parked_bodies()
+        if waiting := sorted(self.unfinished() - parked):
+            self.violation(f"beside parked keys {len(waiting)} messages wait, as {waiting[0]!r}")
+
+    def unfinished(self) -> set[bytes]:
+        return self.confirmed_bodies - self.processed - self.dead_bodies - self.discarded_bodies
+
     # The application
 
     def started(self, call: Call) -> None:
@@ -226,12 +249,14 @@ class Judge:
 
     def ends(self) -> None:
         """Judges the end, when everything has had its time."""
-        lost = sorted(self.confirmed_bodies - self.processed - self.dead_bodies)
+        lost = sorted(self.unfinished())
         if lost:
             self.violation(f"lost or not served: {len(lost)}, as {lost[0]!r}")
         for publisher in self.history.publishers:
             if not publisher.is_settled:
                 self.violation(f"{publisher.name} waits for {len(publisher.machine.floor.open)} confirms")
+        if len(keys := self.history.parkings.keys):
+            self.violation(f"{keys.messages} messages of {len(keys)} keys are parked behind the last release")
         if not self.history.repartitions.is_over:
             self.violation("the number of queues is still being changed")
 

@@ -9,6 +9,7 @@ from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
 from bench.simulation.cluster import CONSUMER_TIMEOUT_S
 from bench.simulation.network import HEARTBEAT_S
+from bench.simulation.parking_end import ParkingEnd
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
@@ -41,8 +42,6 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
@@ -54,36 +53,8 @@ if TYPE_CHECKING:
 
 RETRY_DEAD_S = 0.5
 TICK_MIN_S = 0.001
-DECODED_MAX = 4096
-DECODED_EVERY = 16
 TIMINGS = Timings(beat_s=10.0, report_s=10.0)
 """Status reports are for observers, and there are none: so they are rare."""
-
-
-class Decoder:
-    """Messages of members by their bytes: each is received by many, and none is ever changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Message | None] = {}
-        self._count = 0
-
-    def encode(self, message: Message) -> bytes:
-        """One of `DECODED_EVERY` messages is decoded; of the others the object that was sent is received."""
-        body = encode(message)
-        self._count += 1
-        if self._count % DECODED_EVERY:
-            self._add(body, message)
-        return body
-
-    def __call__(self, body: bytes) -> Message | None:
-        known = self._known
-        return known[body] if body in known else self._add(body, decode(body))
-
-    def _add(self, body: bytes, message: Message | None) -> Message | None:
-        if len(self._known) > DECODED_MAX:
-            self._known.clear()
-        self._known[body] = message
-        return message
 
 
 class Link:
@@ -103,8 +74,11 @@ class Link:
         self.attached: set[Attachment] = set()
         self.attachments: dict[int, Attachment] = {}
         """By the number of their channels."""
+        self.parking: ParkingEnd | None = None
 
     def abort(self) -> None:
+        if self.parking is not None:
+            self.parking.close()
         self.consuming.abort()
         self.publishing.abort()
 
@@ -148,8 +122,7 @@ class SimMember:
             name=self.name,
             assignment=history.assignment if not native else "balanced",
             shutdown_grace_s=history.grace_s,
-            max_attempts=5,
-            when_exhausted="dead-letter",
+            **history.parking_settings,
             retry_first_s=0.1,
             retry_max_s=2.0,
             call_timeout_s=history.call_timeout_s,
@@ -157,7 +130,8 @@ class SimMember:
             **({"consumer_timeout_s": CONSUMER_TIMEOUT_S} if on_rabbitmq else {}),
         )
         balancing = balancing_rules(settings, spec, is_native=native, on_rabbitmq=on_rabbitmq)
-        rules = processing_rules(settings, spec, concurrency=4)
+        has_parking = history.setting.has_parking
+        rules = processing_rules(settings, spec, concurrency=4, has_parking=has_parking)
 
         def incarnation() -> str:
             return f"{random.getrandbits(128):032x}"
@@ -212,7 +186,7 @@ class SimMember:
             self._exit()
             return
         self.machine.stop("SIGTERM", self.now)
-        self._run()
+        self.run()
 
     def app_ready(self, is_ready: bool) -> None:
         if not self.is_up or self.is_app_ready == is_ready:
@@ -220,7 +194,7 @@ class SimMember:
         self.is_app_ready = is_ready
         if not is_ready and self.link is not None:
             self.machine.stand_down("the application is not ready", self.now)
-            self._run()
+            self.run()
         elif is_ready and self.link is None:
             self._connect_soon(0.0)
 
@@ -300,6 +274,9 @@ class SimMember:
                 yield channel.ask(QueueBind(one.queue, one.exchange, one.routing_key))
             channel.on_deliveries = self._on_mail
             yield channel.ask(BasicConsume(mailbox.name, "mail", no_ack=True))
+            if history.setting.has_parking:
+                link.parking = ParkingEnd(self, consuming, publishing)
+                yield link.parking.opened(index)
         except ChannelRefused:
             history.clock.after(0.0, self.process, self._retry)
             return
@@ -320,23 +297,25 @@ class SimMember:
         self._turned_at = self.now
         self.machine.pause(history.is_paused, self.now)
         self.machine.connected(index, self.now)
-        self._run()
+        self.run()
+        if link.parking is not None:
+            link.parking.follow()
         self._tick_soon()
 
     def _lost(self, why: str) -> None:
         if self._opening:
             self._retry(why)
         else:
-            self._disconnect(why)
+            self.disconnect(why)
 
-    def _disconnect(self, why: str) -> None:
+    def disconnect(self, why: str) -> None:
         link, self.link = self.link, None
         if link is None:
             return
         self.history.judge.cut(self)
         link.abort()
         self.machine.disconnected(self.now)
-        self._run()
+        self.run()
         self._connect_soon(0.0)
 
     # Events of the broker
@@ -348,7 +327,7 @@ class SimMember:
             if message is not None and self.link is not None:
                 machine.message(message, now)
         if machine.effects:
-            self._run()
+            self.run()
         elif self.link is not None:
             self._tick_soon()
 
@@ -359,7 +338,7 @@ class SimMember:
         message = self.history.decoded(body)
         if message is not None and self.link is not None:
             self.machine.returned(message, to, self.now)
-            self._run()
+            self.run()
 
     def _on_post_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
         if self.link is not None:
@@ -376,7 +355,7 @@ class SimMember:
         for in_flight in arrivals:
             history.judge.delivered(self, in_flight)
         self.machine.deliver(attachment, arrivals, self.now)
-        self._run(is_sooner=False)
+        self.run(is_sooner=False)
 
     def _on_letter_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
         link = self.link
@@ -388,7 +367,7 @@ class SimMember:
                 self.history.judge.dead(place_of(done)[0], done.delivery.body)
                 self.machine.confirmed(done, NextCall.DEAD_LETTER, self.now)
         self._send_letters()
-        self._run()
+        self.run()
 
     def _send_letters(self) -> None:
         link = self.link
@@ -427,7 +406,7 @@ class SimMember:
         if link is self.link:
             link.attached.add(attachment)
             self.machine.attached(attachment, self.now)
-            self._run()
+            self.run()
 
     def _on_closed(self, link: Link, attachment: Attachment, refusal: ChannelRefused | None) -> None:
         link.channels.pop(attachment, None)
@@ -439,7 +418,7 @@ class SimMember:
         elif refusal is not None and attachment not in link.attached:
             self.machine.refused(attachment, refusal.code, refusal.text)
         self.machine.closed(attachment, self.now)
-        self._run()
+        self.run()
 
     def _on_cancelled(self, attachment: Attachment, channel: Channel) -> None:
         self.machine.cancelled(attachment)
@@ -450,7 +429,7 @@ class SimMember:
         if link is None:
             return
         self.machine.revoked(attachment, tags, self.now, reassigned=taken)
-        self._run()
+        self.run()
         channel = link.channels.get(attachment)
         if channel is not None:
             channel.send(BasicRevokeOk(taken, tuple(tags)))
@@ -478,25 +457,25 @@ class SimMember:
             ready, consumers = answer.message_count, answer.consumer_count
         if link is self.link:
             self.machine.ready_counted(queue, ready, consumers, self.now)
-            self._run()
+            self.run()
 
     def ended(self, in_flight: InFlight, verdict: Verdict) -> None:
         """The application has answered a call."""
         self.machine.end(in_flight, verdict, self.now)
-        self._run(is_sooner=verdict is not ACK)
+        self.run(is_sooner=verdict is not ACK)
 
     def pause(self, is_paused: bool) -> None:
         if self.is_up:
             self.machine.pause(is_paused, self.now)
-            self._run()
+            self.run()
 
-    def _run(self, *, is_sooner: bool = True) -> None:
+    def run(self, *, is_sooner: bool = True) -> None:
         """Effects until there are none, then calls, then acks. `is_sooner`: the next tick may be due before the one
         that is planned, even if there are no effects."""
         if self._is_running:
             return
         self._is_running = True
-        is_sooner = is_sooner or bool(self.machine.effects)
+        is_sooner = is_sooner or bool(self.machine.effects) or self.machine.dispatcher.parking is not None
         machine, now, process = self.machine, self._clock.now, self.process
         effects, lanes = machine.effects, machine.dispatcher.lanes
         starts_calls = now - self._turned_at <= HEARTBEAT_S
@@ -524,7 +503,7 @@ class SimMember:
 
     def _flush(self) -> None:
         self._flush_at = float("inf")
-        self._run(is_sooner=False)
+        self.run(is_sooner=False)
 
     def _effect(self, effect: fx.Effect) -> None:
         """The frequent ones first."""
@@ -557,7 +536,7 @@ class SimMember:
                 if self.is_app_ready:
                     self._connect_soon(0.0)
             case fx.Reconnect(why):
-                self.history.clock.after(0.0, self.process, self._disconnect, why)
+                self.history.clock.after(0.0, self.process, self.disconnect, why)
             case fx.Fail(error):
                 self.history.judge.violation(f"{self.name} failed: {error}")
             case fx.TakenOver():
@@ -580,6 +559,10 @@ class SimMember:
             case fx.DeadLetter(in_flight):
                 link.retransmitter.offer(in_flight)
                 self._send_letters()
+            case fx.ParkCopy(in_flight) if link.parking is not None:
+                link.parking.copy(in_flight)
+            case fx.RecordEntry(entry, of) if link.parking is not None:
+                link.parking.record(entry, of)
 
     def _post(self, link: Link, post: Post) -> None:
         body, to = self.history.decoded.encode(post.message), post.to
@@ -626,10 +609,10 @@ class SimMember:
         self._tick_at = float("inf")
         if self.now - self._turned_at > HEARTBEAT_S and self.link is not None:
             self._turned_at = self.now
-            self._disconnect("this process stood still")
+            self.disconnect("this process stood still")
         self._turned_at = self.now
         self.machine.tick(self.now)
-        self._run()
+        self.run()
         if self.link is None and self.is_up:
             self._tick_soon()
 

@@ -12,14 +12,17 @@ from bench.simulation import faults
 from bench.simulation.client import Channel
 from bench.simulation.disk import Disk
 from bench.simulation.history import STATIC, Setting
+from bench.simulation.parking_faults import PARKING
 from lbg_broker.admin import repartition
 from lbg_broker.admin.actions import Action, Unbind
 from lbg_broker.admin.ingress import Ingress
 from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.amqp.methods import BasicAck, BasicCancel
+from lbg_broker.client import Channel as ClientChannel
 from lbg_broker.client.ack_window import AckWindow
 from lbg_broker.client.retransmit import QueueWindow
 from lbg_broker.group import PARTITIONED, RABBITMQ, GroupSpec
+from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys
 from lbg_broker.publisher.stamper import StartingPoint
 from lbg_broker.server.core.effects import StoreBatch
 from lbg_broker.server.core.machine import Broker
@@ -28,9 +31,11 @@ from lbg_broker.server.core.queue import SingleActive
 from lbg_broker.server.core.queue_types.partition_routes import PartitionSpool
 from lbg_broker.server.core.spool import Spool
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.effects import Attach, Detach
+from lbg_sidecar.core.dispatcher import Dispatcher, NextCall
+from lbg_sidecar.core.effects import Attach, Detach, RecordEntry
 from lbg_sidecar.core.exclusive import MessageHandler
 from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 
 CANCEL_S = 0.01
@@ -299,3 +304,67 @@ def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> C
 @bug(Disk, "sync", setting=CRASHES)
 def a_commit_is_not_synced(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self: None
+
+
+PARKED = Setting(
+    members=4,
+    queues=8,
+    keys=10,
+    seconds=60.0,
+    faults_per_hour=3000.0,
+    rate_hz=60.0,
+    kinds=(*PARKING, "kill_member", "scale_in", "scale_out", "cut", "delay"),
+    has_parking=True,
+)
+PARKED_ON_RABBITMQ = replace(PARKED, mode=PARTITIONED, engine=RABBITMQ)
+PARKED_IN_ELECTIONS = replace(
+    PARKED_ON_RABBITMQ, faults_per_hour=6000.0, kinds=("poison", "change_leaders", "kill_member", "cut")
+)
+
+
+@bug(Parking, "activated", setting=PARKED, first=12)
+def a_queue_is_activated_without_a_barrier(former: Callable[..., None]) -> Callable[..., None]:
+    return lambda self, attachment, now: None
+
+
+@bug(Dispatcher, "confirmed", setting=PARKED_IN_ELECTIONS, first=2)
+def a_parked_message_is_acknowledged_before_its_entry(former: Callable[..., bool]) -> Callable[..., bool]:
+    def confirmed(self: Dispatcher, in_flight: InFlight, action: NextCall) -> bool:
+        is_settled = former(self, in_flight, action)
+        if action is not NextCall.PARK or in_flight.is_over or self.parking is None:
+            return is_settled
+        recorded = self.parking._effects.pop()
+        assert isinstance(recorded, RecordEntry)
+        self.parking._effects.append(RecordEntry(recorded.entry))
+        self._settle(in_flight, in_flight.attachment.parking.pop(in_flight))
+        return True
+
+    return confirmed
+
+
+@bug(ParkedKeys, "may_deliver", setting=PARKED)
+def a_released_key_is_delivered_in_any_order(former: Callable[..., bool]) -> Callable[..., bool]:
+    def may_deliver(self: ParkedKeys, key: str, identity: MessageIdentity) -> bool:
+        return self.state(key) is KeyState.RELEASED or former(self, key, identity)
+
+    return may_deliver
+
+
+@bug(Parking, "state", setting=PARKED_ON_RABBITMQ)
+def a_key_goes_on_until_its_entry_is_read(former: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda self, key: self.keys.state(key)
+
+
+@bug(ClientChannel, "consume", setting=PARKED)
+def a_member_does_not_read_what_was_parked_before(former: Callable[..., Any]) -> Callable[..., Any]:
+    def consume(self: ClientChannel, queue: str, on_deliveries: Any, **options: Any) -> Any:
+        if "on_cancelled" in options:  # as members give it, and administrators do not
+            options["arguments"] = {"x-stream-offset": "next"}
+        return former(self, queue, on_deliveries, **options)
+
+    return consume
+
+
+@bug(Parking, "has_room", setting=replace(PARKED, kinds=("poison",)))
+def a_member_parks_beyond_the_bounds(former: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, key: True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from bench.simulation.client import Channel, ChannelRefused, Client
@@ -11,6 +12,7 @@ from bench.simulation.member import wall_us
 from lbg_broker.amqp.methods import ConfirmSelect
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.retransmit import ANSWER_S
+from lbg_broker.group import incarnation_of_epoch
 from lbg_broker.publisher import resume as layout
 from lbg_broker.publisher.send_window import PublishingSettings, SendWindow
 from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage, StartingPoint
@@ -66,6 +68,7 @@ class SimPublisher:
         self.rate_hz = rate_hz
         self.is_one_per_key = history.broker.engine.is_rabbitmq and name.endswith("0")
         self.state = StateOnDisk(history.spec.hash_count)
+        self._first_incarnation = blake2b(f"{history.seed} {name}".encode(), digest_size=16).hexdigest()
         self.is_stopped = False
         self.due_rows = 0
         self.input: list[int] = []
@@ -123,7 +126,8 @@ class SimPublisher:
         history.clock.after(1 / self.rate_hz, self.process, self._produce)
 
     def _identity(self, epoch: layout.SlotEpoch) -> str:
-        return f"{self.name}-{epoch.began_us:x}-{epoch.random.hex()[:8]}"
+        first = self._first_incarnation
+        return f"{self.name}-{incarnation_of_epoch(first, epoch.began_us, epoch.random) if epoch.began_us else first}"
 
     def kill(self) -> None:
         if not self.process.alive:

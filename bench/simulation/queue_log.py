@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bench.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
+from bench.simulation.stream_queue import StreamQueue
 
 if TYPE_CHECKING:
     from bench.simulation.cluster import BrokerChannel, Cluster
@@ -80,6 +81,10 @@ class QueueClient:
         self._submit(LogCommand(self, lambda: self.log.queue.cancel(consumer)))
 
     def settle(self, consumer: QueueConsumer, tags: tuple[int, ...]) -> None:
+        if isinstance(self.log.queue, StreamQueue):
+            self.log.queue.settle(consumer, tags)  # no command: nobody else is concerned
+            self.log.pump()
+            return
         if self.in_flight >= COMMANDS_MAX:
             self.unsent.append((consumer, tags))
             return
@@ -144,9 +149,9 @@ class QueueClient:
 class QueueLog:
     """`leader` is the number of a node."""
 
-    def __init__(self, cluster: Cluster, name: str, leader: int) -> None:
+    def __init__(self, cluster: Cluster, queue: QuorumQueue | StreamQueue, leader: int) -> None:
         self.cluster = cluster
-        self.queue = QuorumQueue(name)
+        self.queue = queue
         self.leader = leader
         self.is_full = False
         self.clients: dict[QueueClient, None] = {}
@@ -172,8 +177,7 @@ class QueueLog:
         self.pump()
 
     def pump(self) -> None:
-        found = self.queue.next_batch()
-        if found is not None:
+        while (found := self.queue.next_batch()) is not None:
             self.cluster.deliver(self, *found)
 
     def elect(self, seconds: float) -> None:

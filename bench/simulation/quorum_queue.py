@@ -1,4 +1,4 @@
-"""A quorum queue with a single active consumer: the order in which it delivers, and what it takes back. Pure.
+"""A quorum queue, by default with a single active consumer: its order of delivery, and what it takes back. Pure.
 
 What it does is what tests show on nodes of RabbitMQ (docs/rabbitmq.md, "Facts"); each method names its test, in
 tests/rabbitmq/ or tests/oracle/.
@@ -50,8 +50,9 @@ class QuorumQueue:
     """`consumers`: the active one first, then those that wait, in the order of their arrival
     (test_facts.py: test_the_waiting_are_served_in_the_order_they_came_and_each_wrong_one_is_a_hop)."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, is_single_active: bool = True) -> None:
         self.name = name
+        self.is_single_active = is_single_active
         self.messages: deque[StoredMessage] = deque()
         self.returned: deque[StoredMessage] = deque()
         self.consumers: list[QueueConsumer] = []
@@ -125,11 +126,11 @@ class QuorumQueue:
 
     def next_batch(self) -> tuple[QueueConsumer, Batch] | None:
         """Messages for the active consumer, as many as its window has room for; those that were returned come first."""
-        active = self.active
+        active = self.active if self.is_single_active else self._next_competing()
         if active is None:
             return None
         batch: Batch = []
-        while len(active.unacked) < active.prefetch:
+        while len(active.unacked) < active.prefetch and not (batch and not self.is_single_active):
             if self.returned:
                 message = self.returned.popleft()
             elif self.messages:
@@ -140,6 +141,14 @@ class QuorumQueue:
             active.unacked[active.channel.last_tag] = message
             batch.append((active.channel.last_tag, message))
         return (active, batch) if batch else None
+
+    def _next_competing(self) -> QueueConsumer | None:
+        """Without a single active one, consumers get messages in turn."""
+        for consumer in self.consumers:
+            if not consumer.is_suspected and len(consumer.unacked) < consumer.prefetch:
+                self.restore(consumer)
+                return consumer
+        return None
 
     def _take_back(self, consumer: QueueConsumer) -> None:
         """Behind what was returned before (test_facts.py:

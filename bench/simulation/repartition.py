@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import Process, Task
 from bench.simulation.cluster import Cluster
+from bench.simulation.event_loop import VirtualLoop
 from lbg_broker.admin.actions import (
     Action,
     ActOnQueue,
@@ -62,63 +62,6 @@ SAMPLED_S = 5.0
 DURABLE_LOOK_S = 0.01
 DRAIN_S = 60.0
 RETRY_S = 2.0
-
-
-class VirtualLoop(asyncio.AbstractEventLoop):
-    """Time, tasks and futures of asyncio on the clock of a history, for a process that may be killed."""
-
-    def __init__(self, history: History, process: Process) -> None:
-        self._clock = history.clock
-        self._process = process
-
-    def time(self) -> float:
-        return self._clock.now
-
-    def call_soon(
-        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
-    ) -> asyncio.Handle:
-        return self.call_at(self._clock.now, callback, *args, context=context)
-
-    def call_later(
-        self,
-        delay: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        return self.call_at(self._clock.now + delay, callback, *args, context=context)
-
-    def call_at(
-        self,
-        when: float,
-        callback: Callable[..., object],
-        *args: Any,
-        context: contextvars.Context | None = None,
-    ) -> asyncio.TimerHandle:
-        handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._clock.at(when, self._process, self._call, handle)
-        return handle
-
-    def create_future(self) -> asyncio.Future[Any]:
-        return asyncio.Future(loop=self)
-
-    def get_debug(self) -> bool:
-        return False
-
-    def call_exception_handler(self, context: dict[str, Any]) -> None:
-        if isinstance(error := context.get("exception"), BaseException):
-            raise error
-
-    def _call(self, handle: asyncio.Handle) -> None:
-        if not handle.cancelled():
-            asyncio._set_running_loop(self)
-            try:
-                handle._run()
-            finally:
-                asyncio._set_running_loop(None)
-
-    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Nothing: the clock finds it cancelled."""
 
 
 class SimManagement:
@@ -352,6 +295,10 @@ class Repartitions:
         natives = (status.native for status in self.queues().values())
         return any(isinstance(one, PartitionsStatus) and one.moving_keys is not None for one in natives)
 
+    def bound(self, method: QueueBind) -> None:
+        """An administrator has bound a queue."""
+        self.bindings[Binding(method.exchange, method.queue, method.routing_key)] = None
+
     def permit(self, permissions: Permissions) -> None:
         self.permissions = permissions
         self._history.broker.authority.ingress(allows(permissions.write, self._history.names.exchange))
@@ -423,7 +370,9 @@ class Repartitions:
 
     def finish(self) -> None:
         """Runs it again where one was killed, as `lbg group show` advises."""
-        if not self.is_running and self._unfinished is not None:
+        if self._history.parkings.is_running:  # it has the lock
+            self._history.clock.after(RETRY_S, self._history.process, self.finish)
+        elif not self.is_running and self._unfinished is not None:
             queue_count, offline = self._unfinished
             self.start(queue_count, offline=offline)
 

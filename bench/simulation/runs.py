@@ -20,6 +20,9 @@ INSTALLATIONS = (
     Setting(engine=RABBITMQ),
     Setting(engine=RABBITMQ, assignment=STATIC),
     Setting(mode=PARTITIONED, engine=RABBITMQ),
+    Setting(has_parking=True),
+    Setting(engine=RABBITMQ, has_parking=True),
+    Setting(mode=PARTITIONED, engine=RABBITMQ, has_parking=True),
 )
 """All that a simulation has, each in turn."""
 

@@ -6,12 +6,12 @@ import random
 import time
 from collections.abc import Callable, Collection
 
+from bench.simulation.client import Decoder
 from bench.simulation.clock import Clock, Process
 from bench.simulation.large.assignments import Assignments
 from bench.simulation.large.broker import Broker, QueueMessage
 from bench.simulation.large.costs import Costs
 from bench.simulation.large.member import LargeMember
-from bench.simulation.member import Decoder
 from lbg_broker.group import GroupSpec, Names
 from lbg_sidecar.settings import MemberSettings
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from bench.simulation.faults import PLANNED
 from bench.simulation.history import History, Setting
+from bench.simulation.parking_faults import PARKING
 from bench.simulation.planted import BUGS
 from bench.simulation.runs import INSTALLATIONS
 from bench.simulation.shrinking import shrunk
@@ -28,7 +29,8 @@ def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 def test_planned_operations_repeat_nothing(installation: Setting) -> None:
-    setting = replace(installation, seconds=40.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=PLANNED)
+    kinds = (*PLANNED, *PARKING) if installation.has_parking else PLANNED
+    setting = replace(installation, seconds=40.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=kinds)
     history = History(1, setting)
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
@@ -38,6 +40,19 @@ def test_planned_operations_repeat_nothing(installation: Setting) -> None:
 def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
     """A member that has not noticed yet begins a message that the old copy of the store does not have."""
     assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
+
+
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
+    setting = Setting(engine=engine, keys=5, kinds=("poison",), faults_per_hour=0.0, has_parking=True)
+    history = History(2, setting)
+    history.parkings.poison("p0-k1", is_one=False, seconds=1000.0)
+    history.parkings.poison("p1-k2", is_one=True, seconds=1000.0)
+    history.clock.run(60.0)
+    assert {one.key for one in history.parkings.keys.parked()} == {"p0-k1", "p1-k2"}
+    assert history.parkings.keys.messages > 100
+    assert len(history.judge.unfinished() - history.parkings.parked_bodies()) < 10
+    assert history.judge.violations == []
 
 
 @pytest.mark.parametrize("name", BUGS)

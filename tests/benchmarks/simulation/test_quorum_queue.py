@@ -1,4 +1,4 @@
-"""The model of a quorum queue behaves as tests/rabbitmq/test_facts.py shows it on nodes of RabbitMQ."""
+"""The models of queues behave as tests/rabbitmq/test_facts.py and tests/oracle/test_streams.py show on RabbitMQ."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from bench.simulation.cluster import Cluster
 from bench.simulation.history import History, Setting
 from bench.simulation.queue_log import COMMANDS_MAX
 from bench.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
+from bench.simulation.stream_queue import StreamQueue
 
 from lbg_broker.amqp.methods import BasicConsume, BasicQos
 from lbg_broker.group import RABBITMQ
@@ -77,6 +78,45 @@ def test_a_suspected_consumer_waits_behind_the_others_and_its_acks_have_no_effec
     assert queue.unacked_count == 10
     queue.restore(cut_off)
     assert queue.consumers == [other, cut_off]
+
+
+def test_consumers_of_a_queue_without_a_single_active_one_get_messages_in_turn() -> None:
+    queue, first, second = QuorumQueue("q", is_single_active=False), consumer(2), consumer(3)
+    for number in range(6):
+        queue.enqueue(StoredMessage("", "", b"", b"%d" % number))
+    queue.attach(first)
+    queue.attach(second)
+    got: dict[int, list[int]] = {id(first): [], id(second): []}
+    while (found := queue.next_batch()) is not None:
+        got[id(found[0])] += [int(message.body) for _, message in found[1]]
+    assert got == {id(first): [0, 2], id(second): [1, 3, 4]}
+    queue.detach(first)
+    assert queue.ready_count == 3
+
+
+def test_each_consumer_of_a_stream_reads_it_from_the_first_entry_and_an_ack_is_credit_for_more() -> None:
+    appended: list[bytes] = []
+    stream, first, second = StreamQueue("s", appended.append), consumer(2), consumer(10)
+    for number in range(3):
+        stream.enqueue(StoredMessage("", "", b"", b"%d" % number))
+    assert appended == [b"0", b"1", b"2"]
+    got: list[int] = []
+
+    def read() -> list[int]:
+        got.clear()
+        while (found := stream.next_batch()) is not None:
+            got.extend(int(message.body) for _, message in found[1])
+        return got
+
+    stream.attach(first)
+    assert read() == [0, 1]
+    stream.settle(first, [1])
+    assert read() == [2]
+    stream.attach(second)
+    assert read() == [0, 1, 2]
+    stream.detach(second)
+    stream.attach(consumer())
+    assert read() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("acks", "discarded"), [(31, 0), (64, 32)])
