@@ -13,7 +13,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -107,11 +107,13 @@ async def release_parked(
     entries = [
         ReleaseEntry(one.key, one.causes) for one in stream.keys.parked() if keys is None or one.key in keys
     ]
-    selected = {entry.key for entry in entries}
-    await stream.write(entries)
-    await stream.catch_up()
-    await asyncio.sleep(READ_BY_MEMBERS_S)
+    causes = {entry.key: frozenset(entry.causes) for entry in entries}
+    selected = causes.keys()
     while True:
+        if entries:
+            await stream.write(entries)
+            await stream.catch_up()
+            await asyncio.sleep(READ_BY_MEMBERS_S)
         _classify(stream.keys, selected, released)
         if not released.left:
             released.leftovers = await delete_leftovers(stream)
@@ -130,6 +132,8 @@ async def release_parked(
                     "the same command completes the release"
                 )
             return released
+        await asyncio.sleep(READ_BY_MEMBERS_S)
+        entries = _stragglers(stream.keys, causes)
 
 
 async def release_first(stream: ParkedStream, key: str) -> MessageIdentity | None:
@@ -213,6 +217,16 @@ def _place(delivery: Delivery) -> tuple[int, int]:
 def _is_parked(keys: ParkedKeys, copy: Copy) -> bool:
     letter, delivery = copy
     return letter.key is not None and keys.is_parked(letter.key, identity_of(delivery))
+
+
+def _stragglers(keys: ParkedKeys, causes: Mapping[str, frozenset[str]]) -> list[ReleaseEntry]:
+    """Releases of keys that are parked for no other causes than those already released. Their members had messages on
+    the way to the parking queue when the last one before them was processed, so the key was free for a moment."""
+    return [
+        ReleaseEntry(one.key, one.causes)
+        for one in keys.parked()
+        if not one.is_released and causes.get(one.key, frozenset()).issuperset(one.causes)
+    ]
 
 
 def _classify(keys: ParkedKeys, selected: Collection[str], released: Released) -> None:

@@ -42,6 +42,15 @@ def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
     assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
 
 
+def test_a_release_ends_when_nothing_is_parked_behind_what_it_released() -> None:
+    """Messages were on the way to the parking queue when the last one before them was processed: their key was free for
+    a moment, and then parked although nothing had failed."""
+    setting = Setting(members=4, queues=8, keys=10, seconds=60.0, faults_per_hour=3000.0, rate_hz=60.0)
+    history = History(5, replace(setting, kinds=PARKING, has_parking=True))
+    assert history.is_undisturbed
+    assert history.run() == [], history.timeline()
+
+
 @pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
 def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
     setting = Setting(engine=engine, keys=5, kinds=("poison",), faults_per_hour=0.0, has_parking=True)
