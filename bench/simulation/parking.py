@@ -76,6 +76,9 @@ class Parkings:
         self.is_running = False
         self.client: Client | None = None
         self._loops: list[VirtualLoop] = []
+        self._windows = 0
+        """Messages that members held when the limit was reached, or more since."""
+        self._released_causes: set[str] = set()
         self._beyond: set[str] = set()
         """Keys that were released while they had parked messages: they may exceed the bounds."""
         self._process = Process(ADMINISTRATOR)
@@ -105,6 +108,8 @@ class Parkings:
         entry, judge = decoded_entry(body), self._history.judge
         match entry:
             case ParkEntry(key):
+                if entry.cause in self._released_causes:
+                    self._beyond.add(key)
                 count, is_new_key = self.keys.messages, self.keys.state(key) is KeyState.FREE
                 self.keys.apply(entry)
                 if self.keys.messages > count and key not in self._beyond:
@@ -115,7 +120,8 @@ class Parkings:
                     judge.discarded(identity)
                 if self.keys.state(key) is KeyState.FREE:
                     self._beyond.discard(key)
-            case ReleaseEntry(key):
+            case ReleaseEntry(key, causes):
+                self._released_causes.update(causes)
                 self.keys.apply(entry)
                 if self.keys.state(key) is not KeyState.FREE:
                     self._beyond.add(key)
@@ -140,12 +146,12 @@ class Parkings:
         slack = len(self._history.members) * CALLS_AT_ONCE
         if is_new_key and len(keys) > self.keys_max + slack:
             self._history.judge.violation(f"{len(keys)} keys are parked, and the limit is {self.keys_max}")
-        if messages > self.messages_max + slack:
-            windows = sum(one.ack_window.unacked for link in links for one in link.attachments.values())
-            if messages > self.messages_max + slack + windows:
-                self._history.judge.violation(
-                    f"{messages} messages are parked, and the limit is {self.messages_max}"
-                )
+        windows = sum(one.ack_window.unacked for link in links for one in link.attachments.values())
+        self._windows = max(self._windows, windows) if messages > self.messages_max else windows
+        if messages > self.messages_max + slack + self._windows:
+            self._history.judge.violation(
+                f"{messages} messages are parked, and the limit is {self.messages_max}"
+            )
 
     def _judge_released(self, released: Collection[str], causes: Collection[str]) -> None:
         for one in self.keys.parked():
