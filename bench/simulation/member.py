@@ -559,8 +559,8 @@ class SimMember:
             case fx.DeadLetter(in_flight):
                 link.retransmitter.offer(in_flight)
                 self._send_letters()
-            case fx.ParkCopy(in_flight) if link.parking is not None:
-                link.parking.copy(in_flight)
+            case fx.ParkCopy(in_flight, copy) if link.parking is not None:
+                link.parking.copy(in_flight, copy)
             case fx.RecordEntry(entry, of) if link.parking is not None:
                 link.parking.record(entry, of)
 

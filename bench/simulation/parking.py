@@ -6,7 +6,7 @@ The commands are the product's procedures (`lbg_broker.parked_messages`), which 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.simulation.client import Client
@@ -14,6 +14,7 @@ from bench.simulation.clock import Process
 from bench.simulation.embedded import ADMINISTRATOR
 from bench.simulation.event_loop import LoopConnection, VirtualLoop
 from lbg_broker.admin.errors import ProvisioningError
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.client import ClientConnection, ClientError, ConfirmingPublisher
 from lbg_broker.dead_letters import Selection
 from lbg_broker.dead_letters.letter import DeadLetterError
@@ -60,6 +61,10 @@ class WatchedStream(ParkedStream):
             elif isinstance(entry, ReleaseEntry):
                 self.causes.update(entry.causes)
         await super().write(entries)
+
+    async def reports(self) -> Sequence[StatusReport]:
+        """None: releases go by the queues, and not by members' mailboxes."""
+        return ()
 
 
 class Parkings:
@@ -125,6 +130,8 @@ class Parkings:
                 self.keys.apply(entry)
                 if self.keys.state(key) is not KeyState.FREE:
                     self._beyond.add(key)
+            case _:
+                self.keys.apply(entry)
 
     def restored(self, bodies: Iterable[bytes]) -> None:
         """A broker starts with these entries."""

@@ -70,7 +70,8 @@ class ParkingEnd:
     def follow(self) -> None:
         """Reads the stream from now on."""
         assert self._channels is not None
-        self._loop.create_task(self._channels.follow()).add_done_callback(self._followed)
+        place = self._member.history.repartitions.record.parked_from
+        self._loop.create_task(self._channels.follow(place)).add_done_callback(self._followed)
 
     def _followed(self, following: asyncio.Task[None]) -> None:
         error = following.exception()
@@ -79,9 +80,9 @@ class ParkingEnd:
         elif error is not None:
             raise error
 
-    def copy(self, in_flight: InFlight) -> None:
+    def copy(self, in_flight: InFlight, copy: str) -> None:
         if self._channels is not None:
-            self._loop.run_now(self._channels.copy, in_flight)
+            self._loop.run_now(self._channels.copy, in_flight, copy)
 
     def record(self, entry: Entry, in_flight: InFlight | None) -> None:
         if self._channels is not None:

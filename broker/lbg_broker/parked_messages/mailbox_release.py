@@ -11,9 +11,6 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
-from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.errors import AdminError, Refused
-from lbg_broker.admin.status_reports import collect_reports
 from lbg_broker.client import BasicProperties, Channel, Delivery
 from lbg_broker.dead_letters.letter import DeadLetter
 from lbg_broker.dead_letters.queue import DeadQueue
@@ -23,9 +20,6 @@ from lbg_broker.parked_messages.queue import identity_of
 from lbg_broker.parked_messages.stream import ParkedStream
 
 Copy = tuple[DeadLetter, Delivery]
-
-REPORTS_S = 1.5
-"""For the status reports of members, which come every second."""
 
 AHEAD_MESSAGES = 256
 AHEAD_BYTES = 8 * 1024 * 1024
@@ -113,19 +107,9 @@ class MailboxRelease:
 
     async def _serving(self) -> Mapping[int, int]:
         """Index of the member that serves each queue, as members report it."""
-        group = self._stream.spec.name
-        amqp = AmqpAdmin([self._stream.connection.settings])
-        try:
-            reports = (await collect_reports(amqp, [group], seconds=REPORTS_S))[group]
-        except AdminError:
-            return {}
-        finally:
-            await amqp.close()
-        if isinstance(reports, Refused):
-            return {}
         return {
             int(queue["queue"]): int(report["index"])
-            for report in reports
+            for report in await self._stream.reports()
             for queue in report.get("queues", ())
             if queue.get("active")
         }

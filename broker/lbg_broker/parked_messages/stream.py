@@ -11,8 +11,11 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from lbg_broker.admin.errors import RecordUnavailable, RecordUnreadable
+from lbg_broker.admin.amqp import AmqpAdmin
+from lbg_broker.admin.errors import AdminError, RecordUnavailable, RecordUnreadable, Refused
+from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.record import read_record, spec_in
+from lbg_broker.admin.status_reports import collect_reports
 from lbg_broker.client import (
     BasicProperties,
     Channel,
@@ -44,6 +47,9 @@ from lbg_broker.group.parked_snapshot import (
 )
 
 READ_AHEAD_MESSAGES = 2000
+
+REPORTS_S = 1.5
+"""For the status reports of members, which come every second."""
 
 
 class NoParking(DeadLetterError):
@@ -142,6 +148,17 @@ class ParkedStream:
             for entry in entries
         ]
         await asyncio.gather(*confirms)
+
+    async def reports(self) -> Sequence[StatusReport]:
+        """Status reports of the group's members; none if they cannot be had."""
+        amqp = AmqpAdmin([self.connection.settings])
+        try:
+            reports = (await collect_reports(amqp, [self.spec.name], seconds=REPORTS_S))[self.spec.name]
+        except AdminError:
+            return ()
+        finally:
+            await amqp.close()
+        return () if isinstance(reports, Refused) else reports
 
     async def wait(self, seconds: float) -> None:
         """Until an entry is read, for so long at most. Raises EntryError."""
