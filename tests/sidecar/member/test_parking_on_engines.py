@@ -116,13 +116,13 @@ async def test_a_poisoned_key_is_parked_and_released_in_order(
         await until(lambda: app.count == 400 - published.of("k3"))
         await until(lambda: member.state()["counts"]["parked"] == published.of("k3"))
         assert app.failed == {3}, "none behind the first one was delivered"
+        assert await place.count(place.names.parking) == published.of("k3")
         async with open_parked_stream(places, place.spec.name) as stream:
             (key,) = stream.keys.parked()
             assert (key.key, key.messages, key.is_released) == ("k3", published.of("k3"), False)
             listed = await parked_messages(stream, Selection(key="k3"), limit=1000)
             assert len(listed) == published.of("k3")
             assert listed[0].reason == "it is poison"
-            assert await place.count(place.names.parking) == published.of("k3")
 
             app.failing.clear()
             first = await release_first(stream, "k3")
