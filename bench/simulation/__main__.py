@@ -93,13 +93,13 @@ def main() -> int:
             print("interrupted; until then:")
     real_s = time.monotonic() - began
     print(
-        f"{'installation':28} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
+        f"{'installation':30} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
         f"{'violations':>10} {'x real time':>11}"
     )
     for title, results in by_title.items():
         simulated_s = sum(one.simulated_s for one in results)
         print(
-            f"{title:28} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
+            f"{title:30} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
             f"{sum(one.processed for one in results):10,} {sum(one.repeats for one in results):8,} "
             f"{sum(bool(one.violations) for one in results):10,} "
             f"{simulated_s / sum(one.cpu_s for one in results):11.0f}"

@@ -31,6 +31,9 @@ class Judge:
         self.processed: set[bytes] = set()
         self.dead_bodies: set[bytes] = set()
         self.discarded_bodies: set[bytes] = set()
+        self._discarded_before: set[bytes] = set()
+        """Messages that were discarded in a store that was replaced: members that remember it drop them, others process
+        them."""
         self.repeats = 0
         self._bodies: dict[Number, bytes] = {}
         self._may_repeat: set[bytes] = set()
@@ -115,6 +118,7 @@ class Judge:
     def store_put_back(self, bodies: Collection[bytes]) -> None:
         """An old copy of the broker's store, with these messages, is in the place of the present one."""
         self.confirmed_bodies &= self.processed | self.dead_bodies | self.discarded_bodies | set(bodies)
+        self._discarded_before |= self.discarded_bodies
         self._put_back, self._put_back_at = frozenset(bodies), self.history.clock.now
         self._unprocessed.clear()
 
@@ -196,7 +200,8 @@ class Judge:
             self.violation(f"beside parked keys {len(waiting)} messages wait, as {waiting[0]!r}")
 
     def unfinished(self) -> set[bytes]:
-        return self.confirmed_bodies - self.processed - self.dead_bodies - self.discarded_bodies
+        done = self.processed | self.dead_bodies | self.discarded_bodies | self._discarded_before
+        return self.confirmed_bodies - done
 
     # The application
 

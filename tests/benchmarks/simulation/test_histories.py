@@ -42,6 +42,12 @@ def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
     assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
 
 
+def test_a_message_that_was_discarded_in_a_store_that_was_replaced_need_not_come_again() -> None:
+    """Members remember that it is done, though the old copy of the store does not."""
+    setting = Setting(seconds=120.0, faults_per_hour=3000.0, has_parking=True)
+    assert History(916, setting).run() == []
+
+
 def test_a_release_ends_when_nothing_is_parked_behind_what_it_released() -> None:
     """Messages were on the way to the parking queue when the last one before them was processed: their key was free for
     a moment, and then parked although nothing had failed."""
