@@ -49,7 +49,7 @@ from lbg_broker.amqp.methods import (
     QueueDelete,
     QueueUnbind,
 )
-from lbg_broker.group import GroupSpec, Permissions, repartition_in, topology_of
+from lbg_broker.group import GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_broker.group.spec import UNCOUNTED_MODES
 from lbg_broker.group.topology import Binding, allows, restored, without
 
@@ -313,12 +313,13 @@ class Repartitions:
 
     def pause_ingress(self, is_paused: bool) -> bool:
         """False while a repartition has the lock."""
-        exchange = self._history.names.exchange
+        history = self._history
+        exchange = history.names.exchange
         if self.is_running:
             return False
         if is_paused:
             self.permit(replace(self.permissions, write=without(self.permissions.write, exchange)))
-        elif not self.is_closed:
+        elif not self.is_closed or is_native(history.spec, history.broker.engine):
             self.permit(replace(self.permissions, write=restored(self.permissions.write, exchange)))
         words = paused_words(self.record.paused, INGRESS, is_paused=is_paused)
         self.record = replace(self.record, paused=words)
