@@ -208,7 +208,7 @@ async def test_keys_stay_parked_while_members_crash_and_are_released_while_they_
 async def test_a_release_passes_the_backlog_of_the_queue(
     place: Place, parking: LiveAdmin, published: Published
 ) -> None:
-    """Which does not move: the calls of all other keys wait for the end of the release."""
+    """The backlog stays as it is: the calls of all other keys wait for the end of the release."""
     app = App("k3")
     queues = [place.names.queue(number) for number in range(place.spec.queue_count)]
     settings = place.settings("a", concurrency=2 * KEYS, prefetch=20, call_timeout_s=600.0, **QUICK)
