@@ -104,10 +104,10 @@ class PartitionSpool(Spool):
     took; None before the first one, and after a restart of the broker.
 
     `ahead`: staged lines of the same partition, of which everything that is ready is delivered before anything of this
-    line. `is_cut`: a staged line waits for messages of this line.
+    line. `on_settled` is called for each settled message while a staged line waits for messages of this line.
     """
 
-    __slots__ = ("ahead", "handoff_s", "holder", "is_cut", "on_drained", "paused_at")
+    __slots__ = ("ahead", "handoff_s", "holder", "on_drained", "on_settled", "paused_at")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
@@ -116,7 +116,7 @@ class PartitionSpool(Spool):
         self.paused_at: float | None = None
         self.handoff_s: float | None = None
         self.ahead: tuple[PartitionSpool, ...] = ()
-        self.is_cut = False
+        self.on_settled: Callable[[], None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -127,8 +127,8 @@ class PartitionSpool(Spool):
         Spool.settle(self, message)  # for every acknowledgement: a third faster than super()
         if self.on_drained is not None and not self.outstanding:
             self.on_drained()
-        if self.is_cut:
-            self.queue.policy.cut_line_settled()  # type: ignore[attr-defined]  # the policy of this kind
+        if self.on_settled is not None:
+            self.on_settled()
 
     def is_unsettled_below(self, position: int) -> bool:
         """True if a message in front of a position is not settled, delivered or not."""
@@ -168,7 +168,8 @@ class StagedLine:
 
 class Routes:
     """`own`: each partition's own line. Those from `rules.count` on take no messages any more, and go when they are
-    empty. `new_line` and `drop_line` add and remove lines of the queue."""
+    empty. `new_line` and `drop_line` add and remove lines of the queue; `make_due` has it dispatched, and `advance`
+    called."""
 
     def __init__(
         self,
@@ -177,6 +178,7 @@ class Routes:
         *,
         new_line: Callable[[], PartitionSpool],
         drop_line: Callable[[PartitionSpool], None],
+        make_due: Callable[[], None],
     ) -> None:
         self.rules = rules
         self.own = own
@@ -185,6 +187,7 @@ class Routes:
         """Put a message at the end of the line of its slot."""
         self._new_line = new_line
         self._drop_line = drop_line
+        self._make_due = make_due
         self._slots: list[PartitionSpool] = []
         """The line of each slot; empty while no slot is on its way."""
         self._waiting: dict[Cut, list[StagedLine]] = {}
@@ -316,11 +319,11 @@ class Routes:
         cut_lines = {line for line, _ in self._waiting}
         ahead: dict[int, list[PartitionSpool]] = {}
         for one in self.staged:
-            one.line.is_cut = one.line in cut_lines
+            one.line.on_settled = self._make_due if one.line in cut_lines else None
             if one.is_ahead:
                 ahead.setdefault(one.partition, []).append(one.line)
         for partition, own in enumerate(self.own):
-            own.is_cut = own in cut_lines
+            own.on_settled = self._make_due if own in cut_lines else None
             own.ahead = tuple(ahead.get(partition, ()))
         self._route()
 

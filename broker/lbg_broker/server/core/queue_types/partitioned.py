@@ -180,6 +180,7 @@ class PartitionedDispatch(DispatchPolicy):
             [line for line in lines if line.id not in staged_ids],
             new_line=self._new_line,
             drop_line=lambda line: state.drop_line(queue, line),
+            make_due=self._make_due,
         )
         self.mapping = FlowMapping(
             len(self.routes.own),
@@ -219,10 +220,6 @@ class PartitionedDispatch(DispatchPolicy):
         if len(self.mapping.owners) != len(self.routes.own):
             self.mapping.resize(len(self.routes.own), self.state.now)
         self.changed()
-
-    def cut_line_settled(self) -> None:
-        """A message was settled for which a staged line may wait."""
-        self.state.make_due(self.queue)
 
     def limit_bytes(self, limit: int) -> None:
         """Sets the limit of what waits; a lower one when what waits is within it."""
@@ -276,15 +273,11 @@ class PartitionedDispatch(DispatchPolicy):
     def _shares(self) -> Iterator[Share]:
         for turn in self._turns:
             if self.routes.staged:
-                yield from self._shares_of(
-                    turn, [line for line in turn.lines if line.ready and not line.is_behind]
-                )
-            yield from self._shares_of(
-                turn, [line for line in turn.lines if line.ready and not line.is_behind]
-            )
+                yield from self._shares_of(turn)  # of those ahead, behind which the others are
+            yield from self._shares_of(turn)
 
-    def _shares_of(self, turn: _Turn, waiting: list[PartitionSpool]) -> Iterator[Share]:
-        consumer = turn.consumer
+    def _shares_of(self, turn: _Turn) -> Iterator[Share]:
+        consumer, waiting = turn.consumer, turn.waiting()
         if consumer.limits_bytes and waiting and consumer.credit():
             waiting = turn.rotated(waiting)
         while waiting and (credit := consumer.credit()):
