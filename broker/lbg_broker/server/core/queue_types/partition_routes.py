@@ -104,10 +104,10 @@ class PartitionSpool(Spool):
     took; None before the first one, and after a restart of the broker.
 
     `ahead`: staged lines of the same partition, of which everything that is ready is delivered before anything of this
-    line. `on_settled` is called for each settled message while a staged line waits for messages of this line.
+    line.
     """
 
-    __slots__ = ("ahead", "handoff_s", "holder", "on_drained", "on_settled", "paused_at")
+    __slots__ = ("ahead", "handoff_s", "holder", "on_drained", "paused_at")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
@@ -116,7 +116,6 @@ class PartitionSpool(Spool):
         self.paused_at: float | None = None
         self.handoff_s: float | None = None
         self.ahead: tuple[PartitionSpool, ...] = ()
-        self.on_settled: Callable[[], None] | None = None
 
     @property
     def is_behind(self) -> bool:
@@ -127,8 +126,6 @@ class PartitionSpool(Spool):
         Spool.settle(self, message)  # for every acknowledgement: a third faster than super()
         if self.on_drained is not None and not self.outstanding:
             self.on_drained()
-        if self.on_settled is not None:
-            self.on_settled()
 
     def is_unsettled_below(self, position: int) -> bool:
         """True if a message in front of a position is not settled, delivered or not."""
@@ -168,8 +165,8 @@ class StagedLine:
 
 class Routes:
     """`own`: each partition's own line. Those from `rules.count` on take no messages any more, and go when they are
-    empty. `new_line` and `drop_line` add and remove lines of the queue; `make_due` has it dispatched, and `advance`
-    called."""
+    empty. `new_line` and `drop_line` add and remove lines of the queue. `advance` is called with each dispatch of the
+    queue, and so when a consumer settles something."""
 
     def __init__(
         self,
@@ -178,7 +175,6 @@ class Routes:
         *,
         new_line: Callable[[], PartitionSpool],
         drop_line: Callable[[PartitionSpool], None],
-        make_due: Callable[[], None],
     ) -> None:
         self.rules = rules
         self.own = own
@@ -187,7 +183,6 @@ class Routes:
         """Put a message at the end of the line of its slot."""
         self._new_line = new_line
         self._drop_line = drop_line
-        self._make_due = make_due
         self._slots: list[PartitionSpool] = []
         """The line of each slot; empty while no slot is on its way."""
         self._waiting: dict[Cut, list[StagedLine]] = {}
@@ -316,14 +311,11 @@ class Routes:
         for one in self.staged:
             for cut in one.cuts:
                 self._waiting.setdefault(cut, []).append(one)
-        cut_lines = {line for line, _ in self._waiting}
         ahead: dict[int, list[PartitionSpool]] = {}
         for one in self.staged:
-            one.line.on_settled = self._make_due if one.line in cut_lines else None
             if one.is_ahead:
                 ahead.setdefault(one.partition, []).append(one.line)
         for partition, own in enumerate(self.own):
-            own.on_settled = self._make_due if own in cut_lines else None
             own.ahead = tuple(ahead.get(partition, ()))
         self._route()
 

@@ -180,7 +180,6 @@ class PartitionedDispatch(DispatchPolicy):
             [line for line in lines if line.id not in staged_ids],
             new_line=self._new_line,
             drop_line=lambda line: state.drop_line(queue, line),
-            make_due=self._make_due,
         )
         self.mapping = FlowMapping(
             len(self.routes.own),

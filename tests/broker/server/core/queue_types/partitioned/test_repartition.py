@@ -133,7 +133,9 @@ class TestMovedKeys:
         send(world, 1, b"of partition 1")
         assert a.bodies() == [b"1", b"of partition 1"]
 
-    def test_wait_for_a_message_that_a_cancelled_consumer_still_has(self, world: PartitionedWorld) -> None:
+    @pytest.mark.parametrize("durable", [True, False])
+    def test_wait_for_a_message_that_a_cancelled_consumer_still_has(self, durable: bool) -> None:
+        world = PartitionedWorld(4, durable=durable, **HASHES)
         world.start("a", "b")
         former, later = (world.names[str(world.tags[partition])] for partition in (3, 1))
         send(world, 7, b"1")
