@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 GUARD_S = 60.0
 """Longest wait for fast events: less than a test's own limit, which names no event."""
@@ -25,3 +29,26 @@ async def passes(condition: Callable[[], object]) -> None:
     """Turn the loop until it is so; the test's own timeout is the limit."""
     while not condition():  # noqa: ASYNC110 (what counts is the turns of the loop)
         await asyncio.sleep(0)
+
+
+def stop(pid: int) -> None:
+    """SIGSTOP; returns when every thread stands: one that waits for a processor goes on for a while after the signal.
+
+    Raises TimeoutError.
+    """
+    os.kill(pid, signal.SIGSTOP)
+    deadline = time.monotonic() + GUARD_S
+    while not _stands(pid):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"process {pid} has not stopped {GUARD_S:g} s after SIGSTOP")
+        time.sleep(0.002)
+
+
+def _stands(pid: int) -> bool:
+    states = []
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            states.append((thread / "stat").read_text().rpartition(") ")[2][0])
+        except (FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            continue
+    return all(state in "TZX" for state in states)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import Any
 
 from support.app.notes import Notes
 from support.sidecar.process import SidecarProcess
-from support.waiting import until
+from support.waiting import stop, until
 
 NOTING_APP = Path(__file__).with_name("noting_app.py")
 
@@ -71,7 +70,7 @@ class NotingApp:
     def freeze(self) -> None:
         """SIGSTOP."""
         assert self._process is not None
-        self._process.send_signal(signal.SIGSTOP)
+        stop(self._process.pid)
 
     def start(self, channel: str, socket: Path) -> None:
         self._process = subprocess.Popen([*self._argv, channel, str(socket)])

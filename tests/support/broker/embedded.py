@@ -28,7 +28,7 @@ from urllib.parse import quote
 
 from lbg_broker.server import Address, AdministratorFiles, Server, ServerSettings, TlsSettings, running, serve
 from support.ports import free_port
-from support.waiting import GUARD_S
+from support.waiting import GUARD_S, stop
 
 USER = "guest"
 PASSWORD = "guest"
@@ -114,7 +114,7 @@ class EmbeddedBroker:
 
     def freeze(self) -> None:
         """SIGSTOP: it falls silent with its sockets open."""
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
 
     def thaw(self) -> None:
         """SIGCONT."""

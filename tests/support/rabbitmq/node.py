@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Self
 
 from support.ports import free_port
 from support.rabbitmq.installation import Installation, NodeFailedError
-from support.waiting import GUARD_S
+from support.waiting import GUARD_S, stop
 
 USER = "guest"
 PASSWORD = "guest"
@@ -203,7 +203,7 @@ class RabbitNode:
 
     def freeze(self) -> None:
         """SIGSTOP: the node's sockets stay open and nobody answers, as on a machine that stands still."""
-        os.kill(self.pid, signal.SIGSTOP)
+        stop(self.pid)
         self.frozen = True
 
     def thaw(self) -> None:
