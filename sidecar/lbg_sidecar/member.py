@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, cast
@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 from lbg_broker.admin import RecordUnavailable
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnect_loop
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import GroupSpec, Names, differences
 from lbg_broker.tracing import tracing
 from lbg_sidecar.app import (
     CONCURRENCY,
@@ -29,8 +29,9 @@ from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
-from lbg_sidecar.errors import IndexTaken
+from lbg_sidecar.errors import IndexTaken, SettingsError
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
@@ -39,13 +40,15 @@ from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.io.startup import (
     DurableState,
+    Group,
     app_ready,
+    group_now,
     group_of,
     machine_of,
     record_now,
     reread_group,
 )
-from lbg_sidecar.settings import MemberSettings
+from lbg_sidecar.settings import MemberSettings, balancing_rules
 
 
 class ConnectionStatus:
@@ -133,7 +136,6 @@ class Member:
     ) -> None:
         self.settings = settings
         self.contact = contact or ConnectionStatus()
-        self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
         else:
@@ -142,11 +144,12 @@ class Member:
         self._names = Names(settings.group)
         self._random = random.Random()
         self._driver: Driver | None = None
-        self._queues: Sequence[str] = ()
-        self._has_parking = False
+        self._group: Group | None = None
         self._records: DurableState | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
+        self._reread_due = asyncio.Event()
+        self._reread_why = ""
         self._joined = asyncio.Event()
         self._lost = asyncio.Event()
         self._left = asyncio.Event()
@@ -213,6 +216,11 @@ class Member:
             self._driver.link.abort()
 
     @property
+    def spec(self) -> GroupSpec | None:
+        """The group's record as it was read last; None before the first join."""
+        return self._group.spec if self._group is not None else None
+
+    @property
     def index(self) -> int | None:
         """The claimed client index; None while there is no connection."""
         me = self._driver.machine.roster.me if self._driver is not None else None
@@ -272,18 +280,20 @@ class Member:
         driver = await self._reread_group(consume_connection) or await self._read_group(
             consume_connection, records
         )
+        group = self._group
+        assert group is not None
         await app_ready(driver, consume_connection)
         link = await MemberConnection.open(
             consume_connection,
             self._names,
-            queues=self._queues,
+            queue_name=group.queue_name,
             claim_of=self._index_claim,
-            candidates=self._candidates(driver.machine.rules.client_count),
+            candidates=self._candidates(self.settings.clients or group.spec.max_clients),
             on_mail=driver.on_mail,
             on_returned=driver.on_returned,
             states=states,
         )
-        states.connected(range(len(self._queues)))
+        states.retain(range(driver.machine.rules.queue_count))
         try:
             me = Identity(link.index, self.settings.name, "")
             outgoing = Outbox(
@@ -301,17 +311,17 @@ class Member:
             record = await record_now(consume_connection, self.settings.group)
             if record is not None and requests == driver.pause_requests:
                 driver.pause(record.is_paused)
-            if record is not None and record.has_parking != self._has_parking:
+            if record is not None and record.has_parking != group.has_parking:
                 log.info("%s: the group has a parking queue now: joining again", self.settings.name)
                 return
             parking = None
-            if self._has_parking:
+            if group.has_parking:
                 parking = await ParkingChannels.open(self._names, me, link, driver, wall_us=records.clock.us)
             driver.connect(link, outgoing, parking)
             if parking is not None:
                 await parking.follow("" if record is None else record.parked_from)
             self._on_joined()
-            await self._lost.wait()
+            await self._until_lost(driver, link, states)
             self.contact.parted(driver.lost_why)
             if driver.lost_why:
                 self._lost_at = asyncio.get_running_loop().time()
@@ -324,6 +334,61 @@ class Member:
             driver.disconnect("the member ends")
             states.disconnected()
             link.abort()
+
+    async def _until_lost(self, driver: Driver, link: MemberConnection, states: StateLogger[int]) -> None:
+        """Return when the connection is lost. The number of queues may change meanwhile, any number of times."""
+        loop = asyncio.get_running_loop()
+        lost, reshaping = (
+            loop.create_task(self._lost.wait()),
+            loop.create_task(self._reshape(driver, link, states)),
+        )
+        try:
+            await asyncio.wait({lost, reshaping}, return_when=asyncio.FIRST_COMPLETED)
+            if reshaping.done():
+                reshaping.result()
+            await lost
+        finally:
+            for task in (lost, reshaping):
+                task.cancel()
+            await asyncio.gather(lost, reshaping, return_exceptions=True)
+
+    async def _reshape(self, driver: Driver, link: MemberConnection, states: StateLogger[int]) -> None:
+        """Takes the number of queues of the record, whenever it is due. Returns when it has to join again for that."""
+        self._reread_due.clear()
+        while True:
+            await self._reread_due.wait()
+            self._reread_due.clear()
+            try:
+                group = await group_now(link.consume_connection, self.settings.group)
+            except ClientError as error:
+                driver.disconnect(plain_reason(str(error)))
+                return
+            if driver.link is not link:
+                return
+            if group is None or not self._can_take(group):
+                driver.disconnect(self._reread_why)
+                return
+            self._group = group
+            queue_count = group.spec.queue_count
+            if queue_count != driver.machine.rules.queue_count:
+                log.info("%s: the group has %d queues now", self.settings.name, queue_count)
+                driver.reshape(queue_count)
+                states.retain(range(queue_count))
+
+    def _can_take(self, group: Group) -> bool:
+        """True if nothing but the number of queues, and the limit of clients, differs from the group as it was read
+        before, and the settings fit it."""
+        spec, settings = self.spec, self.settings
+        if spec is None or self._group is None or group.has_parking != self._group.has_parking:
+            return False
+        changed = {one.field for one in differences(spec, group.spec)}
+        if settings.assignment == Assignment.STATIC or not changed <= {"queue_count", "max_clients"}:
+            return False
+        try:
+            balancing_rules(settings, group.spec, is_native=group.is_native)
+        except SettingsError:
+            return False
+        return True
 
     async def _read_group(self, consume_connection: ClientConnection, records: DurableState) -> Driver:
         """Once, before the first join."""
@@ -350,22 +415,23 @@ class Member:
             on_lost=self._lost.set,
             on_exit=self._on_exit,
             on_stood_down=self._on_stood_down,
+            on_reread=self._on_reread,
             observer=self._observer,
             traced=tracing(self.settings.name),
         )
         await self.app.start(driver)
         driver.start()
-        self.spec = spec
-        self._queues, self._has_parking = group.queues, group.has_parking
+        self._group = group
         self._driver = driver
         return driver
 
     async def _reread_group(self, consume_connection: ClientConnection) -> Driver | None:
         """Reads the group's record again: its number of queues may have changed while the connection was lost."""
-        driver, spec = self._driver, self.spec
-        if driver is None or spec is None:
+        driver, former = self._driver, self._group
+        if driver is None or former is None:
             return None
-        group = await reread_group(consume_connection, spec, has_parking=self._has_parking)
+        spec = former.spec
+        group = await reread_group(consume_connection, spec, has_parking=former.has_parking)
         if group is not None:
             if group.spec.queue_count != spec.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
@@ -378,7 +444,7 @@ class Member:
                 former=driver.machine,
             )
             driver.drive(machine)
-            self.spec, self._queues, self._has_parking = group.spec, group.queues, group.has_parking
+            self._group = group
         return driver
 
     def _candidates(self, client_count: int) -> Collection[int]:
@@ -411,6 +477,10 @@ class Member:
         self._lost.set()
         if self._life is not None and (self._driver is None or self._driver.link is None):
             self._life.cancel()  # it waits for a connection that is not needed any more
+
+    def _on_reread(self, why: str) -> None:
+        self._reread_why = why
+        self._reread_due.set()
 
     def _on_stood_down(self) -> None:
         self._stood_down = True

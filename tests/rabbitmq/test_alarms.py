@@ -149,7 +149,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
         talk,
         place.names,
         0,
-        queues=(),
+        queue_name=place.names.queue,
         posts=posts,
         dead=dead,
         republished=republished,

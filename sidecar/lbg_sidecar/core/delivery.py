@@ -255,6 +255,18 @@ class Positions:
     attempts: tuple[tuple[str, int, int, int], ...] = ()  # publisher, hash, sequence, attempts
 
 
+class _HashesOf(dict[int, bool]):
+    """True for each hash that has one of these queues: each hash is looked up once, however many streams it has."""
+
+    def __init__(self, queues_of: Callable[[int], Collection[int]], queues: Collection[int]) -> None:
+        self._queues_of = queues_of
+        self._queues = queues
+
+    def __missing__(self, hash_: int) -> bool:
+        found = self[hash_] = any(queue in self._queues for queue in self._queues_of(hash_))
+        return found
+
+
 class Processed:
     """Sequence numbers per (publisher, hash), bounded.
 
@@ -264,19 +276,16 @@ class Processed:
     """
 
     def __init__(self, *, queue_count: int, streams_max: int = 65_536, runs_max: int = 64) -> None:
+        self.queues_of: Callable[[int], Collection[int]] = lambda hash_: (hash_ % queue_count,)
+        """Numbers of the queues that may have messages of a hash: several while its keys move from one to another."""
         self.write: Callable[[str, int, SequenceSet], None] | None = None
         """Called with a stream for each of its messages that was processed here, before that can be acknowledged."""
-        self._queue_count = queue_count
         self._streams_max = streams_max
         self._runs_max = runs_max
         self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()
         """The one used last is the last."""
         self._attempts: dict[Identity, int] = {}
         self._reported_attempts: dict[Identity, int] = {}  # by the former consumer, and not read yet
-
-    def repartition(self, queue_count: int) -> None:
-        """The group has another number of queues: what was processed stays processed, in whatever queue it is."""
-        self._queue_count = queue_count
 
     def __contains__(self, identity: Identity) -> bool:
         stream = self._streams.get(identity[:2])
@@ -325,14 +334,13 @@ class Processed:
         The streams share `runs_max` evenly. A queue has few of them where publishers are few, and each has a run for
         every message that is done behind a key that waits: what is left out here is processed again.
         """
-        latest = (name for name in reversed(self._streams) if name[1] % self._queue_count == queue)
+        is_here = _HashesOf(self.queues_of, (queue,))
+        latest = (name for name in reversed(self._streams) if is_here[name[1]])
         names = list(itertools.islice(latest, streams_max))
         share = max(1, runs_max // len(names)) if names else 0
         streams = tuple((*name, tuple(self._streams[name].runs()[-share:])) for name in names)
         attempts = (
-            (*identity, count)
-            for identity, count in reversed(self._attempts.items())
-            if identity[1] % self._queue_count == queue
+            (*identity, count) for identity, count in reversed(self._attempts.items()) if is_here[identity[1]]
         )
         return Positions(streams, tuple(itertools.islice(attempts, streams_max)))
 
@@ -341,8 +349,9 @@ class Processed:
 
         `queues`: only those whose hash has a queue among these (None: all).
         """
+        is_here = None if queues is None else _HashesOf(self.queues_of, queues)
         for publisher, hash_, runs in positions.streams:
-            if queues is not None and hash_ % self._queue_count not in queues:
+            if is_here is not None and not is_here[hash_]:
                 continue
             name = (publisher, hash_)
             stream = self._streams.get(name)
@@ -354,7 +363,7 @@ class Processed:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
         for publisher, hash_, seq, count in positions.attempts:
-            if queues is not None and hash_ % self._queue_count not in queues:
+            if is_here is not None and not is_here[hash_]:
                 continue
             _set_bounded(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
 

@@ -134,6 +134,14 @@ class Reconnect:
 
 
 @dataclass(frozen=True, slots=True)
+class Reread:
+    """Read the group's record, and `reshape` the machine to the number of queues in it. Where it cannot be read, or has
+    something else that is new: as `Reconnect`."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Nothing is in flight any more: close the connections and end."""
 
@@ -370,6 +378,7 @@ Effect = (
     | DeadLetter
     | Republish
     | Reconnect
+    | Reread
     | Exit
     | StoodDown
     | RequestPosition

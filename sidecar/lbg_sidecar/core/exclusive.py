@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lbg_broker.group import queue_of
+from lbg_broker.client.errors import NotFound, channel_closed
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, StandingBy
+from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, Reread, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
 from lbg_sidecar.core.parked_keys import Parking
@@ -81,8 +81,8 @@ class Sweep:
         for queue, since in self._without_since.items():
             if now - since >= WITHOUT_CONSUMER_S:
                 return [CountReady(queue)]
-        queues = self._bindings.rules.queue_count
-        if len(self._bindings.bound) == queues:
+        queues, bound = self._bindings.rules.queue_count, self._bindings.bound
+        if all(queue in bound for queue in range(queues)):
             return []
         while True:
             if not self._round:
@@ -90,8 +90,13 @@ class Sweep:
             at = int(self._uniform() * len(self._round)) % len(self._round)
             self._round[at], self._round[-1] = self._round[-1], self._round[at]
             queue = self._round.pop()
-            if queue not in self._bindings.bound:
+            if queue not in bound:
                 return [CountReady(queue)]
+
+    def reshaped(self, now: float) -> None:
+        """There is another number of queues: a new round."""
+        self._round.clear()
+        self.joined(now)
 
     def counted(self, queue: int, consumers: int | None, now: float) -> bool:
         """True if the queue has had no consumer for long enough."""
@@ -169,6 +174,8 @@ class QueueReports:
             return []
         by_member: dict[int, list[QueueState]] = {}
         for queue, also in self._queues.items():
+            if queue not in self._bindings.all.used:
+                continue  # removed since
             state = state_of(self._bindings.all[queue])
             informed = self._informed.setdefault(queue, set())
             for index in ((rules.consumers(queue, live) | also) & roster.peers.keys()) - informed:
@@ -271,8 +278,7 @@ class MessageHandler:
             self._queues_change = False
             self._early.clear()
             if message.queues != count:
-                # Nothing is in flight now, so joining again with other queues repeats nothing.
-                self._effects.append(Reconnect(f"the group has {message.queues} queues, and had {count}"))
+                self._effects.append(Reread(f"the group has {message.queues} queues, and had {count}"))
             return
         self._queues_change = True
         for knowledge in self._early:
@@ -350,10 +356,12 @@ class ExclusiveMember(MemberCore):
                 self.effects,
                 new_id=incarnation,
                 open_gate=self.dispatcher.lanes.open_gate,
-                serving=lambda hash_: self.bindings.serving(queue_of(hash_, balancing.queue_count)),
+                serving=self._serving,
             )
         self.dispatcher.parking = self.parking
-        self.takeovers = Takeovers(balancing, self.handoffs, self.roster, self.dispatcher.lanes, self.effects)
+        self.takeovers = Takeovers(
+            self.rules, self.handoffs, self.roster, self.dispatcher.lanes, self.effects
+        )
         self.balancer = Balancer(
             self.bindings,
             self.handoffs,
@@ -379,7 +387,7 @@ class ExclusiveMember(MemberCore):
         self._joined_at = 0.0
         self._stands_by = False
         self._message_handler = MessageHandler(
-            balancing,
+            self.rules,
             self.roster,
             self.effects,
             handoffs=self.handoffs,
@@ -420,6 +428,33 @@ class ExclusiveMember(MemberCore):
             self.parking.disconnected()
         self._after(now)
 
+    # Another number of queues
+
+    def reshape(self, queue_count: int, now: float) -> None:
+        """The group has so many queues now. Attachments to those that remain are not touched. A queue beyond the new
+        number is consumed, by who consumes it now, until it is deleted."""
+        if queue_count == self.rules.queue_count:
+            return
+        self.bindings.reshape(queue_count)
+        self._also_wanted = {
+            queue: until for queue, until in self._also_wanted.items() if queue < queue_count
+        }
+        self.handoffs.reshaped()
+        self.balancer.reshaped()
+        if self.roster.me is not None:
+            self._sweep.reshaped(now)
+        self._view_changed(now)
+        self._report_standing_by()
+        self.roster.changed(now)
+        if self.roster.me is not None and self.leaving is None:
+            self.bindings.attach_due(now)
+        self._after(now)
+
+    def _serving(self, hash_: int) -> Attachment | None:
+        """The attachment by which this member serves a queue of the hash, if it does."""
+        queues = self.dispatcher.processed.queues_of(hash_)
+        return next((one for one in map(self.bindings.serving, queues) if one is not None), None)
+
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
@@ -456,10 +491,17 @@ class ExclusiveMember(MemberCore):
         self._after(now)
 
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
-        return False
+        return isinstance(channel_closed(code, why), NotFound) and self._surplus_deleted(attachment)
 
     def cancelled(self, attachment: Attachment) -> bool:
-        return False
+        return self._surplus_deleted(attachment)
+
+    def _surplus_deleted(self, attachment: Attachment) -> bool:
+        """True for a surplus queue, whose end is no failure."""
+        if attachment.queue not in self.bindings.surplus:
+            return False
+        self.bindings.surplus_deleted(attachment.queue)
+        return True
 
     def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
         if attachment.closed:
@@ -548,7 +590,8 @@ class ExclusiveMember(MemberCore):
     def _fit_wanted(self) -> None:
         me = self.roster.me
         if me is not None:
-            self.bindings.want([*self.rules.consumed(me.index, self.bindings.view.live), *self._also_wanted])
+            consumed = self.rules.consumed(me.index, self.bindings.view.live)
+            self.bindings.want([*consumed, *self._also_wanted, *self.bindings.surplus])
 
     def _want(self, queue: int, now: float) -> None:
         """A queue that has no consumer, or that is to come here, though that does not follow from the live set."""

@@ -137,6 +137,12 @@ class Handoffs:
         if handoff.stage is Stage.ANNOUNCED and handoff.is_expected and (is_late or not handoff.awaiting):
             self._pause(handoff, now)
 
+    def reshaped(self) -> None:
+        """Ends moves of surplus queues, as far as there is a way back: they have no member to move to."""
+        for handoff in list(self.moves.values()):
+            if handoff.queue >= self._rules.queue_count:
+                self._cancel(handoff)
+
     def live_changed(self, live: Collection[int], now: float) -> None:
         """Ends waits for members that are gone, and handoffs to them."""
         for handoff in list(self.moves.values()):

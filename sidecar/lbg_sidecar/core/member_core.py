@@ -20,6 +20,7 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from copy import copy
 from typing import Any
 
 from lbg_broker.group.parked_keys import Entry
@@ -237,12 +238,12 @@ class MemberCore(ABC):
     ) -> None:
         self.name = name
         self.effects: list[Effect] = []
-        self.rules = balancing
+        self.rules = balancing = copy(balancing)
         if former is None:
             self.dispatcher = Dispatcher(rules, Processed(queue_count=balancing.queue_count), uniform)
         else:
             self.dispatcher = former.dispatcher
-            self.dispatcher.processed.repartition(balancing.queue_count)
+        self.dispatcher.processed.queues_of = lambda hash_: (hash_ % balancing.queue_count,)
         self.dispatcher.fenced = True
         self.bindings = Bindings(balancing, self.dispatcher, self.effects, uniform=uniform, native=native)
         self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)

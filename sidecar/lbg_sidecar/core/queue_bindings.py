@@ -23,8 +23,12 @@ class Assignment(enum.StrEnum):
     STATIC = "static"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BalancingRules:
+    """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`.
+    Queues from `queue_count` on, below `surplus_end`, are surplus: they have no primary, and who consumes them goes on
+    until they are deleted."""
+
     queue_count: int
     assignment: Assignment = Assignment.BALANCED
     client_count: int = 1
@@ -39,16 +43,23 @@ class BalancingRules:
     ack_interval_s: float = 0.005
     consumer_timeout_s: float = 1800.0
     on_rabbitmq: bool = False
+    surplus_end: int = 0
 
     def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
         """Index that should serve each queue; None if any may."""
+        owners = self._owners(live)
+        if self.surplus_end <= self.queue_count:
+            return owners
+        return (*owners, *(None,) * (self.surplus_end - self.queue_count))
+
+    def _owners(self, live: frozenset[int]) -> Sequence[int | None]:
         if self.assignment is Assignment.STATIC:
             return static_owners(self.queue_count, self.client_count, live)
         return balanced_owners(self.queue_count, live) if live else (None,) * self.queue_count
 
     def consumed(self, index: int, live: frozenset[int]) -> list[int]:
         """Queues that member `index` consumes, its primaries first. In mode `static` and in small groups it is all."""
-        primaries = self.primaries(live)
+        primaries = self.primaries(live)[: self.queue_count]
         first = [queue for queue, primary in enumerate(primaries) if primary == index]
         if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1 or index not in live:
             return first + [queue for queue, primary in enumerate(primaries) if primary != index]
@@ -62,8 +73,9 @@ class BalancingRules:
         return standbys_of(self.queue_count, live, queue, self.standbys)
 
     def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
-        """Members that consume a queue: its primary and its standbys, or all."""
-        if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1:
+        """Members that consume a queue: its primary and its standbys, or all. A surplus queue may have any."""
+        is_surplus = queue >= self.queue_count
+        if is_surplus or self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1:
             return set(live)
         primary = self.primaries(live)[queue]
         assert primary is not None
@@ -156,23 +168,34 @@ class Binding:
 class BindingTable:
     """Bindings to the queues of a group, each made when it is first used: of a large group a member uses few."""
 
-    def __init__(self, queue_count: int) -> None:
-        self._queue_count = queue_count
+    def __init__(self, rules: BalancingRules) -> None:
+        self._rules = rules
         self.used: dict[int, Binding] = {}
+        """Surplus queues are among them as long as they are consumed."""
+        self._removed: dict[int, Binding] = {}
+        """A queue that comes back under the same number goes on with their epochs and counts, which others know."""
 
     def __len__(self) -> int:
-        return self._queue_count
+        return self._rules.queue_count
 
     def __getitem__(self, queue: int) -> Binding:
         binding = self.used.get(queue)
         if binding is None:
-            if not 0 <= queue < self._queue_count:
+            if not 0 <= queue < self._rules.queue_count:
                 raise IndexError(queue)
-            binding = self.used[queue] = Binding(queue)
+            binding = self.used[queue] = (
+                self._removed.pop(queue) if queue in self._removed else Binding(queue)
+            )
         return binding
 
     def __iter__(self) -> Iterator[Binding]:
-        return map(self.__getitem__, range(self._queue_count))
+        return map(self.__getitem__, range(self._rules.queue_count))
+
+    def remove(self, queue: int) -> None:
+        """The group has this queue no longer."""
+        binding = self.used.pop(queue, None)
+        if binding is not None:
+            self._removed[queue] = binding
 
 
 JOINS_REST_S = 0.25
@@ -224,7 +247,7 @@ class Bindings:
         self.rules = rules
         self.consumer_timeout_s = rules.consumer_timeout_s
         """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
-        self.all = BindingTable(rules.queue_count)
+        self.all = BindingTable(rules)
         self.view = LiveView()
         self.bound: dict[int, Binding] = {}
         """Those with a channel, by queue."""
@@ -234,6 +257,8 @@ class Bindings:
         """From then on the number of consumed queues is not limited."""
         self.is_held: Callable[[], bool] = lambda: False
         """True while no queue is consumed, because it may not be the right one."""
+        self.surplus: set[int] = set()
+        """Queues beyond the number of the group's that are still consumed here."""
         self._wanted: dict[int, None] = {}
         self._missing: dict[int, None] = {}
         self._attaching: dict[int, float] = {}
@@ -249,6 +274,23 @@ class Bindings:
             for binding in self.bound.values():
                 assert binding.attachment is not None
                 binding.attachment.partitions = partitions
+
+    def reshape(self, queue_count: int) -> None:
+        """The group has so many queues now: those beyond that have a channel here are surplus. `want` follows."""
+        self.rules.queue_count = queue_count
+        self.surplus = {queue for queue in self.bound if queue >= queue_count}
+        for queue in [one for one in self.all.used if one >= queue_count and one not in self.surplus]:
+            self.all.remove(queue)
+        self._fit_surplus()
+
+    def surplus_deleted(self, queue: int) -> None:
+        """A surplus queue is not consumed again, and out of the table when its channel is closed."""
+        self.surplus.discard(queue)
+        self._wanted.pop(queue, None)
+        self._missing.pop(queue, None)
+
+    def _fit_surplus(self) -> None:
+        self.rules.surplus_end = max((*self.surplus, *self.bound), default=-1) + 1
 
     def want(self, queues: Iterable[int]) -> None:
         """Consume these, in this order. Others are not closed."""
@@ -335,8 +377,8 @@ class Bindings:
 
     def attached(self, attachment: Attachment) -> Binding | None:
         """The broker has the consumer. None if this attachment is over already."""
-        binding = self.all[attachment.queue]
-        if binding.attachment is not attachment:
+        binding = self.all.used.get(attachment.queue)
+        if binding is None or binding.attachment is not attachment:
             return None
         self._attaching.pop(binding.queue, None)
         self.changes += 1
@@ -352,8 +394,8 @@ class Bindings:
 
     def serving(self, queue: int) -> Attachment | None:
         """The attachment by which this member serves the queue, if it does."""
-        binding = self.all[queue]
-        return binding.attachment if binding.active else None
+        binding = self.all.used.get(queue)
+        return binding.attachment if binding is not None and binding.active else None
 
     def is_drained(self, attachment: Attachment) -> bool:
         """True if a close would cut off nothing: a paused attachment is not at work, and all that is done can be
@@ -384,8 +426,8 @@ class Bindings:
 
     def closed(self, attachment: Attachment, now: float) -> Binding | None:
         """Records the end of a channel, by this member or by itself. None if it is recorded already."""
-        binding = self.all[attachment.queue]
-        if binding.attachment is not attachment:
+        binding = self.all.used.get(attachment.queue)
+        if binding is None or binding.attachment is not attachment:
             return None
         if binding.phase is not Phase.DETACHING:
             self._cut_off(attachment)
@@ -438,6 +480,10 @@ class Bindings:
         binding.active = False
         binding.release_due = None
         binding.put_off = 0
+        if binding.queue >= self.rules.queue_count:
+            if binding.queue not in self.surplus:
+                self.all.remove(binding.queue)
+            self._fit_surplus()
 
     def _arguments(self) -> Mapping[str, str | int]:
         if not self.rules.on_rabbitmq:

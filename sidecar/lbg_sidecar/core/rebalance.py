@@ -264,6 +264,11 @@ class Balancer:
     def disconnected(self) -> None:
         self._to_release.clear()
 
+    def reshaped(self) -> None:
+        """There is another number of queues: none that is gone is released, and what belongs elsewhere is due."""
+        self._to_release = {queue for queue in self._to_release if queue < self._rules.queue_count}
+        self._may_rest = False
+
     @property
     def status(self) -> Rebalance:
         if self.holddown.due is not None:

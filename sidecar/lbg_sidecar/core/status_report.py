@@ -36,8 +36,9 @@ ID_MAX_CHARS = 200
 
 
 def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatContent:
-    """Content of a heartbeat: of the queues that this member consumes or should consume, or of all."""
-    bindings = machine.bindings.all if all_queues else machine.bindings.own()
+    """Content of a heartbeat: of the queues that this member consumes or should consume, or of all. Surplus queues are
+    left out: who reports one has not the present number of queues yet."""
+    bindings = machine.bindings.all if all_queues else _own(machine)
     dispatcher = machine.dispatcher
     return BeatContent(
         tuple(queue_state(machine, binding) for binding in bindings),
@@ -47,6 +48,11 @@ def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatC
         oldest_us(machine.bindings.bound.values()),
         None if machine.parking is None else parking_state(machine.parking),
     )
+
+
+def _own(machine: ExclusiveMember) -> list[Binding]:
+    queue_count = machine.rules.queue_count
+    return [binding for binding in machine.bindings.own() if binding.queue < queue_count]
 
 
 def parking_state(parking: Parking) -> ParkingState:
@@ -175,7 +181,7 @@ def poisoned_ids(binding: Binding) -> tuple[str, ...]:
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
     content = encode_content(beat_content(machine))
-    for fields, binding in zip(content["queues"], machine.bindings.own(), strict=True):
+    for fields, binding in zip(content["queues"], _own(machine), strict=True):
         attachment = binding.attachment
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]

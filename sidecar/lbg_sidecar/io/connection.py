@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from lbg_broker.client import (
@@ -231,7 +231,7 @@ class MemberConnection:
         names: Names,
         index: int,
         *,
-        queues: Sequence[str],
+        queue_name: Callable[[int], str],
         posts: Posts,
         dead: ConfirmingPublisher,
         republished: ConfirmingPublisher,
@@ -242,12 +242,14 @@ class MemberConnection:
         self.index = index
         self.dead = dead
         self.republished = republished
-        self._queues = queues
+        self._queue_name = queue_name
         self._posts = posts
         self._count_channel: Channel | None = None
         self._counts: set[asyncio.Task[None]] = set()
         self._count_lock = asyncio.Lock()
-        self.consumers = QueueConsumers(consume_connection, queues, names.mailbox(index), self._ended, states)
+        self.consumers = QueueConsumers(
+            consume_connection, queue_name, names.mailbox(index), self._ended, states
+        )
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
 
     @classmethod
@@ -256,7 +258,7 @@ class MemberConnection:
         consume_connection: ClientConnection,
         names: Names,
         *,
-        queues: Sequence[str],
+        queue_name: Callable[[int], str],
         claim_of: Callable[[Collection[int], Collection[int]], IndexClaim],
         candidates: Collection[int],
         on_mail: OnMail,
@@ -265,7 +267,7 @@ class MemberConnection:
     ) -> MemberConnection:
         """Claims an index over `consume_connection`, and opens the connection that publishes.
 
-        `queues` are the names of the group's queues, by number. `claim_of` is called with (probed, free).
+        `queue_name` gives the name of a queue of the group by its number. `claim_of` is called with (probed, free).
 
         Raises ClientError, IndexTaken.
         """
@@ -292,7 +294,7 @@ class MemberConnection:
             publish_connection,
             names,
             index,
-            queues=queues,
+            queue_name=queue_name,
             posts=posts,
             dead=dead,
             republished=republished,
@@ -350,7 +352,7 @@ class MemberConnection:
             async with self._count_lock:
                 if self._count_channel is None or not self._count_channel.is_open:
                     self._count_channel = await self.consume_connection.open_channel()
-                answer = await self._count_channel.queue_declare(self._queues[queue], passive=True)
+                answer = await self._count_channel.queue_declare(self._queue_name(queue), passive=True)
             return answer.message_count, answer.consumer_count
         return None, None
 

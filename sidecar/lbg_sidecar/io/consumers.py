@@ -55,7 +55,8 @@ class QueueEvents(Protocol):
 
 
 class QueueConsumers:
-    """`queues` are their names, by number. `on_lost` is called when a channel has ended with the connection.
+    """`queue_name` gives the name of a queue by its number. `on_lost` is called when a channel has ended with the
+    connection.
 
     `states` logs queues that cannot be consumed. Its consumers are tagged (`tag`) with the name of the member's
     mailbox: the broker reports a queue's active consumer by its tag, also before the first delivery.
@@ -64,7 +65,7 @@ class QueueConsumers:
     def __init__(
         self,
         connection: ClientConnection,
-        queues: Sequence[str],
+        queue_name: Callable[[int], str],
         tag: str,
         on_lost: Callable[[asyncio.Future[ClientError | None]], None],
         states: StateLogger[int],
@@ -73,7 +74,7 @@ class QueueConsumers:
         self._states = states
         hint = NO_ANSWER_HINTS.get(str(connection.server_properties.get("product")), "")
         self._no_answer = replace(NO_ANSWER, hint=hint)
-        self._queues = queues
+        self._queue_name = queue_name
         self._tag = tag
         self._on_lost = on_lost
         self._channels: dict[Attachment, Channel] = {}
@@ -97,7 +98,7 @@ class QueueConsumers:
             self._channels[attachment] = channel
             channel.closed.add_done_callback(partial(self._closed, attachment, events))
             await channel.consume(
-                self._queues[attachment.queue],
+                self._queue_name(attachment.queue),
                 partial(events.on_deliveries, attachment),
                 prefetch_count=attachment.prefetch,
                 consumer_tag=self._tag,

@@ -17,6 +17,7 @@ from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Pause, Request
@@ -67,7 +68,8 @@ TICK_MIN_S = 0.001
 
 class Driver:
     """`on_lost` is called once for each link that is lost, `on_exit` when the machine has left, `on_stood_down` when
-    it holds nothing because the application is not ready; `app_ready` is set while it is.
+    it holds nothing because the application is not ready, `on_reread` with the reason to read the group's
+    record again; `app_ready` is set while the application is ready.
 
     It is the `Calls` of the application's channel.
     """
@@ -85,6 +87,7 @@ class Driver:
         on_lost: Callable[[], None],
         on_exit: Callable[[], None],
         on_stood_down: Callable[[], None],
+        on_reread: Callable[[str], None],
         observer: Callable[[fx.Effect], None] | None,
         traced: Tracing | None = None,
     ) -> None:
@@ -113,6 +116,7 @@ class Driver:
         self._on_lost = on_lost
         self.on_exit = on_exit
         self.on_stood_down = on_stood_down
+        self.on_reread = on_reread
         self._executor = EffectExecutor(machine, app, self, group=group, journal=journal, observer=observer)
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
@@ -163,6 +167,12 @@ class Driver:
         assert self.link is None
         self.machine = machine
         self._executor.drive(machine)
+
+    def reshape(self, queue_count: int) -> None:
+        """The group has so many queues now, which members share out."""
+        assert isinstance(self.machine, ExclusiveMember)
+        self.machine.reshape(queue_count, self._loop.time())
+        self._run_effects()
 
     def connect(
         self, link: MemberConnection, outgoing: Outbox, parking: ParkingChannels | None = None

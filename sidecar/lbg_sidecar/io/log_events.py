@@ -58,8 +58,8 @@ class StateLogger(Generic[Queue]):
         self._states.leave(queue, self._loop.time(), event=event)
         self._schedule()
 
-    def connected(self, queues: Collection[Queue]) -> None:
-        """There is a connection, and the group has these queues."""
+    def retain(self, queues: Collection[Queue]) -> None:
+        """The group has these queues: on a new connection, or from now on."""
         self._states.retain(queues, self._loop.time())
         self._schedule()
 

@@ -23,8 +23,8 @@ from lbg_broker.group import (
     SESSIONS,
     Engine,
     GroupSpec,
+    Names,
     is_native,
-    stream_queues,
 )
 from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
@@ -109,7 +109,7 @@ LIMITED_MODES = (PARTITIONED, MESSAGE_GROUPS)
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group as its member finds it: `queues` are the names of those that carry its messages, by number."""
+    """A group as its member finds it."""
 
     spec: GroupSpec
     engine: Engine
@@ -119,9 +119,10 @@ class Group:
     def is_native(self) -> bool:
         return is_native(self.spec, self.engine)
 
-    @property
-    def queues(self) -> tuple[str, ...]:
-        return stream_queues(self.spec, self.engine)
+    def queue_name(self, number: int) -> str:
+        """Name of a queue that carries its messages, also of one beyond the present number."""
+        names = Names(self.spec.name)
+        return names.parent if self.is_native else names.queue(number)
 
 
 async def group_of(consume_connection: ClientConnection, name: str) -> Group:
@@ -149,14 +150,21 @@ async def reread_group(
     None also if that cannot be read in time, because the record's node may be down: then a member's message reports the
     change. Raises ClientError when `consume_connection` is lost.
     """
-    try:
-        async with asyncio.timeout(RECORD_S):
-            group = await group_of(consume_connection, spec.name)
-    except (TimeoutError, ProvisioningError, ChannelClosed):
+    group = await group_now(consume_connection, spec.name)
+    if group is None:
         return None
     same = (spec.queue_count, spec.max_clients, has_parking)
     is_same = (group.spec.queue_count, group.spec.max_clients, group.has_parking) == same
     return None if is_same else group
+
+
+async def group_now(consume_connection: ClientConnection, name: str) -> Group | None:
+    """The group; None if it cannot be read in time. Raises ClientError when the connection is lost."""
+    try:
+        async with asyncio.timeout(RECORD_S):
+            return await group_of(consume_connection, name)
+    except (TimeoutError, ProvisioningError, ChannelClosed):
+        return None
 
 
 async def record_now(consume_connection: ClientConnection, name: str) -> Record | None:

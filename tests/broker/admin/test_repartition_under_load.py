@@ -130,6 +130,7 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
                 if line == "drained":
                     begun.update({one.name: one.begun for one in foreign})
 
+            joined = [one.state()["incarnation"] for one in scene.members]
             done = await repartition_group(
                 scene.admin, "orders", 6, timeout_s=30.0, offline=True, report=tell
             )
@@ -149,9 +150,38 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
         ingress = (events.IngressClosed, events.IngressOpen)
         assert [type(one) for one in scene.told if isinstance(one, ingress)] == list(ingress)
         assert judge.members(since=before) == {"a", "b"}
+        assert joined == [one.state()["incarnation"] for one in scene.members], "a member has joined again"
         shown = await show_group(scene.admin, "orders")
         assert shown.problems == ()
         assert shown.spec == recounted(spec, 6)
+
+
+@pytest.mark.parametrize("place", ["embedded", "rabbitmq"], indirect=True)
+async def test_members_take_fewer_queues_on_the_connection_that_they_have(
+    place: Place, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Queues that are too many are deleted under their consumers."""
+    spec = GroupSpec(
+        "orders", "orders", hash_count=24, queue_count=5, queue_size_mb=10, client_username=unique
+    )
+    caplog.set_level("WARNING", logger="lbg.member")
+    async with scene_on(place, spec) as scene:
+        judge, load = scene.judge, scene.load
+        joined = [one.state()["incarnation"] for one in scene.members]
+        async with under_load(load):
+            done = await repartition_group(scene.admin, "orders", 3, timeout_s=30.0)
+            assert done.is_settled
+            before = len(judge.starts)
+            await until(lambda: len(judge.starts) > before + 100, what="work after it")
+        await load.all_seen(judge)
+        assert judge.inversions == []
+        assert judge.repeats == 0
+        states = [one.state() for one in scene.members]
+        assert [one["incarnation"] for one in states] == joined
+        served = [queue["queue"] for one in states for queue in one["queues"] if queue["role"] == "primary"]
+        assert sorted(served) == [0, 1, 2]
+        assert [one.spec for one in scene.members] == [recounted(spec, 3)] * 2
+    assert caplog.messages == []
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)

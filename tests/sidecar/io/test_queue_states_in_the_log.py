@@ -60,7 +60,7 @@ class Member:
         self.states = StateLogger[int]("m", {"member": "m"})
         self._consumers = QueueConsumers(
             cast(ClientConnection, self.broker),
-            [f"q{queue}" for queue in range(QUEUES)],
+            "q{}".format,
             "tag",
             lambda _: None,
             self.states,

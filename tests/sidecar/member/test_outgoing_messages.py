@@ -211,7 +211,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
             talk,
             names,
             0,
-            queues=(),
+            queue_name=names.queue,
             posts=posts,
             dead=dead,
             republished=republished,

@@ -12,7 +12,7 @@ from lbg_broker.group import Names
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment, Positions
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Reconnect
+from lbg_sidecar.core.effects import Reread
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import (
@@ -154,11 +154,13 @@ def test_more_positions_than_a_member_reports_are_refused() -> None:
             decode(encode(Knowledge(OTHER, positions)))
 
 
-def test_once_it_is_done_a_member_of_the_old_number_reconnects_and_one_of_the_new_does_nothing() -> None:
+def test_once_it_is_done_a_member_of_the_old_number_reads_the_record_and_one_of_the_new_does_nothing() -> (
+    None
+):
     member = joined()
     member.message(told(repartition_done(NAMES, 6).body), 1.0)
     (effect,) = member.effects
-    assert effect == Reconnect("the group has 6 queues, and had 4")
+    assert effect == Reread("the group has 6 queues, and had 4")
     settled = joined(replace(FOUR, queue_count=6))
     settled.message(told(repartition_done(NAMES, 6).body), 1.0)
     assert not settled.effects
