@@ -136,6 +136,7 @@ class Member:
     ) -> None:
         self.settings = settings
         self.contact = contact or ConnectionStatus()
+        self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
         else:
@@ -145,6 +146,7 @@ class Member:
         self._random = random.Random()
         self._driver: Driver | None = None
         self._group: Group | None = None
+        """As it was read last."""
         self._records: DurableState | None = None
         self._previous: int | None = None
         self._life: asyncio.Task[None] | None = None
@@ -214,11 +216,6 @@ class Member:
         """Close the sockets to the broker as a lost network would: nothing more is written. The member joins again."""
         if self._driver is not None and self._driver.link is not None:
             self._driver.link.abort()
-
-    @property
-    def spec(self) -> GroupSpec | None:
-        """The group's record as it was read last; None before the first join."""
-        return self._group.spec if self._group is not None else None
 
     @property
     def index(self) -> int | None:
@@ -368,7 +365,7 @@ class Member:
             if group is None or not self._can_take(group):
                 driver.disconnect(self._reread_why)
                 return
-            self._group = group
+            self._group, self.spec = group, group.spec
             queue_count = group.spec.queue_count
             if queue_count != driver.machine.rules.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, queue_count)
@@ -421,7 +418,7 @@ class Member:
         )
         await self.app.start(driver)
         driver.start()
-        self._group = group
+        self._group, self.spec = group, group.spec
         self._driver = driver
         return driver
 
@@ -444,7 +441,7 @@ class Member:
                 former=driver.machine,
             )
             driver.drive(machine)
-            self._group = group
+            self._group, self.spec = group, group.spec
         return driver
 
     def _candidates(self, client_count: int) -> Collection[int]:
