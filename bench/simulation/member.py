@@ -33,7 +33,6 @@ from lbg_broker.group import (
     TO_ALL,
     is_native,
     mailbox_of,
-    stream_queues,
 )
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
@@ -42,6 +41,7 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
@@ -92,6 +92,7 @@ class SimMember:
         self.name = name
         self.process = Process(name)
         self.link: Link | None = None
+        self._is_native = is_native(history.spec, history.broker.engine)
         self.machine = self._machine(None)
         self.has_left = False
         self.stopped_at: float | None = None
@@ -105,7 +106,6 @@ class SimMember:
         self._is_running = False
         self._is_ticking = False
         self._opening: tuple[Client, ...] = ()
-        self._queues = stream_queues(history.spec, history.broker.engine)
         self._connect_soon(0.0)
 
     @property
@@ -115,7 +115,7 @@ class SimMember:
     def _machine(self, former: MemberCore | None) -> MemberCore:
         history = self.history
         spec, random = history.spec, history.random
-        native = is_native(spec, history.broker.engine)
+        native = self._is_native
         on_rabbitmq = history.broker.engine.is_rabbitmq
         settings = MemberSettings(
             group=spec.name,
@@ -289,10 +289,7 @@ class SimMember:
         self._failures = 0
         self._previous = index
         self.link = link
-        if history.spec.queue_count != len(self._queues) and not is_native(
-            history.spec, history.broker.engine
-        ):
-            self._queues = stream_queues(history.spec, history.broker.engine)
+        if history.spec.queue_count != self.machine.rules.queue_count and not self._is_native:
             self.machine = self._machine(self.machine)
         self._turned_at = self.now
         self.machine.pause(history.is_paused, self.now)
@@ -301,6 +298,21 @@ class SimMember:
         if link.parking is not None:
             link.parking.follow()
         self._tick_soon()
+
+    def _reread(self, link: Link, why: str) -> None:
+        """The record has been read on this connection."""
+        if link is not self.link:
+            return
+        if self.machine.rules.assignment is Assignment.STATIC:
+            self.disconnect(why)
+            return
+        assert isinstance(self.machine, ExclusiveMember)
+        self.machine.reshape(self.history.spec.queue_count, self.now)
+        self.run()
+
+    def _queue_name(self, number: int) -> str:
+        names = self.history.names
+        return names.parent if self._is_native else names.queue(number)
 
     def _lost(self, why: str) -> None:
         if self._opening:
@@ -399,7 +411,7 @@ class SimMember:
         channel.on_closed = lambda refusal: self._on_closed(link, attachment, refusal)
         try:
             yield channel.ask(BasicQos(0, attachment.prefetch, False))
-            queue = self._queues[attachment.queue]
+            queue = self._queue_name(attachment.queue)
             yield channel.ask(BasicConsume(queue, f"m{link.index}", arguments=dict(effect.arguments)))
         except ChannelRefused:
             return
@@ -448,7 +460,7 @@ class SimMember:
     def _count(self, link: Link, queue: int) -> None:
         if link.counting is None or not link.counting.is_open:
             link.counting = link.consuming.open_channel()
-        method = QueueDeclare(self._queues[queue], passive=True)
+        method = QueueDeclare(self._queue_name(queue), passive=True)
         link.counting.ask_soon(method, lambda answer: self._counted(link, queue, answer))
 
     def _counted(self, link: Link, queue: int, answer: Any) -> None:
@@ -543,6 +555,8 @@ class SimMember:
                 self.machine.taken_over(effect)
             case _ if link is None:
                 pass
+            case fx.Reread(why):
+                self.history.clock.after(self.history.delay_s(), self.process, self._reread, link, why)
             case fx.Limit(attachment, prefetch):
                 self._send(link, attachment, BasicQos(0, prefetch, False), is_answered=True)
             case fx.Capacity(attachment, keys):

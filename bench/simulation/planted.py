@@ -33,7 +33,7 @@ from lbg_broker.server.core.spool import Spool
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall
 from lbg_sidecar.core.effects import Attach, Detach, RecordEntry
-from lbg_sidecar.core.exclusive import MessageHandler
+from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
@@ -296,9 +296,9 @@ def keys_move_to_another_partition_at_once(former: Callable[..., bool]) -> Calla
     return lambda self, position: False
 
 
-@bug(MessageHandler, "_repartition", setting=replace(REPARTITIONS, kinds=("repartition",)))
+@bug(ExclusiveMember, "reshape", setting=replace(REPARTITIONS, kinds=("repartition",)))
 def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, message: None
+    return lambda self, queue_count, now: None
 
 
 @bug(Disk, "sync", setting=CRASHES)
