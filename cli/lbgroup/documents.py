@@ -143,7 +143,10 @@ class Group(TypedDict):
     ingress: NotRequired[Annotated[bool, "mode Partitioned of the embedded broker: publishers are let in"]]
     handoffs: NotRequired[Handoffs]
     moving_keys: NotRequired[
-        Annotated[MovingKeys | None, "mode Partitioned of the embedded broker: null while no key moves"]
+        Annotated[
+            MovingKeys | None,
+            "mode Partitioned of the embedded broker: null while no key moves; of separate queues only while keys move",
+        ]
     ]
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]
     closed: NotRequired[Annotated[bool, "mode Sessions: publishers are refused"]]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from lbg_broker.admin.ownership import Record
 from lbg_broker.group import GroupSpec, Permissions
+from lbg_broker.group.key_moves import Entry
 from lbg_broker.group.topology import Binding, Exchange, Queue, Topology
 
 
@@ -110,6 +111,8 @@ class WriteRecord:
 
     def __str__(self) -> str:
         if self.before is not None and self.before.text == self.record.text:
+            if self.before.key_move != self.record.key_move:
+                return f"record the change of the number of queues of group {self.group}"
             if self.before.has_parking != self.record.has_parking:
                 return f"record the parking queue of group {self.group}"
             if self.before.parked_from != self.record.parked_from:
@@ -185,6 +188,53 @@ class Announce:
         return f"announce {self.routing_key} on {self.exchange}"
 
 
+@dataclass(frozen=True, slots=True)
+class AppendEntry:
+    """An entry of the stream of a change of the number of queues (`lbg_broker.group.key_moves`)."""
+
+    group: str
+    entry: Entry
+
+    def __str__(self) -> str:
+        kind = type(self.entry).__name__.removesuffix("Entry").lower()
+        return f"append {kind} to the change of queues of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutFence:
+    """A fence of the change `move` behind all messages of a queue."""
+
+    queue: str
+    move: str
+
+    def __str__(self) -> str:
+        return f"put a fence into queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class PassFences:
+    """In place of a member, for a queue that none serves: the fences at its head are passed. Nothing is done if another
+    message is there, or a consumer serves the queue."""
+
+    group: str
+    number: int
+    move: str
+
+    def __str__(self) -> str:
+        return f"pass the fence in queue {self.number} of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnMessages:
+    """What is left in a queue that is too many, and that nobody consumes, is published to the group again."""
+
+    group: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"publish what is left in queue {self.number} to group {self.group} again"
+
+
 Action = (
     DeclareExchange
     | DeclareQueue
@@ -201,6 +251,10 @@ Action = (
     | DeleteUser
     | OpenIngress
     | Announce
+    | AppendEntry
+    | PutFence
+    | PassFences
+    | ReturnMessages
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
 from lbg_broker.admin.errors import (
     AdminError,
@@ -342,22 +342,34 @@ class AmqpAdmin:
             await channel.queue_declare(queue.name, durable=queue.durable, arguments=dict(queue.arguments))
 
     async def bind(self, bindings: Sequence[Binding]) -> None:
+        await self._change_bindings(bindings, Channel.queue_bind)
+
+    async def unbind(self, bindings: Sequence[Binding]) -> None:
+        try:
+            await self._change_bindings(bindings, Channel.queue_unbind)
+        except (
+            Refused
+        ) as error:  # a queue that is missing has closed a channel, and the rest of its requests with it
+            if not isinstance(error.__cause__, NotFound):
+                raise
+            for one in bindings:
+                async with self._missing_is_fine(), self._changing(one.queue) as channel:
+                    await channel.queue_unbind(one.queue, one.exchange, one.routing_key)
+
+    async def _change_bindings(
+        self, bindings: Sequence[Binding], change: Callable[[Channel, str, str, str], Awaitable[None]]
+    ) -> None:
         """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
         if bindings:
             await self._locks.renew(bindings[0].queue.split(".")[1])
         async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
             requests = [
-                channels[number % len(channels)].queue_bind(one.queue, one.exchange, one.routing_key)
+                change(channels[number % len(channels)], one.queue, one.exchange, one.routing_key)
                 for number, one in enumerate(bindings)
             ]
             for answer in await asyncio.gather(*requests, return_exceptions=True):
                 if isinstance(answer, BaseException):
                     raise answer
-
-    async def unbind(self, bindings: Sequence[Binding]) -> None:
-        for one in bindings:
-            async with self._missing_is_fine(), self._changing(one.queue) as channel:
-                await channel.queue_unbind(one.queue, one.exchange, one.routing_key)
 
     async def delete_exchange(self, name: str) -> None:
         async with self._missing_is_fine(), self._changing(name) as channel:

@@ -38,6 +38,7 @@ from lbg_broker.admin.rows import (
 )
 from lbg_broker.admin.snapshot import (
     UNKNOWN,
+    MovingKeys,
     Native,
     PartitionsStatus,
     PartitionStatus,
@@ -45,6 +46,7 @@ from lbg_broker.admin.snapshot import (
     SessionsStatus,
     Snapshot,
     Unknown,
+    moving_keys_json,
     native_json,
 )
 from lbg_broker.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
@@ -79,6 +81,8 @@ class Description:
     """True if nobody may publish to the group; None where that is not known."""
     queue_count_to_be: int | None = None
     """Number of queues that it is being changed to; None while no change is known."""
+    moving_keys: MovingKeys | None = None
+    """Keys on their way to another number of partitions or separate queues; None without a change."""
     parked: Count | None = None
     """Messages in its parking queue; None without one."""
 
@@ -323,6 +327,8 @@ class Description:
             fields["partitions"] = "unknown" if services is UNKNOWN else [one.to_json() for one in services]
         if self.native is not UNKNOWN and self.native is not None:
             fields |= native_json(self.native)
+        elif self.moving_keys is not None:
+            fields["moving_keys"] = moving_keys_json(self.moving_keys)
         return fields
 
     @property
@@ -451,6 +457,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         is_paused=is_paused,
         is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
+        moving_keys=_moving_keys(group, observed),
         parked=_parked(names, observed),
     )
 
@@ -523,6 +530,13 @@ def _parking_lines(group: str, members: Iterable[MemberRow]) -> Iterator[str]:
             f"{', '.join(differing)} would deliver messages of parked keys of group {group}, which only members that "
             "joined after `lbg park enable` follow, and versions of LBG that have it: restart them"
         )
+
+
+def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:
+    parent = observed.queues.get(Names(group).parent)
+    if isinstance(parent, QueueStatus) and isinstance(parent.native, PartitionsStatus):
+        return parent.native.moving_keys
+    return observed.moving_keys(group)
 
 
 def _sum(counts: Iterable[Count | None]) -> Count:

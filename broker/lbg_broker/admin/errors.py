@@ -228,6 +228,42 @@ class UnderWay(ProvisioningError):
         self.group = group
 
 
+class KeysMove(ProvisioningError):
+    """Keys of the group move between its queues, and what was requested has to wait for that."""
+
+    def __init__(self, group: str, target: int) -> None:
+        super().__init__(
+            f"keys of group {group!r} move to another number of queues while publishers and members go on: "
+            f"`lbg group repartition {group} --queues {target}` finishes that, and this has to wait for it"
+        )
+        self.group = group
+
+
+class NotJoined(ProvisioningError):
+    """Members do not take part in an online change of the number of queues. Nothing was changed."""
+
+    def __init__(self, group: str, members: Sequence[str]) -> None:
+        super().__init__(
+            f"members of group {group!r} do not take part in the change of its number of queues, and nothing is "
+            f"changed: {', '.join(sorted(members))} (of an older version? restart them with this one); or use "
+            "--offline, with which publishers wait"
+        )
+        self.group = group
+        self.members = tuple(members)
+
+
+class NotMoved(ProvisioningError):
+    """Keys still move between queues. Publishers and members go on; the same command goes on with the change."""
+
+    def __init__(self, group: str, target: int, left: Sequence[str], within_s: float) -> None:
+        super().__init__(
+            f"group {group!r} has not {target} queues within {within_s:g} s, publishers and members go on, and the "
+            f"same command goes on with the change: {'; '.join(left)}"
+        )
+        self.group = group
+        self.left = tuple(left)
+
+
 class NotDrained(ProvisioningError):
     """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
 

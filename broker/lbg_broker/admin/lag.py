@@ -9,7 +9,7 @@ in flight. Where reports are missing, the broker's older count is used.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ from lbg_broker.admin.observe import seen
 from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.admin.status_reports import ReportQueue
-from lbg_broker.group import Engine, GroupSpec, is_native, stream_queues
+from lbg_broker.group import Engine, GroupSpec, Names, is_native, stream_queues
 
 Lag = int | Unknown
 
@@ -48,11 +48,18 @@ class _Reading:
 
 
 class LagReader:
-    """Reads the lag of groups; callers share a reading that is young enough."""
+    """Reads the lag of groups; callers share a reading that is young enough. `surplus`: queues that a group has beyond
+    those of its attributes, as far as they are known, as while keys move between queues."""
 
-    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
+    def __init__(
+        self,
+        amqp: AmqpAdmin,
+        management: ManagementAdmin | None,
+        surplus: Callable[[str], Collection[str]] = lambda group: (),
+    ) -> None:
         self._amqp = amqp
         self._management = management
+        self._surplus = surplus
         self._ear = ReportQueue(amqp)
         self._readings: dict[GroupSpec, _Reading] = {}
 
@@ -95,22 +102,26 @@ class LagReader:
             found = await self._management.backlogs([spec.name for spec in specs])
             counts = {name: Backlog(_sum(pair), consumers) for name, (*pair, consumers) in found.items()}
         else:
-            queues = [name for spec in specs for name in stream_queues(spec, engine)]
+            queues = [name for spec in specs for name in self._queues(spec, engine)]
             status = await self._amqp.counts_of(queues)
             counts = {name: Backlog(_ready(one), _consumers(one)) for name, one in status.items()}
         unknown = Backlog(UNKNOWN, UNKNOWN)
-        of_groups = ([counts.get(name, unknown) for name in stream_queues(spec, engine)] for spec in specs)
+        of_groups = ([counts.get(name, unknown) for name in self._queues(spec, engine)] for spec in specs)
         return [
             Backlog(_sum(one.messages for one in found), _sum(one.consumers for one in found))
             for found in of_groups
         ]
+
+    def _queues(self, spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
+        queues = stream_queues(spec, engine)
+        return tuple(dict.fromkeys((*queues, *self._surplus(spec.name))))
 
     async def _counted(
         self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
     ) -> Lag:
         counted = await asyncio.shield(counts)
         total = 0
-        for name in stream_queues(spec, engine):
+        for name in self._queues(spec, engine):
             ready, unacked = counted.get(name, (UNKNOWN, UNKNOWN))
             if ready is UNKNOWN or unacked is UNKNOWN:
                 return UNKNOWN
@@ -118,7 +129,7 @@ class LagReader:
         return total
 
     async def _from_reports(self, spec: GroupSpec, engine: Engine) -> Lag:
-        queues = stream_queues(spec, engine)
+        queues, names = self._queues(spec, engine), Names(spec.name)
         loop = asyncio.get_running_loop()
         try:
             until = await self._ear.attend(spec.name) + FIRST_S
@@ -127,7 +138,8 @@ class LagReader:
         while True:
             counted = await self._amqp.counts_of(queues)
             ready, consumers = 0, {}
-            for number, status in enumerate(counted.values()):
+            for place, (name, status) in enumerate(counted.items()):
+                number = names.number_of(name) or place
                 if status is None or status is UNKNOWN:
                     return UNKNOWN
                 if status.ready is UNKNOWN or status.consumers is UNKNOWN:

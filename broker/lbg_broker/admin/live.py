@@ -6,10 +6,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
 
+from lbg_broker.admin import moves_stream
 from lbg_broker.admin.actions import (
     Action,
     ActOnQueue,
     Announce,
+    AppendEntry,
     Bind,
     CheckPolicies,
     DeclareExchange,
@@ -18,8 +20,11 @@ from lbg_broker.admin.actions import (
     DeleteQueue,
     DeleteUser,
     OpenIngress,
+    PassFences,
+    PutFence,
     PutPermissions,
     PutUser,
+    ReturnMessages,
     RevokePermissions,
     Unbind,
     WriteRecord,
@@ -45,7 +50,8 @@ from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_broker.admin.status_reports import collect_reports
 from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import Engine, GroupSpec, Topology, is_native, stream_queues
+from lbg_broker.group import Engine, GroupSpec, Names, Topology, is_native, stream_queues
+from lbg_broker.group.key_moves import KeyMoveState
 
 
 class LiveAdmin:
@@ -60,7 +66,7 @@ class LiveAdmin:
         self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
         self._observing = SnapshotReader(self.amqp, self._management)
         self._last_survey = Survey()
-        self._lags = LagReader(self.amqp, self._management)
+        self._lags = LagReader(self.amqp, self._management, self._surplus_queues)
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.lock(group)
@@ -122,9 +128,23 @@ class LiveAdmin:
         """The status reports of each group within `seconds`, or why they could not be received."""
         return await collect_reports(self.amqp, groups, seconds=seconds)
 
+    async def key_moves(self, group: str) -> KeyMoveState:
+        """State of the change of the group's number of queues, from its stream as it is now. Raises AdminError, and
+        EntryError for an entry of a later version."""
+        return await moves_stream.read(self.amqp, group)
+
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
         """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
         return await self._lags.of(specs, max_age_s=max_age_s)
+
+    def _surplus_queues(self, group: str) -> list[str]:
+        """Those of the last survey, and only while keys move."""
+        snapshot, names = self._last_survey.snapshots.get(group), Names(group)
+        if snapshot is None or snapshot.queues.get(names.moves) is None:
+            return []
+        return [
+            name for name, status in snapshot.queues.items() if status is not None and names.is_served(name)
+        ]
 
     async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
         """The backlog of each group, counted now and without members' status reports; see `LagReader`."""
@@ -166,6 +186,14 @@ class LiveAdmin:
                 )
             case Announce(exchange, routing_key, body):
                 await amqp.announce(exchange, routing_key, body)
+            case AppendEntry(group, entry):
+                await moves_stream.append(amqp, group, entry)
+            case PutFence(queue, move):
+                await moves_stream.put_fence(amqp, queue, move)
+            case ReturnMessages(group, number):
+                await moves_stream.return_messages(amqp, group, number)
+            case PassFences(group, number, move):
+                await moves_stream.pass_fences(amqp, group, number, move)
             case OpenIngress(group):
                 await restore_permissions(self.management_for(str(action)), group)
             case ActOnQueue():

@@ -27,7 +27,8 @@ class Record:
     """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
     `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read.
     `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
-    on the stream of parked keys is read; empty: from its first entry on."""
+    on the stream of parked keys is read; empty: from its first entry on. `key_move`: id of the change of the number of
+    queues that is on its way, with a stream of its own (`lbg_broker.group.key_moves`); empty without one."""
 
     text: str
     owner: str = ""
@@ -35,6 +36,7 @@ class Record:
     paused: frozenset[str] | None = frozenset()
     has_parking: bool = False
     parked_from: str = ""
+    key_move: str = ""
 
     @property
     def is_paused(self) -> bool:

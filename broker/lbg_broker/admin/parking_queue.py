@@ -22,7 +22,7 @@ from lbg_broker.admin.actions import (
 from lbg_broker.admin.errors import GroupNotFound, MembersRun, RecordUnreadable, Unsupported
 from lbg_broker.admin.groups import apply
 from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, Record
-from lbg_broker.admin.plan import recorded, refuse_under_way, require_owner
+from lbg_broker.admin.plan import recorded, refuse_key_move, refuse_under_way, require_owner
 from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
 from lbg_broker.group import GroupSpec, Names, Permissions, Topology
@@ -33,7 +33,8 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
     """The actions that give the group a parking queue; none where it has one. The record comes last: members read there
     that they may write to it.
 
-    Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, Unsupported for modes without parking, and MembersRun
+    Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, KeysMove, Unsupported for modes without parking, and
+    MembersRun
     while members run, which would not read the parked keys.
     """
     if observed.is_empty:
@@ -43,6 +44,7 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
         raise RecordUnreadable(group, "it is missing or not one")
     require_owner(spec, observed, claim)
     refuse_under_way(spec, observed)
+    refuse_key_move(spec, observed)
     if reason := why_without_parking(spec, observed.engine):
         raise Unsupported(f"group {group!r} can have no parking queue in mode {spec.mode}: {reason}")
     if not observed.has_parking:

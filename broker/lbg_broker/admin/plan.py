@@ -26,6 +26,7 @@ from lbg_broker.admin.errors import (
     ApplyFailed,
     GroupDiffers,
     GroupNotFound,
+    KeysMove,
     NotOwned,
     Refused,
     StillInUse,
@@ -57,12 +58,14 @@ from lbg_broker.group import (
     Topology,
     closed_record,
     differences,
+    forwarded_key,
     is_closed_in,
     is_native,
 )
 from lbg_broker.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
 from lbg_broker.passwords import is_hash_of
 
+_FORWARDED = forwarded_key(0)[:-1]
 _JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
 
 
@@ -93,7 +96,10 @@ def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
                 yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(desired)}"
     if observed.bindings is not UNKNOWN:
         exchanges = {exchange.name for exchange in topology.exchanges}
+        is_moving = isinstance(observed.record, Record) and bool(observed.record.key_move)
         for extra in sorted(observed.bindings - set(topology.bindings), key=str):
+            if is_moving or extra.routing_key.startswith(_FORWARDED):
+                continue  # of an online change of the number of queues
             if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
                 yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
 
@@ -135,6 +141,9 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
             "has other permissions than the group's",
         )
     yield from _publisher_problems(spec, observed, topology)
+    if observed.key_move(spec.name) is None and observed.queues.get(Names(spec.name).moves) is not None:
+        command = f"lbg group repartition {spec.name} --queues {spec.queue_count}"
+        yield f"a change of the number of queues has left parts: `{command}` removes them"
     for user in users:
         if user not in (spec.client_username, observed.publishers.username):
             yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
@@ -488,6 +497,12 @@ def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises UnderWay while the number of queues of `spec`, the recorded group, is being changed."""
     if observed.queue_count_to_be is not None:
         raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
+
+
+def refuse_key_move(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raises KeysMove while keys of `spec`, the recorded group, move to another number of queues."""
+    if (move := observed.key_move(spec.name)) is not None:
+        raise KeysMove(spec.name, move.new)
 
 
 def require_users(observed: Snapshot, done: str) -> None:

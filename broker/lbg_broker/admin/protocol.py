@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from lbg_broker.admin.actions import Action
 from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.group import GroupSpec
+from lbg_broker.group.key_moves import KeyMoveState
 
 StatusReport = Mapping[str, Any]
 """A member's status report, its message of type `beat`, as it came."""
@@ -35,6 +36,10 @@ class BrokerAdmin(Protocol):
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         """The status reports that members of `group` send within `seconds`."""
+        ...
+
+    async def key_moves(self, group: str) -> KeyMoveState:
+        """State of the change of the group's number of queues, from its stream."""
         ...
 
     async def close(self) -> None: ...

@@ -10,6 +10,7 @@ from lbg_broker.admin.errors import GroupNotFound, GroupUnfinished, RecordUnavai
 from lbg_broker.admin.ownership import Record
 from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import (
+    HEADER_KEY_MOVE,
     HEADER_MEMBERS_PUBLISH,
     HEADER_OWNER,
     HEADER_PARKED_FROM,
@@ -119,7 +120,16 @@ def _record_in(delivery: Delivery) -> Record:
     has_parking = delivery.headers.get(HEADER_PARKING) is True
     place = delivery.headers.get(HEADER_PARKED_FROM)
     parked_from = place if isinstance(place, str) else ""
-    return Record(text, owner if isinstance(owner, str) else "", publishers, paused, has_parking, parked_from)
+    move = delivery.headers.get(HEADER_KEY_MOVE)
+    return Record(
+        text,
+        owner if isinstance(owner, str) else "",
+        publishers,
+        paused,
+        has_parking,
+        parked_from,
+        move if isinstance(move, str) else "",
+    )
 
 
 def headers_of(record: Record) -> dict[str, str | bool]:
@@ -134,4 +144,6 @@ def headers_of(record: Record) -> dict[str, str | bool]:
         headers[HEADER_PARKING] = True
     if record.parked_from:
         headers[HEADER_PARKED_FROM] = record.parked_from
+    if record.key_move:
+        headers[HEADER_KEY_MOVE] = record.key_move
     return headers

@@ -11,9 +11,8 @@ repeated, so that the next run after a crash does all of them.
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol
 from lbg_broker.admin.actions import (
     Action,
     ActOnQueue,
-    Announce,
     Bind,
     CheckPolicies,
     DeclareQueue,
@@ -29,27 +27,46 @@ from lbg_broker.admin.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_broker.admin.errors import GroupNotFound, NotDrained, RecordUnreadable, StillInUse, Unreachable
+from lbg_broker.admin.errors import (
+    GroupNotFound,
+    KeysMove,
+    NotDrained,
+    NotMoved,
+    RecordUnreadable,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+)
 from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
+from lbg_broker.admin.key_move import KeyMoveRun, change_queues, is_key_move_left
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.plan import recorded, require_supported
 from lbg_broker.admin.protocol import BrokerAdmin
-from lbg_broker.admin.rows import MemberRow, members_of
-from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus, QueueStatus, Snapshot, Unknown
+from lbg_broker.admin.queue_changes import (
+    LATE_S,
+    LISTEN_S,
+    Depth,
+    Report,
+    left_in,
+    numbered_queues,
+    repartition_announced,
+    repartition_done,
+    surplus_queues,
+    unsettled,
+)
+from lbg_broker.admin.rows import members_of
+from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus, QueueStatus, Snapshot
 from lbg_broker.group import (
-    IDENTITY_BYTES,
-    TO_ALL,
+    UNCOUNTED_MODES,
     Engine,
     GroupSpec,
     Names,
-    balanced_primaries,
     differences,
     has_partitions,
     is_native,
     marked,
     recounted,
-    static_primaries,
 )
 from lbg_broker.group.topology import Binding
 
@@ -57,65 +74,12 @@ if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin
 
 
-SENDER = "lbg group repartition"
-
-
-def repartition_announced(names: Names, queue_count: int) -> Announce:
-    """The number of queues changes: members report what they processed, for those that get their keys from now on."""
-    return _announcement(names, queue_count, is_done=False)
-
-
-def repartition_done(names: Names, queue_count: int) -> Announce:
-    """The number of queues has changed, as the record has it."""
-    return _announcement(names, queue_count, is_done=True)
-
-
-def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
-    message = {
-        "v": 1,
-        "type": "repartition",
-        "index": 0,
-        "name": SENDER,
-        "incarnation": secrets.token_hex(IDENTITY_BYTES),
-        "queues": queue_count,
-        "done": is_done,
-    }
-    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
-
-
 DRAIN_LOOK_S = 0.5
-NAMED_MAX = 5
 
 SAMPLED_S = 6.0
 """RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While
 nothing comes in and nothing is ready, it only gets less: a count of 0 that was taken after that began is
 true."""
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """Messages in one queue, or in one partition of it."""
-
-    name: str
-    ready: int | Unknown
-    unacked: int | Unknown
-
-    @property
-    def is_empty(self) -> bool:
-        return self.ready == 0 and self.unacked == 0
-
-    def __str__(self) -> str:
-        if self.ready is UNKNOWN or self.unacked is UNKNOWN:
-            return f"{self.name} could not be counted"
-        return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
-
-
-def left_in(depths: Sequence[Depth]) -> Iterator[str]:
-    """Summary of what is left, in a few lines however many queues there are."""
-    full = [one for one in depths if not one.is_empty]
-    yield from map(str, full[:NAMED_MAX])
-    if len(full) > NAMED_MAX:
-        yield f"{len(full) - NAMED_MAX} more"
 
 
 async def drain(
@@ -228,12 +192,6 @@ class SingleQueueLayout:
 TOLD_S = 0.5
 """Seconds for members to report to each other what they processed, before queues change: they do so at once."""
 
-LATE_S = 10.0
-"""Members have a new number within a second of the message, or when they next connect."""
-
-LISTEN_S = 1.3
-"""Members send a beat every second, 1.2 s apart at most."""
-
 
 class SeparateQueuesLayout:
     """`is_sampled`: see `drain`."""
@@ -247,7 +205,7 @@ class SeparateQueuesLayout:
 
     async def depths(self, *, below: int | None) -> Sequence[Depth]:
         """Of the queues with a number below `below`, or of all that there are."""
-        queues = self._numbered(await self._admin.observe(self._names.group))
+        queues = numbered_queues(self._names, await self._admin.observe(self._names.group))
         return [
             Depth(self._names.queue(number), status.ready, status.unacked)
             for number, status in sorted(queues.items())
@@ -291,17 +249,8 @@ class SeparateQueuesLayout:
         return not behind
 
     async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
-        queues = self._numbered(await self._admin.observe(self._names.group))
-        for number in sorted((one for one in queues if one >= queue_count), reverse=True):
-            await self._admin.perform(DeleteQueue(self._names.queue(number), only_empty=not discard))
-
-    def _numbered(self, observed: Snapshot) -> dict[int, QueueStatus]:
-        stem = self._names.queue(0)[:-1]
-        return {
-            int(name.removeprefix(stem)): status if status is not UNKNOWN else QueueStatus()
-            for name, status in observed.queues.items()
-            if status is not None and name.startswith(stem) and name.removeprefix(stem).isdecimal()
-        }
+        for name, _ in surplus_queues(self._names, await self._admin.observe(self._names.group), queue_count):
+            await self._admin.perform(DeleteQueue(name, only_empty=not discard))
 
 
 def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
@@ -333,64 +282,12 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
         yield Unbind(name, tuple(of_queue))
 
 
-def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:
-    """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
-    it."""
-    hint = " (of an older version? restart it)" if is_late else ""
-    behind = _behind(members, queue_count)
-    for member in members:
-        if member.index in behind:
-            queues = {one.queue for one in member.queues}
-            if len(queues) != queue_count and queues == set(range(len(queues))):
-                yield f"{member.name} still uses {len(queues)} queues{hint}"
-            else:
-                yield f"{member.name} has not its part of {queue_count} queues yet{hint}"
-        elif member.rebalance != "Ready":
-            yield f"{member.name} is {member.rebalance}"
-        elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
-            yield f"{member.name} has no consumer yet on {len(unbound)} queues"
-
-
-def _behind(members: Sequence[MemberRow], queue_count: int) -> set[int]:
-    """Indexes of members whose report is not that of a member with so many queues.
-
-    A report has neither the number of queues nor every queue. But the primaries of all members together are those of
-    an assignment of so many queues to them. `static` leaves queues without a primary, which others consume.
-    """
-    reported = {member.index: sorted(one.queue for one in member.primaries) for member in members}
-    assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]
-    consumed = {one.queue for member in members for one in member.queues}
-    if members and consumed.issuperset(range(queue_count)):
-        steps = {second - first for first, second, *_ in filter(_has_two, reported.values())}
-        counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
-        assignments += (
-            static_primaries(queue_count, count, reported) for count in counts if count > max(reported)
-        )
-    surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
-    return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
-
-
-def _has_two(queues: Sequence[int]) -> bool:
-    return len(queues) >= 2
-
-
-def _differing(reported: Mapping[int, Sequence[int]], primaries: Mapping[int, int | None]) -> Iterator[int]:
-    """Indexes of members with other primaries than these."""
-    due: dict[int | None, list[int]] = {}
-    for queue, index in primaries.items():
-        due.setdefault(index, []).append(queue)
-    return (index for index, queues in reported.items() if list(queues) != due.get(index, []))
-
-
 def _queue_of(binding: Binding) -> str:
     return binding.queue
 
 
 def _order_of(binding: Binding) -> tuple[str, str]:
     return binding.queue, binding.routing_key
-
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,83 +329,131 @@ async def repartition_group(
 ) -> Repartitioned:
     """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
 
-    Partitions of the embedded broker change online unless `offline`, or an interrupted offline run is to be finished:
-    publishers go on, and the broker moves keys to their new partitions in order. Otherwise ingress is closed meanwhile.
+    The change is online unless `offline`, or an interrupted offline run is to be finished: publishers go on. The broker
+    moves keys to their new partitions in order; between separate queues the command and members do
+    (`lbg_broker.admin.key_move`). Otherwise ingress is closed meanwhile.
 
     `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
-    `timeout_s` is for draining, and once more for members to be Ready. When it is not drained by then, or on the first
-    interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues that go is deleted, and
-    not waited for. `report` gets a line for each step, and for what is waited for.
+    `timeout_s` is for the move of keys, or for draining, and once more for members to be Ready. When it is not drained
+    by then, or on the first interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues
+    that go is deleted, and not waited for; of separate queues only with `offline`. `report` gets a line for each step,
+    and for what is waited for.
 
-    Raises NotDrained and other errors of ProvisioningError; SpecError for a number that the group cannot have.
+    Raises NotDrained, NotMoved, NotJoined and other errors of ProvisioningError; SpecError for a number that the group
+    cannot have.
     """
-    names = Names(group)
+    Names(group)
     management = admin.management_for("the number of queues can only be changed")
     async with admin.lock(group):
         observed = await admin.observe(group)
         spec = _existing(group, observed)
         desired = recounted(spec, queue_count, max_clients=max_clients)
         is_interrupted = observed.queue_count_to_be is not None
-        is_online = has_partitions(spec, observed.engine) and not (offline or is_interrupted)
-        if desired.to_record() == spec.to_record() and not (is_interrupted or is_online):
+        is_offline = offline or is_interrupted
+        is_moving = is_key_move_left(group, observed)
+        if offline and is_moving:
+            raise KeysMove(group, queue_count if (move := observed.key_move(group)) is None else move.new)
+        is_online = has_partitions(spec, observed.engine) and not is_offline
+        if desired.to_record() == spec.to_record() and not (is_interrupted or is_online or is_moving):
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(desired, observed)
-        manner = _manner_of(admin, management, names, spec, observed)
-        if isinstance(manner, SingleQueueLayout) and is_online:
-            return await _repartition_online(
-                admin, manner, observed, desired, discard=discard, timeout_s=timeout_s, report=report
+        if discard and not is_offline and not is_online:
+            raise Unsupported(
+                f"messages of group {group!r} can only be discarded with --offline: online each is processed"
             )
-        assert isinstance(observed.record, Record)
-        was, like = observed.record.text, observed.record
-        await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
-        report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
-        try:
-            await manner.ingress.close()
-            await drain(
-                group,
-                manner.ingress,
-                lambda: manner.depths(below=queue_count if discard else None),
-                renew_lock=lambda: admin.renew_lock(group),
-                is_sampled=manner.is_sampled,
-                is_paused=like.is_paused,
+        if is_online or is_offline:
+            return await _repartition_locked(
+                admin,
+                management,
+                observed,
+                desired,
+                is_online=is_online,
+                discard=discard,
                 timeout_s=timeout_s,
                 report=report,
             )
-        except (NotDrained, asyncio.CancelledError):
-            await _undo(admin, manner, spec, report, like=like)
-            raise
-        report("drained")
-        await manner.announce(queue_count)
-        await manner.prepare(desired, discard=discard)
-        began = marked(spec, queue_count)
-        await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
-        report(f"changed: {queue_count} queues")
-        is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
-        report("members are Ready" if is_settled else "not all members are Ready")
-        await _open(admin, manner, desired, report, like=like)
+    run = KeyMoveRun(admin, group, queue_count, max_clients, report)
+    await change_queues(run, timeout_s=timeout_s)
+    report("members are Ready")
+    return Repartitioned(spec.queue_count, queue_count, is_changed=run.is_changed)
+
+
+async def _repartition_locked(
+    admin: LiveAdmin,
+    management: ManagementAdmin,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    is_online: bool,
+    discard: bool,
+    timeout_s: float,
+    report: Report,
+) -> Repartitioned:
+    """The changes that hold the group's lock from their beginning to their end."""
+    group, queue_count = desired.name, desired.queue_count
+    names, spec = Names(group), _existing(group, observed)
+    manner = _manner_of(admin, management, names, spec, observed)
+    if isinstance(manner, SingleQueueLayout) and is_online:
+        return await _repartition_online(
+            admin, manner, observed, desired, discard=discard, timeout_s=timeout_s, report=report
+        )
+    assert isinstance(observed.record, Record)
+    was, like = observed.record.text, observed.record
+    await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
+    report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
+    try:
+        await manner.ingress.close()
+        await drain(
+            group,
+            manner.ingress,
+            lambda: manner.depths(below=queue_count if discard else None),
+            renew_lock=lambda: admin.renew_lock(group),
+            is_sampled=manner.is_sampled,
+            is_paused=like.is_paused,
+            timeout_s=timeout_s,
+            report=report,
+        )
+    except (NotDrained, asyncio.CancelledError):
+        await _undo(admin, manner, spec, report, like=like)
+        raise
+    report("drained")
+    await manner.announce(queue_count)
+    await manner.prepare(desired, discard=discard)
+    began = marked(spec, queue_count)
+    await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
+    report(f"changed: {queue_count} queues")
+    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
+    report("members are Ready" if is_settled else "not all members are Ready")
+    await _open(admin, manner, desired, report, like=like)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
 
-async def change_partitions(admin: BrokerAdmin, desired: GroupSpec) -> bool:
-    """Starts the online change of a group to the number of partitions, and the limit of clients, of `desired`; the
-    broker does the rest by itself.
+async def change_online(
+    admin: BrokerAdmin, desired: GroupSpec, run: KeyMoveRun, *, within_s: float
+) -> GroupSpec | None:
+    """Changes a group online to the number of queues or partitions, and the limit of clients, of `desired`, for so
+    many seconds; returns the group as it is recorded then. The broker moves partitions by itself, and `run` goes on
+    with separate queues at the next call.
 
-    False, and nothing is done, if the group differs in anything else, or its number does not change online. Raises
+    None, and nothing is done, if the group differs in anything else, or its number does not change online. Raises
     ProvisioningError.
     """
-    names = Names(desired.name)
     async with admin.lock(desired.name):
         observed = await admin.observe(desired.name)
         spec = recorded(desired.name, observed)
-        if (
-            spec is None
-            or not has_partitions(spec, observed.engine)
-            or observed.queue_count_to_be is not None
-        ):
-            return False
+        if spec is None or spec.mode in UNCOUNTED_MODES or observed.queue_count_to_be is not None:
+            return None
         if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
-            return False
-        return await _begin_online(admin, SingleQueueLayout(admin, names), observed, desired, discard=False)
+            return None
+        if has_partitions(spec, observed.engine):
+            layout = SingleQueueLayout(admin, Names(desired.name))
+            is_begun = await _begin_online(admin, layout, observed, desired, discard=False)
+            run.is_complete = True  # the broker does the rest
+            return desired if is_begun else None
+        require_supported(desired, observed)
+    with suppress(NotMoved):
+        await change_queues(run, timeout_s=within_s)
+    return recorded(desired.name, await admin.observe(desired.name))
 
 
 async def _begin_online(

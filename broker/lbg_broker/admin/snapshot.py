@@ -15,10 +15,14 @@ from lbg_broker.group import (
     Names,
     Permissions,
     Publishers,
+    SpecError,
     Topology,
+    binding_key,
+    hash_in,
     repartition_in,
     topology_of,
 )
+from lbg_broker.group.key_moves import KeyMove
 from lbg_broker.group.topology import Argument, Binding, closed, is_without, opened
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,moving_keys,message_groups,closed,pool,sessions"
@@ -46,18 +50,20 @@ class PartitionStatus:
 
 @dataclass(frozen=True, slots=True)
 class MovingKeys:
-    """State of a change to so many `partitions` that is not over. `hashes`: those on their way; `held`: messages that
-    wait for earlier ones in the former partition of their key; `surplus`: messages in partitions that are to go."""
+    """State of a change to so many `partitions`, or separate queues, that is not over. `hashes`: those on their way;
+    `held`: messages that wait for earlier ones in the former partition of their key; `surplus`: messages in partitions
+    that are to go."""
 
     partitions: int
     hashes: int
     held: int
     surplus: int
+    unit: str = "partitions"
 
     def __str__(self) -> str:
         return (
             f"{self.hashes} hashes move when their earlier messages are processed, {self.held} newer messages wait for "
-            f"that, {self.surplus} messages are in partitions that go"
+            f"that, {self.surplus} messages are in {self.unit} that go"
         )
 
 
@@ -151,14 +157,7 @@ def native_json(native: Native) -> dict[str, Any]:
                     "forced": native.forced,
                     "messages_forced": native.messages_forced,
                 },
-                "moving_keys": None
-                if (moving := native.moving_keys) is None
-                else {
-                    "partitions": moving.partitions,
-                    "hashes": moving.hashes,
-                    "messages_held": moving.held,
-                    "messages_surplus": moving.surplus,
-                },
+                "moving_keys": None if native.moving_keys is None else moving_keys_json(native.moving_keys),
             }
         case MessageGroupsStatus():
             return {"message_groups": {"known": native.known, "busy": native.busy}}
@@ -179,6 +178,15 @@ def native_json(native: Native) -> dict[str, Any]:
                     for one in native.sessions
                 ],
             }
+
+
+def moving_keys_json(moving: MovingKeys) -> dict[str, Any]:
+    return {
+        "partitions": moving.partitions,
+        "hashes": moving.hashes,
+        "messages_held": moving.held,
+        "messages_surplus": moving.surplus,
+    }
 
 
 def _moving_keys(fields: Mapping[str, Any]) -> MovingKeys:
@@ -335,6 +343,44 @@ class Snapshot:
         """Number of queues that the group is to have, while it is changed; else None."""
         return repartition_in(self.record.text) if isinstance(self.record, Record) else None
 
+    def key_move(self, group: str) -> KeyMove | None:
+        """Online change of the number of separate queues that is on its way, as the record states it."""
+        if not isinstance(self.record, Record) or not self.record.key_move:
+            return None
+        try:
+            spec = GroupSpec.from_record(self.record.text, name=group)
+        except SpecError:
+            return None
+        return KeyMove.of_id(self.record.key_move, spec.hash_count)
+
+    def moving_keys(self, group: str) -> MovingKeys | None:
+        """State of that change. A hash whose binding is not known counts as one that moves."""
+        move = self.key_move(group)
+        if move is None:
+            return None
+        names = Names(group)
+        held = surplus = 0
+        for name, status in self.queues.items():
+            number = names.number_of(name)
+            count = status.ready if isinstance(status, QueueStatus) else UNKNOWN
+            if number is None or count is UNKNOWN:
+                continue
+            if number in move.sources:
+                held += count
+            elif number >= move.new:
+                surplus += count
+        arrived: set[int | None] = set()
+        if self.bindings is not UNKNOWN:
+            arrived = {
+                hash_
+                for one in self.bindings
+                if one.exchange == names.exchange
+                and (hash_ := hash_in(one.routing_key)) is not None
+                and one.queue == names.queue(hash_ % move.new)
+            }
+        hashes = sum(hash_ not in arrived for hash_ in move.hashes)
+        return MovingKeys(move.new, hashes, held, surplus, unit="queues")
+
     @property
     def owner(self) -> str:
         """Owner of the group as its record has it; empty where none is recorded, or it was not read."""
@@ -357,8 +403,15 @@ class Snapshot:
 
     def topology_of(self, spec: GroupSpec, publishers: Publishers | None = None) -> Topology:
         """Topology of the group, with these attributes and its present users, or these. While ingress is paused, no
-        user may publish."""
+        user may publish. While keys move between separate queues, it has no bindings of theirs."""
         topology = topology_of(spec, self.engine, publishers or self.publishers, has_parking=self.has_parking)
+        if (move := self.key_move(spec.name)) is not None:
+            exchange = Names(spec.name).exchange
+            moving = {binding_key(spec.hash_prefix, hash_) for hash_ in move.hashes}
+            bindings = (
+                one for one in topology.bindings if one.exchange != exchange or one.routing_key not in moving
+            )
+            topology = replace(topology, bindings=tuple(bindings))
         if not isinstance(self.record, Record) or not self.record.is_ingress_paused:
             return topology
         exchange, of_publishers = Names(spec.name).exchange, topology.publisher_permissions

@@ -70,8 +70,17 @@ HEADER_PARKED_FROM = "lbg-parked-from"
 # Of a message in the parking queue: id of this copy, which its entry in the stream has too.
 HEADER_PARKED_COPY = "lbg-parked-copy"
 
+# Of a group's record: id of the change of the number of queues that is on its way (`lbg_broker.group.key_moves`).
+HEADER_KEY_MOVE = "lbg-key-move"
+
+# Of a fence, a message in a queue that keys leave: id of the change.
+HEADER_FENCE = "lbg-fence"
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
+
+TO_MOVES = "moves"
+"""Routing key on the members exchange that reaches the stream of a change of the number of queues."""
 
 TO_OBSERVERS = "status"
 """Routing key on the members exchange of the members' status reports: bound by observers, and by no mailbox."""
@@ -185,6 +194,11 @@ class Names:
         return f"lbg.{self.group}.parked"
 
     @property
+    def moves(self) -> str:
+        """Stream of the entries of a change of the number of queues (`lbg_broker.group.key_moves`)."""
+        return f"lbg.{self.group}.moves"
+
+    @property
     def config(self) -> str:
         return f"lbg.{self.group}.config"
 
@@ -238,6 +252,11 @@ def routing_key(prefix: str, hash_: int, topic: str) -> str:
                 f"makes a routing key of {size_bytes} bytes of UTF-8; at most {ROUTING_KEY_MAX_BYTES} fit",
             )
     return key
+
+
+def forwarded_key(queue: int) -> str:
+    """Routing key on the members exchange that reaches a queue, while keys move between queues."""
+    return f"q.{queue}"
 
 
 def hash_in(routing_key: str) -> int | None:

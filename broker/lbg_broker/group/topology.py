@@ -320,6 +320,8 @@ def permissions_of(
     counted = (names.dead, names.unrouted) if engine.is_rabbitmq else ()
     published = (names.exchange,) if may_publish else ()
     parking = (names.parking, names.parked) if has_parking else ()
+    # The stream of a change of the number of queues: members read it, and write to it by way of the members exchange.
+    moves = () if is_one_queue else (names.moves,)
     return Permissions(
         configure=_anchored(mailboxes),
         write=_anchored(
@@ -329,7 +331,7 @@ def permissions_of(
         read=_anchored(
             mailboxes,
             _served(names, is_one_queue=is_one_queue),
-            *map(re.escape, (names.members, names.config, *parking[1:])),
+            *map(re.escape, (names.members, names.config, *parking[1:], *moves)),
         ),
     )
 

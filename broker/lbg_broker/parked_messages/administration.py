@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.errors import ProvisioningError
+from lbg_broker.admin.errors import KeysMove, ProvisioningError
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.record import read_record
 from lbg_broker.client import ClientError
@@ -84,6 +84,7 @@ async def release(
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
     NotParked, ParkingStopped, Busy, and the errors of `open_parked_stream`."""
     async with _locked(admin, group) as stream:
+        await _refuse_key_move(admin, group)
         _require_parked(stream, group, keys or ())
         released = await release_parked(stream, keys, timeout_s=timeout_s, report=report)
         await _compact(admin, stream)
@@ -93,6 +94,7 @@ async def release(
 async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
     """Give the first message of a parked key back, and no other. Raises as `release`."""
     async with _locked(admin, group) as stream:
+        await _refuse_key_move(admin, group)
         first = await release_first(stream, key)
         if first is None:
             raise NotParked(group, [key])
@@ -132,6 +134,13 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
         record = await read_record(await stream.connection.open_channel(), group)
         if record is not None:
             await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
+
+
+async def _refuse_key_move(admin: LiveAdmin, group: str) -> None:
+    """Raises KeysMove while keys move between queues: a release needs the one queue of each key."""
+    observed = await admin.observe(group)
+    if (move := observed.key_move(group)) is not None:
+        raise KeysMove(group, move.new)
 
 
 def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:

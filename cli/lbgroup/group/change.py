@@ -183,7 +183,7 @@ WAITING_SHOWN_EVERY_S = 3.0
     default=300.0,
     show_default=True,
     metavar="S",
-    help="Longest wait until the group is drained, and again until its members are Ready.",
+    help="Longest wait until keys have moved, or offline until the group is drained, and again for its members.",
 )
 @click.option(
     "--offline",
@@ -193,7 +193,8 @@ WAITING_SHOWN_EVERY_S = 3.0
 @click.option(
     "--discard",
     is_flag=True,
-    help="Delete messages that are left in the queues that are removed, instead of waiting for them.",
+    help="Delete messages that are left in the queues that are removed, instead of waiting for them; of separate "
+    "queues only with --offline.",
 )
 @DONE
 @broker_options(login=True, management=True)
@@ -209,14 +210,15 @@ def repartition(
 ) -> None:
     """Give group NAME another number of queues, while members stay.
 
-    In mode Partitioned on the embedded broker the change is online: publishers go on, and the broker moves keys in
-    order, each when its earlier messages are settled. The command waits for the end of that; the broker goes on
-    without it. The former number reverts the change at any time.
+    The change is online: publishers go on, and keys move in order, each when its earlier messages are settled. In mode
+    Partitioned on the embedded broker the broker moves them, and goes on without the command. Between separate queues
+    the command and members of this version do: after an interruption the same command goes on, and one with the former
+    number moves the keys back.
 
-    Otherwise, and with --offline, publishers wait: ingress is closed, the group is drained, the number changes (the
-    highest queue is removed first), members become Ready, and ingress is opened. Publishers of LBG go on in order;
-    others are refused. A group that is not drained in time is not changed. After an interruption the same command
-    finishes the change, and one with the former number reverts it.
+    With --offline publishers wait: ingress is closed, the group is drained, the number changes (the highest queue is
+    removed first), members become Ready, and ingress is opened. Publishers of LBG go on in order; others are refused.
+    A group that is not drained in time is not changed. After an interruption the same command finishes the change, and
+    one with the former number reverts it.
     """
     from lbg_broker.admin.repartition import repartition_group
 
@@ -236,6 +238,12 @@ def repartition(
             ),
         )
     finally:
+        if steps.is_moving:
+            click.echo(
+                f"! keys of group {name} are between queues, and publishers and members go on: the same command again "
+                "goes on from here",
+                err=True,
+            )
         if steps.is_closed:
             click.echo(
                 f"! group {name} takes no messages: the same command again goes on from here", err=True
@@ -260,10 +268,16 @@ class Steps:
     def __init__(self) -> None:
         self.is_closed = False
         """True if publishers were shut out, and not let in again."""
+        self.is_moving = False
+        """True if keys have begun to move between separate queues, and have not arrived."""
         self._quiet_until = 0.0
 
     def show(self, line: str) -> None:
         now = time.monotonic()
+        if line.startswith(("begun: ", "going on: ")):
+            self.is_moving = True
+        elif line in ("members are Ready", "nothing is changed"):
+            self.is_moving = False
         if line.startswith("ingress "):
             self.is_closed = not line.startswith("ingress on")
         if not line.startswith("waiting for"):

@@ -53,8 +53,10 @@ CLEARED_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def sharing_lines(shown: Description) -> Iterator[str]:
-    """None in mode Exclusive, where the queues show it all."""
-    if shown.has_partitions:
+    """None in mode Exclusive while no key moves, where the queues show it all."""
+    if not shown.has_partitions:
+        yield from moving_lines(shown)
+    else:
         yield from _partition_lines(shown)
     if isinstance(shown.native, MessageGroupsStatus):
         yield f"{counted(shown.native.known, 'message group')}, {shown.native.busy} of them at a consumer now"
@@ -97,14 +99,18 @@ def _partition_lines(shown: Description) -> Iterator[str]:
         if native.forced:
             line += f" ({native.forced} forced, {counted(native.messages_forced, 'message')} delivered again)"
     yield line
-    if isinstance(native, PartitionsStatus) and (moving := native.moving_keys) is not None:
-        yield f"changing to {counted(moving.partitions, 'partition')}: {moving}"
+    yield from moving_lines(shown)
     if shown.services is UNKNOWN:
         yield "unknown: only the management API tells"
         return
     yield from text_table(
         ("PARTITION", "STATUS", "MEMBER", "READY", "UNACKED"), [_partition_row(one) for one in shown.services]
     )
+
+
+def moving_lines(shown: Description) -> Iterator[str]:
+    if (moving := shown.moving_keys) is not None:
+        yield f"changing to {counted(moving.partitions, moving.unit[:-1])}: {moving}"
 
 
 def _partition_row(row: ServiceRow) -> tuple[str, ...]:

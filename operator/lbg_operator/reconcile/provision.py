@@ -18,12 +18,13 @@ from lbg_broker.admin.groups import (
     separate_publishers,
 )
 from lbg_broker.admin.ingress import pause_ingress
+from lbg_broker.admin.key_move import KeyMoveRun
 from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
 from lbg_broker.admin.parking_queue import enable_parking, plan_parking
-from lbg_broker.admin.repartition import change_partitions
+from lbg_broker.admin.repartition import change_online
 from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import PARTITIONED, GroupSpec, Names
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
@@ -45,6 +46,9 @@ LIMIT_S = 30.0
 
 INGRESS_LIMIT_S = 10.0
 """For connections of publishers to be closed."""
+
+CHANGE_S = 5.0
+"""For the steps of a change of the number of separate queues; the next reconcile goes on with it."""
 
 CHECK_AFTER_S = 600.0
 """Objects that no survey shows (permissions, policies, bindings) are compared again after this long,"""
@@ -77,6 +81,8 @@ class Provisioner:
         """Contents of the Secret of each group's user when the group was last seen whole, or since the broker cannot be
         used."""
         self._foreign: set[Key] = set()
+        self._changes: dict[Key, KeyMoveRun] = {}
+        """Changes of the number of separate queues that are on their way. A new operator goes on with them as well."""
         self._parking: dict[Key, bool] = {}
         """For each group, if it had a parking queue when it was last seen whole."""
 
@@ -127,6 +133,7 @@ class Provisioner:
         self._logins.pop(group, None)
         self._foreign.discard(group)
         self._parking.pop(group, None)
+        self._changes.pop(group, None)
 
     async def restore(self, group: GroupManifest) -> bool:
         """Make the Secret of the group's user again, as it was, where it was deleted while nobody can give the user
@@ -174,7 +181,9 @@ class Provisioner:
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
-                is_complete = await self._provision_ingress(group, reach, created)
+                is_complete = (
+                    await self._provision_ingress(group, reach, created) and key not in self._changes
+                )
                 parking: Sequence[Action] = ()
                 if group.parks and not created.has_parking:
                     parking = await self._provision_parking(key, group, reach, claim)
@@ -209,25 +218,39 @@ class Provisioner:
         return None
 
     async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
-        """Creates the group, or makes it whole. Another number of partitions is begun where the broker changes it
-        online: it differs from the manifest in nothing else, and is the object's own."""
+        """Creates the group, or makes it whole. Another number of queues or partitions is begun where it changes
+        online, and gone on with: the group differs from the manifest in nothing else, and is the object's own."""
 
-        def create() -> Awaitable[Created]:
+        def create(spec: GroupSpec) -> Awaitable[Created]:
             return create_group(
-                reach.admin, group.spec, password=password, claim=claim, finish=True, paused=group.paused
+                reach.admin, spec, password=password, claim=claim, finish=True, paused=group.paused
             )
 
-        try:
-            return await create()
-        except GroupDiffers:
-            if not await change_partitions(reach.admin, group.spec):
-                raise
-        self._announce(
-            Key(group.metadata.namespace, group.metadata.name),
-            "Repartitioning",
-            f"on the broker: keys move to {group.spec.queue_count} partitions",
-        )
-        return await create()
+        key = Key(group.metadata.namespace, group.metadata.name)
+        if (run := self._changes.get(key)) is None:
+            try:
+                return await create(group.spec)
+            except GroupDiffers:
+                run = self._change(group, reach)
+        elif run.queue_count != group.spec.queue_count or run.admin is not reach.admin:
+            run = self._change(group, reach)
+        now = await change_online(reach.admin, group.spec, run, within_s=CHANGE_S)
+        if now is None:
+            self._changes.pop(key, None)
+            return await create(group.spec)
+        if key not in self._changes:
+            unit = "partitions" if group.spec.mode == PARTITIONED else "queues"
+            moves = f"on the broker: keys move to {group.spec.queue_count} {unit}"
+            self._announce(key, "Repartitioning", moves)
+        self._changes[key] = run
+        if run.is_complete:
+            del self._changes[key]
+        return await create(now)
+
+    def _change(self, group: GroupManifest, reach: Reach) -> KeyMoveRun:
+        spec = group.spec
+        limit = spec.max_clients if spec.limits_clients else None
+        return KeyMoveRun(reach.admin, spec.name, spec.queue_count, limit)
 
     async def _provision_publisher(
         self, key: Key, group: GroupManifest, reach: Reach, claim: Claim

@@ -20,7 +20,7 @@ from lbg_broker.admin import (
 )
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.errors import MembersRun
-from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus
+from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
@@ -207,8 +207,7 @@ def provisioned(group: GroupManifest | None, observation: Observation) -> Condit
 
 
 def _provisioned(description: Description | None) -> Condition:
-    native = None if description is None else description.native
-    moving = native.moving_keys if isinstance(native, PartitionsStatus) else None
+    moving = None if description is None else description.moving_keys
     return Condition(Reason.PROVISIONED) if moving is None else Condition(Reason.REPARTITIONING, str(moving))
 
 

@@ -59,8 +59,8 @@ class Reason(enum.Enum):
     REPARTITIONING = (
         Type.PROVISIONED,
         State.TRUE,
-        "Keys move to another number of partitions, in order. Publishers and consumers go on; the message has what is "
-        "left.",
+        "Keys move to another number of queues or partitions, in order. Publishers and consumers go on; the message "
+        "has what is left.",
     )
     NOT_ACCEPTED = (Type.PROVISIONED, State.FALSE, "The manifest is not accepted: see Accepted.")
     BROKER_NOT_READY = (Type.PROVISIONED, State.UNKNOWN, "The Broker is not ready: see its own conditions.")
@@ -78,7 +78,7 @@ class Reason(enum.Enum):
         Type.PROVISIONED,
         State.FALSE,
         "The broker has a group of this name with other attributes; nothing was changed there. Set groupName to "
-        "another name, or change the manifest. For another number of separate queues, run `lbg group repartition`.",
+        "another name, or change the manifest.",
     )
     NOT_OWNED = (
         Type.PROVISIONED,

@@ -211,7 +211,7 @@ async def test_changes_of_the_group_during_a_pause_leave_it_paused(
     ]
     assert not any([await is_accepted(one, orders) for one in (place.settings, *logins)])
     lines: list[str] = []
-    await repartition_group(admin, "orders", 6, timeout_s=30, report=lines.append)
+    await repartition_group(admin, "orders", 6, timeout_s=30, offline=True, report=lines.append)
     assert lines[-1] == "ingress stays paused"
     six = recounted(rotated, 6)
     assert not any([await is_accepted(one, six) for one in (place.settings, *logins)])

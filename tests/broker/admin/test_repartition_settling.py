@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.repartition import Depth, left_in, unsettled
+from lbg_broker.admin.queue_changes import Depth, left_in, unsettled
 from lbg_broker.admin.rows import MemberRow, members_of
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import balanced_primaries, standbys, static_primaries

@@ -15,6 +15,7 @@ from lbg_broker.group import GroupSpec, recounted, topology_of
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no members here to be listened to, and nobody who holds messages."""
     monkeypatch.setattr("lbg_broker.admin.repartition.LISTEN_S", 0.01)
+    monkeypatch.setattr("lbg_broker.admin.key_move.LISTEN_S", 0.01)
     monkeypatch.setattr("lbg_broker.admin.repartition.TOLD_S", 0.0)
     monkeypatch.setattr("lbg_broker.admin.repartition.SAMPLED_S", 0.0)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from lbg_broker.admin.repartition import repartition_done
+from lbg_broker.admin.queue_changes import repartition_done
 from lbg_broker.dead_letters.letter import LetterStamper
 from lbg_broker.group import EMBEDDED, Engine, GroupSpec, Names
 from lbg_broker.publisher import Identity

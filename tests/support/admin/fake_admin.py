@@ -12,6 +12,7 @@ from typing import Any
 from lbg_broker.admin.actions import (
     Action,
     ActOnQueue,
+    AppendEntry,
     Bind,
     DeclareExchange,
     DeclareQueue,
@@ -19,6 +20,8 @@ from lbg_broker.admin.actions import (
     DeleteQueue,
     DeleteUser,
     OpenIngress,
+    PassFences,
+    PutFence,
     PutPermissions,
     PutUser,
     RevokePermissions,
@@ -29,6 +32,7 @@ from lbg_broker.admin.errors import Busy
 from lbg_broker.admin.observe import recorded
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import StatusReport
+from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import (
     UNKNOWN,
     ExchangeState,
@@ -41,6 +45,14 @@ from lbg_broker.admin.snapshot import (
     UserState,
 )
 from lbg_broker.group import ONE_USER, Engine, GroupSpec, Names, Permissions, Publishers, topology_of
+from lbg_broker.group.key_moves import (
+    BarrierEntry,
+    BeginEntry,
+    Entry,
+    JoinEntry,
+    KeyMoveState,
+    PassEntry,
+)
 from lbg_broker.group.topology import Binding, opened
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
@@ -69,6 +81,10 @@ class FakeAdmin:
         self.beats: list[StatusReport] = []
         self.moving_keys: MovingKeys | None = None
         """Keys that move after a change of the number of partitions."""
+        self.entries: list[Entry] = []
+        """Of the stream of a change of the number of queues."""
+        self.key_move: dict[str, str] = {}
+        self.passes_fences = True
         self.locked: set[str] = set()
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
@@ -127,7 +143,14 @@ class FakeAdmin:
         return (
             None
             if text is None
-            else Record(text, self.owners.get(group, ""), publishers, paused, has_parking)
+            else Record(
+                text,
+                self.owners.get(group, ""),
+                publishers,
+                paused,
+                has_parking,
+                key_move=self.key_move.get(group, ""),
+            )
         )
 
     async def perform(self, action: Action) -> None:
@@ -160,6 +183,17 @@ class FakeAdmin:
                 self.publishers[group] = record.publishers
                 self.paused[group] = record.paused
                 self.parking[group] = record.has_parking
+                self.key_move[group] = record.key_move
+            case AppendEntry(_, entry):
+                self.entries.append(entry)
+                if isinstance(entry, BeginEntry):  # members take part at once
+                    members = members_of(self.beats)
+                    self.entries += (JoinEntry(one.index, one.incarnation) for one in members)
+            case PutFence(name, move) if self.passes_fences:
+                number = int(name.rpartition(".")[2])
+                self.entries += (BarrierEntry("m0", (number,)), PassEntry(move, number, "m0"))
+            case PassFences(_, number, move):
+                self.entries += (BarrierEntry("admin", (number,)), PassEntry(move, number, "admin"))
             case DeleteExchange(name):
                 self.exchanges.pop(name, None)
                 self.bindings = {one for one in self.bindings if one.exchange != name}
@@ -184,6 +218,12 @@ class FakeAdmin:
 
     async def renew_lock(self, group: str) -> None:
         """Nobody else takes it."""
+
+    async def key_moves(self, group: str) -> KeyMoveState:
+        state = KeyMoveState()
+        for entry in self.entries:
+            state.apply(entry)
+        return state
 
     async def groups(self) -> Sequence[str]:
         return list(self.records)

@@ -1,0 +1,281 @@
+"""Moves of keys between separate queues while messages come in: the change, the entries of its stream, and the state
+that they add up to.
+
+docs/adr/0071-keys-move-between-queues.md has the protocol. Each hash that gets another queue goes there over a staging
+queue: messages of queue `a` that are there before the cut are served by it, later ones wait in the staging queue until
+`a` has passed its cut, and then in queue `b` until the staging queue has passed its own. A cut is a *fence*, a message
+in the queue itself. The entries are in the stream `lbg.G.moves`, whose order decides: an entry may come twice or late.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+StreamRuns = tuple[str, int, tuple[tuple[int, int], ...]]
+"""Publisher, hash, and runs of sequence numbers that were processed."""
+
+_VERSION = 1
+
+
+_ID_BYTES = 8
+
+
+@dataclass(frozen=True)
+class KeyMove:
+    """A change of the number of queues from `old` to `new`. `id`: of this change, among all of the group; it begins
+    with both numbers, so that whoever reads the record knows the queues that there are without the stream.
+
+    While it lasts the group has `queue_count` queues: the old ones and the new ones, which have the same numbers, and
+    behind them the staging queues, one for each old queue that hashes leave.
+    """
+
+    id: str
+    old: int
+    new: int
+    hash_count: int
+
+    @classmethod
+    def between(cls, old: int, new: int, hash_count: int) -> KeyMove:
+        """A change that nobody has begun yet."""
+        return cls(f"{old}-{new}-{secrets.token_hex(_ID_BYTES)}", old, new, hash_count)
+
+    @classmethod
+    def of_id(cls, id_: str, hash_count: int) -> KeyMove | None:
+        """The change that the record states by its id; None for an id of another form."""
+        numbers = id_.split("-")[:2]
+        if len(numbers) < 2 or not all(one.isascii() and one.isdecimal() for one in numbers):
+            return None
+        old, new = map(int, numbers)
+        return cls(id_, old, new, hash_count) if 1 <= min(old, new) <= max(old, new) <= hash_count else None
+
+    @cached_property
+    def staging(self) -> dict[int, int]:
+        """Numbers of the staging queues, by the old queue whose hashes they take."""
+        first = max(self.old, self.new)
+        sources = sorted({hash_ % self.old for hash_ in self.hashes})
+        return {source: first + place for place, source in enumerate(sources)}
+
+    @cached_property
+    def sources(self) -> dict[int, int]:
+        """The other way round: old queues, by the number of their staging queue."""
+        return {staging: source for source, staging in self.staging.items()}
+
+    @property
+    def hashes(self) -> Iterable[int]:
+        """Those that get another queue."""
+        return (hash_ for hash_ in range(self.hash_count) if self.moves(hash_))
+
+    def moves(self, hash_: int) -> bool:
+        return hash_ % self.old != hash_ % self.new
+
+    @property
+    def queue_count(self) -> int:
+        return max(self.old, self.new) + len(self.staging)
+
+    def queues_of(self, hash_: int) -> tuple[int, ...]:
+        """Queues that may have messages of this hash, in the order in which it passes them."""
+        old, new = hash_ % self.old, hash_ % self.new
+        return (old,) if old == new else (old, self.staging[old], new)
+
+    def leaves(self, hash_: int, queue: int) -> bool:
+        """True if messages of this hash leave the queue by its fence."""
+        return self.moves(hash_) and queue in self.queues_of(hash_)[:2]
+
+
+@dataclass(frozen=True, slots=True)
+class BeginEntry:
+    """The change begins: members take part in it from here on."""
+
+    move: KeyMove
+
+
+@dataclass(frozen=True, slots=True)
+class JoinEntry:
+    """The member with this identity has read that the change began."""
+
+    index: int
+    incarnation: str
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierEntry:
+    """A reader of it has read all that was confirmed before it was written. `queues`: those that its writer serves from
+    now on."""
+
+    id: str
+    queues: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PassEntry:
+    """Queue `queue` has passed its fence: no message of the hashes that leave it is unsettled there. `by`: id of the
+    barrier of who serves the queue; the entry counts while that is the latest one of the queue. `streams`: numbers of
+    these hashes that were processed."""
+
+    move: str
+    queue: int
+    by: str
+    streams: tuple[StreamRuns, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EndEntry:
+    """Every hash is led to its new queue, and every fence is passed."""
+
+    move: str
+
+
+Entry = BeginEntry | JoinEntry | BarrierEntry | PassEntry | EndEntry
+
+
+class EntryError(ValueError):
+    """A message of the stream that is no entry."""
+
+
+def encoded_entry(entry: Entry) -> bytes:
+    return json.dumps({"v": _VERSION, **_content(entry)}, separators=(",", ":")).encode()
+
+
+def _content(entry: Entry) -> dict[str, Any]:
+    match entry:
+        case BeginEntry(move):
+            numbers = {"old": move.old, "new": move.new, "hashes": move.hash_count}
+            return {"op": "begin", "move": move.id, **numbers}
+        case JoinEntry(index, incarnation):
+            return {"op": "join", "index": index, "incarnation": incarnation}
+        case BarrierEntry(id_, queues):
+            return {"op": "barrier", "id": id_, "queues": queues}
+        case PassEntry(move_id, queue, by, streams):
+            return {"op": "pass", "move": move_id, "queue": queue, "by": by, "streams": streams}
+        case EndEntry(move_id):
+            return {"op": "end", "move": move_id}
+
+
+def decoded_entry(body: bytes) -> Entry:
+    """Raises EntryError."""
+    try:
+        content = json.loads(body)
+        if content["v"] != _VERSION:
+            raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
+        return _entry_of(content)
+    except (ValueError, LookupError, TypeError) as error:
+        if isinstance(error, EntryError):
+            raise
+        raise EntryError(f"not an entry: {body[:80]!r}") from error
+
+
+def _entry_of(content: dict[str, Any]) -> Entry:
+    match content["op"]:
+        case "begin":
+            old, new, hashes = int(content["old"]), int(content["new"]), int(content["hashes"])
+            if min(old, new) < 1 or max(old, new) > hashes:
+                raise EntryError(f"no change of {old} to {new} queues of {hashes} hashes is possible")
+            return BeginEntry(KeyMove(str(content["move"]), old, new, hashes))
+        case "join":
+            return JoinEntry(int(content["index"]), str(content["incarnation"]))
+        case "barrier":
+            return BarrierEntry(str(content["id"]), tuple(map(int, content["queues"])))
+        case "pass":
+            streams = tuple(
+                (str(publisher), int(hash_), tuple((int(first), int(last)) for first, last in runs))
+                for publisher, hash_, runs in content["streams"]
+            )
+            return PassEntry(str(content["move"]), int(content["queue"]), str(content["by"]), streams)
+        case "end":
+            return EndEntry(str(content["move"]))
+        case other:
+            raise EntryError(f"an entry {other!r}, which this version does not know")
+
+
+class Turn(enum.Enum):
+    """Decision on a message of a hash in a queue."""
+
+    DELIVER = enum.auto()
+    HOLD = enum.auto()
+    """Earlier ones of its hash may be unsettled in another queue."""
+    FORWARD = enum.auto()
+    """It came behind the fence: it goes to the queue to which its hash went."""
+
+
+@dataclass
+class KeyMoveState:
+    """State of a group's change, from the entries of its stream. `move` is None before the first one begins."""
+
+    move: KeyMove | None = None
+    passed: dict[int, PassEntry] = field(default_factory=dict)
+    joined: set[tuple[int, str]] = field(default_factory=set)
+    """Index and incarnation of the members that take part."""
+    serves: dict[int, str] = field(default_factory=dict)
+    """By queue, id of the latest barrier of a member that serves it. What a former one writes late has no effect."""
+    is_ended: bool = False
+
+    def apply(self, entry: Entry) -> bool:
+        """True if the entry changed something."""
+        move = self.move
+        match entry:
+            case BeginEntry(begun):
+                if move is not None and move.id == begun.id:
+                    return False
+                self.move, self.is_ended = begun, False
+                self.passed.clear()
+                self.joined.clear()
+            case JoinEntry(index, incarnation):
+                self.joined.add((index, incarnation))
+            case PassEntry(move_id, queue, by):
+                if move is None or move_id != move.id or queue in self.passed or self.serves.get(queue) != by:
+                    return False
+                self.passed[queue] = entry
+            case EndEntry(move_id):
+                if move is None or move_id != move.id or self.is_ended:
+                    return False
+                self.is_ended = True
+            case BarrierEntry(id_, queues):
+                self.serves.update(dict.fromkeys(queues, id_))
+                return bool(queues)
+        return True
+
+    @property
+    def queue_count(self) -> int | None:
+        """Queues that the group has by this; None before any change began."""
+        if self.move is None:
+            return None
+        return self.move.new if self.is_ended else self.move.queue_count
+
+    def queues_of(self, hash_: int) -> tuple[int, ...]:
+        """Queues that may have messages of this hash."""
+        assert self.move is not None
+        return (hash_ % self.move.new,) if self.is_ended else self.move.queues_of(hash_)
+
+    def delivers(self, hash_: int) -> int:
+        """The queue that delivers messages of this hash, as far as it is known."""
+        queues = self.queues_of(hash_)
+        return next((queue for queue in queues[:-1] if queue not in self.passed), queues[-1])
+
+    def is_open(self, queue: int) -> bool:
+        """True if the queue may be consumed from: a staging queue once its old queue has passed its fence."""
+        move = self.move
+        if move is None or self.is_ended or queue not in move.sources:
+            return True
+        return move.sources[queue] in self.passed
+
+    def turn(self, hash_: int, queue: int) -> Turn:
+        """The decision on a message of this hash that the queue delivers."""
+        move = self.move
+        if move is None or self.is_ended or not move.moves(hash_):
+            return Turn.DELIVER
+        old, staging, new = move.queues_of(hash_)
+        if queue in (old, staging):
+            return Turn.FORWARD if queue in self.passed else Turn.DELIVER
+        return Turn.DELIVER if queue != new or staging in self.passed else Turn.HOLD
+
+    def forwards_to(self, hash_: int) -> int:
+        """The queue for a message that came behind the fence of its own."""
+        assert self.move is not None
+        _, staging, new = self.move.queues_of(hash_)
+        return new if staging in self.passed else staging

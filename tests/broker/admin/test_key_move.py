@@ -1,0 +1,250 @@
+"""Another number of separate queues while publishers go on, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+
+import pytest
+
+from lbg_broker.admin import Unsupported
+from lbg_broker.admin.actions import Action, PutFence, PutPermissions
+from lbg_broker.admin.errors import KeysMove, NotJoined, NotMoved, Refused
+from lbg_broker.admin.groups import create_group, delete_group, rotate_user, show_group
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi
+from lbg_broker.admin.parking_queue import enable_parking
+from lbg_broker.admin.repartition import repartition_group
+from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
+from lbg_broker.group import GroupSpec, Names, Permissions, hash_of, recounted, routing_key, topology_of
+from support.admin.cut_admin import CutAdmin, KilledError
+from support.admin.moving_member import MovingMember
+from support.admin.place import Place
+from support.waiting import until
+
+KEYS = 12
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in member sends a status report fifty times a second."""
+    monkeypatch.setattr("lbg_broker.admin.key_move.LISTEN_S", 0.15)
+
+
+class Publishing:
+    """A publisher of any make, with confirms and mandatory messages: what is refused or returned raises."""
+
+    def __init__(self, place: Place, spec: GroupSpec) -> None:
+        self.sent: list[bytes] = []
+        self._place = place
+        self._spec = spec
+
+    async def run(self) -> None:
+        connection = await connect(self._place.settings)
+        publisher = await ConfirmingPublisher.open(connection)
+        try:
+            while True:
+                await self.publish(publisher)
+                await asyncio.sleep(0.002)
+        finally:
+            await connection.close()
+
+    async def publish(self, publisher: ConfirmingPublisher) -> None:
+        number = len(self.sent)
+        key = f"key-{number % KEYS}"
+        body = f"{key}/{number}".encode()
+        self.sent.append(body)
+        await publisher.publish(
+            Names(self._spec.name).exchange,
+            routing_key(self._spec.hash_prefix, hash_of(key, self._spec.hash_count), ""),
+            body,
+            properties=BasicProperties(headers={"lbg-key": key}, delivery_mode=2),
+            mandatory=True,
+        )
+
+
+def in_order(got: list[bytes]) -> bool:
+    """True if the first of each message came in the order of its key."""
+    last: dict[bytes, int] = defaultdict(lambda: -1)
+    for body in dict.fromkeys(got):
+        key, _, number = body.partition(b"/")
+        if int(number) < last[key]:
+            return False
+        last[key] = int(number)
+    return True
+
+
+@asynccontextmanager
+async def running(*parts: Publishing | MovingMember) -> AsyncIterator[None]:
+    """Their errors fail the test."""
+    tasks = [asyncio.create_task(one.run()) for one in parts]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        for task in tasks:
+            with suppress(asyncio.CancelledError):
+                await task
+
+
+async def require_whole(admin: LiveAdmin, spec: GroupSpec) -> None:
+    """All is as if the group had been made with these attributes."""
+    assert (await create_group(admin, spec)).changes == ()
+    observed = await admin.observe(spec.name)
+    topology = topology_of(spec, observed.engine)
+    of_queues = {one for one in topology.bindings if one.exchange == Names(spec.name).exchange}
+    assert observed.bindings is not UNKNOWN
+    assert {one for one in observed.bindings if "member." not in one.queue} >= of_queues
+    assert {one.name for one in topology.queues} == set(observed.queues)
+    assert not [one for one in observed.bindings if one.routing_key.startswith("q.")]
+
+
+@pytest.mark.parametrize("counts", [(6, 3), (2, 5)])
+async def test_publishers_and_keys_go_on_in_order(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, counts: tuple[int, ...]
+) -> None:
+    await create_group(admin, orders)
+    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    async with running(member):
+        async with running(publishing):
+            for count in counts:
+                done = await repartition_group(admin, "orders", count, timeout_s=60.0)
+                assert (done.now, done.is_changed) == (count, True)
+                await require_whole(admin, recounted(orders, count))
+        await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
+    assert in_order(member.got)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+@pytest.mark.parametrize(("then", "part"), [(6, 0), (4, 1), (3, 2)])
+async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_number(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, then: int, part: int
+) -> None:
+    """Every other time the last change is done as well, and its answer lost."""
+    await create_group(admin, orders)
+    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    changes, was_killed, kills = part, True, 0
+    async with running(member):
+        async with running(publishing):
+            while was_killed:
+                cut = CutAdmin(place, changes=changes, half=changes % 2 == 1)
+                try:
+                    await repartition_group(cut, "orders", 6, timeout_s=60.0)
+                    was_killed = False
+                except KilledError:
+                    kills += 1
+                    # A run goes a few changes further than the one before: the next is killed later.
+                    changes += 9 + part
+                finally:
+                    await cut.close()
+            await repartition_group(admin, "orders", then, timeout_s=60.0)
+            await require_whole(admin, recounted(orders, then))
+        await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
+    assert kills
+    assert in_order(member.got)
+
+
+async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_broker.admin.key_move.JOIN_S", 0.3)
+    await create_group(admin, orders)
+    member, publishing = MovingMember(place, admin, "orders", joins=False), Publishing(place, orders)
+    async with running(member, publishing):
+        with pytest.raises(NotJoined, match=r"nothing is changed: m0 \(of an older version.*--offline"):
+            await repartition_group(admin, "orders", 6, timeout_s=60.0)
+        await require_whole(admin, orders)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other_commands_know(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    await create_group(admin, orders)
+    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    async with running(member):
+        member.is_held = True
+        async with running(publishing):
+            with pytest.raises(NotMoved, match=r"same command goes on.*to be processed up to its fence"):
+                await repartition_group(admin, "orders", 6, timeout_s=1.0)
+        moving = (await show_group(admin, "orders", listen_s=0.05)).to_json()["moving_keys"]
+        assert (moving["partitions"], moving["hashes"]) == (6, 4)
+        shown = await show_group(admin, "orders", listen_s=0.05)
+        assert shown.problems == ()
+        assert shown.lag is not None
+        assert shown.lag >= len(publishing.sent)
+        assert (await create_group(admin, orders)).changes == ()
+        await rotate_user(admin, "orders")
+        with pytest.raises(KeysMove, match="--queues 6` finishes that"):
+            await enable_parking(admin, "orders")
+        with pytest.raises(KeysMove):
+            await repartition_group(admin, "orders", 6, timeout_s=1.0, offline=True)
+        member.is_held = False
+        await repartition_group(admin, "orders", 6, timeout_s=60.0)
+        await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
+    assert in_order(member.got)
+    await require_whole(admin, recounted(orders, 6))
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_a_group_whose_keys_move_is_deleted_whole(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    await create_group(admin, orders)
+    cut = CutAdmin(place, changes=20, half=False)
+    with pytest.raises(KilledError):
+        await repartition_group(cut, "orders", 6, timeout_s=60.0)
+    await cut.close()
+    await delete_group(admin, "orders", force=True)
+    assert (await admin.observe("orders")).is_empty
+
+
+class FullOnce(LiveAdmin):
+    """Of each queue the first fence is refused, as by a full one."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(place.settings, ManagementApi(place.management))
+        self.refused: set[str] = set()
+
+    async def perform(self, action: Action) -> None:
+        if isinstance(action, PutFence) and action.queue not in self.refused:
+            self.refused.add(action.queue)
+            raise Refused("the broker did not accept the message", status=0)
+        await super().perform(action)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_a_full_queue_gets_its_fence_once_there_is_room(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    await create_group(admin, orders)
+    full, lines = FullOnce(place), list[str]()
+    await repartition_group(full, "orders", 6, timeout_s=60.0, report=lines.append)
+    await full.close()
+    assert [line for line in lines if "room for a fence in lbg.orders.q.0" in line]
+    await require_whole(admin, recounted(orders, 6))
+
+
+async def test_what_is_discarded_needs_the_offline_procedure(admin: LiveAdmin, orders: GroupSpec) -> None:
+    await create_group(admin, orders)
+    with pytest.raises(Unsupported, match="--offline"):
+        await repartition_group(admin, "orders", 3, timeout_s=1.0, discard=True)
+
+
+async def test_a_group_of_an_older_version_gives_its_members_the_stream(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    await create_group(admin, orders)
+    observed = await admin.observe("orders")
+    assert isinstance(observed.permissions, Permissions)
+    stream = Names("orders").moves.replace(".", "\\.")
+    former = replace(observed.permissions, read=observed.permissions.read.replace(f"|{stream}", ""))
+    assert former != observed.permissions
+    await admin.perform(PutPermissions(orders.client_username, former))
+    await repartition_group(admin, "orders", 5, timeout_s=60.0)
+    assert (await admin.observe("orders")).permissions == observed.permissions
