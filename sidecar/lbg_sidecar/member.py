@@ -27,7 +27,7 @@ from lbg_sidecar.app import (
 )
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.member_core import CONNECTIONS_S, LeavingTime
+from lbg_sidecar.core.presence import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
@@ -35,6 +35,7 @@ from lbg_sidecar.errors import IndexTaken, SettingsError
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.driver import Driver
+from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
@@ -202,7 +203,7 @@ class Member:
     def stop(self, reason: str = "stopped") -> None:
         """Hands every queue over and leaves the group. A second call leaves at once.
 
-        What is at work gets `shutdown_grace_s`; the whole, with the application's end, `member_core.MEMBER_MARGIN_S`
+        What is at work gets `shutdown_grace_s`; the whole, with the application's end, `presence.MEMBER_MARGIN_S`
         more.
         """
         if self._life is not None:
@@ -314,7 +315,13 @@ class Member:
             parking = None
             if group.has_parking:
                 parking = await ParkingChannels.open(self._names, me, link, driver, wall_us=records.clock.us)
-            driver.connect(link, outgoing, parking)
+            driver.connect(
+                link,
+                outgoing,
+                KeyMoveChannels(self._names, link, driver),
+                parking,
+                key_move="" if record is None else record.key_move,
+            )
             if parking is not None:
                 await parking.follow("" if record is None else record.parked_from)
             self._on_joined()

@@ -23,8 +23,11 @@ from typing import Any, TypeAlias
 
 from lbg_broker.client import BodyExcerpt, Delivery
 from lbg_broker.group import (
+    HEADER_FENCE,
     HEADER_KEY,
+    HEADER_PARKED_COPY,
     HEADER_PUBLISHER,
+    HEADER_ROUTING_KEY,
     HEADER_SEQ,
     HEADER_SESSION_END,
     HEADER_SESSION_EPOCH,
@@ -374,11 +377,13 @@ def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InF
     """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
     key, publisher, seq, published_at_us = stamp_of(delivery)
     identity: Identity | None = None
-    if publisher is not None and seq is not None and seq >= 0:
-        hash_ = _hash_in(delivery.routing_key, prefix)
-        if hash_ is not None:
-            identity = (publisher, hash_, seq)
+    hash_ = _hash_in(delivery.routing_key, prefix)
+    if hash_ is not None and publisher is not None and seq is not None and seq >= 0:
+        identity = (publisher, hash_, seq)
     in_flight = InFlight(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
+    in_flight.hash_ = hash_
+    if delivery.exchange == "":
+        in_flight.fence = _fence_of(delivery)
     in_flight.published_at_us = published_at_us or 0
     in_flight.redelivered = delivery.redelivered
     in_flight.size = len(delivery.body)
@@ -386,6 +391,35 @@ def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InF
         in_flight.sequence, in_flight.ends_session = session_stamp_of(delivery)
         in_flight.epoch = session_epoch_of(delivery)
     return in_flight
+
+
+def _fence_of(delivery: Delivery) -> str | None:
+    fence = delivery.headers.get(HEADER_FENCE)
+    return fence if isinstance(fence, str) else None
+
+
+def original_of(copy: Delivery, *, tag: int, redelivered: bool = False) -> Delivery:
+    """The message of which a copy came over the members exchange, as if its queue had delivered it."""
+    properties, headers = copy.properties, dict(copy.headers)
+    routing_key = str(headers.pop(HEADER_ROUTING_KEY))
+    headers.pop(HEADER_PARKED_COPY, None)
+    properties.headers = headers
+    original = Delivery.__new__(Delivery)
+    original.channel, original.header, original.body = copy.channel, properties.encode(), copy.body
+    original.consumer_tag, original.exchange, original.redelivered = (
+        copy.consumer_tag,
+        copy.exchange,
+        redelivered,
+    )
+    original.delivery_tag, original.routing_key = tag, routing_key
+    return original
+
+
+def forwarded(delivery: Delivery) -> Delivery:
+    """The message that another member forwarded to a queue, as it was published; another one as it is."""
+    if HEADER_ROUTING_KEY not in delivery.headers:
+        return delivery
+    return original_of(delivery, tag=delivery.delivery_tag, redelivered=delivery.redelivered)
 
 
 REASON_MAX_CHARS = 200

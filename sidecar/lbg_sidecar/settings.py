@@ -93,7 +93,7 @@ class MemberSettings:
 
     - `shutdown_grace_s`: the most time that handing over may take when the member leaves. What the application has not
       finished by then is cut off, and counted, because it will be delivered again. 20 s and the
-      `member_core.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
+      `presence.MARGIN_S` of all that comes after fit into the 30 s that Kubernetes gives by default.
 
     - `consumer_timeout_s`: how long the broker lets a message be unacknowledged (RabbitMQ: `consumer_timeout`, 30 min).
       The member declares it to RabbitMQ from 4.3 on; before, it must not exceed the broker's. A queue whose oldest

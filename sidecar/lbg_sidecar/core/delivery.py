@@ -31,6 +31,8 @@ class Outcome(enum.StrEnum):
     END = "end"  # of a session: not a publisher's message, so the journal has no record of it
     RELEASED = "released"
     PARKED = "parked"  # in the parking queue: it is delivered again, so the journal has it as released
+    FORWARDED = "forwarded"  # in the queue to which its hash went: it is delivered again from there
+    FENCE = "fence"  # not a publisher's message
 
 
 class InFlight:
@@ -43,7 +45,8 @@ class InFlight:
     attachment, the running one included, `earlier` those before, as far as they were reported. Times are of the
     machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the first one through this
     attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests it back, and it was at
-    work. `is_reassigned`: another consumer has it.
+    work. `is_reassigned`: another consumer has it. `hash_`: that of its routing key, None where it has none. `fence`:
+    id of the change whose fence it is; None of any other message.
     """
 
     __slots__ = (
@@ -55,8 +58,10 @@ class InFlight:
         "earlier",
         "ends_session",
         "epoch",
+        "fence",
         "finished_at",
         "first_started_at",
+        "hash_",
         "identity",
         "is_reassigned",
         "is_recalled",
@@ -95,6 +100,8 @@ class InFlight:
         self.sequence: int | None = None
         self.epoch: str | None = None
         self.ends_session = False
+        self.hash_: int | None = None
+        self.fence: str | None = None
         self.lane: Hashable = None
         self.is_recalled = False
         self.is_slow = False
@@ -162,7 +169,7 @@ class Attachment:
         "closed",
         "delivered",
         "epoch",
-        "gated",
+        "gates",
         "highest",
         "lanes",
         "limit",
@@ -216,7 +223,9 @@ class Attachment:
         self.paused = False
         self.limit = 0  # while paused, only what was delivered before this tag may start
         self.shelved: deque[InFlight] = deque()  # ready, but not allowed to start while paused
-        self.gated = False  # nothing may start: the parked keys are being read
+        self.gates = (
+            0  # while there are any nothing may start: the parked keys, or the moves of keys, are being read
+        )
         self.closed = False
         self.listed = False  # in the rota of attachments that have something ready
         self.acked_at = float("-inf")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
@@ -159,11 +160,16 @@ class NextCall(enum.Enum):
     REPUBLISH = enum.auto()
     PARK = enum.auto()
     """Its effects are there: it goes to the parking queue, or is settled there."""
+    FORWARD = enum.auto()
+    """It goes to the queue to which its hash went."""
     GIVE_BACK = enum.auto()
     """The broker recalled it, and it is not done."""
     WARN = enum.auto()
     """Its attempts are used up as of now; it is retried, and logged."""
 
+
+NOT_PROCESSED = frozenset((Outcome.REPEAT, Outcome.PARKED, Outcome.FORWARDED))
+"""Outcomes that say nothing, or nothing new, about what was processed."""
 
 MEASURED_EVERY = 8
 """Calls until the service time is computed again: it is the percentile of 256 of them."""
@@ -189,6 +195,8 @@ class Dispatcher:
         """Of the messages that are processed; None while nobody watches."""
         self.parking: Parking | None = None
         """Parked keys; None where the group has no parking queue."""
+        self.key_moves: KeyMoves | None = None
+        """Keys that move between queues; None where queues are not shared out among members."""
         self.limit: CallLimit | None = None
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
@@ -219,6 +227,8 @@ class Dispatcher:
         attachment.delivered += len(arrivals)
         self.counts.delivered += len(arrivals)
         attachment.ack_window.delivered(arrivals)
+        if self.key_moves is not None:
+            arrivals = self.key_moves.without_fences(arrivals, now)
         self.lanes.admit(attachment, arrivals)
 
     def deliver_released(self, in_flight: InFlight, now: float) -> None:
@@ -245,6 +255,8 @@ class Dispatcher:
                 self._settle(in_flight, without_call)
                 lanes.finish(in_flight)
                 self.repeats_in.append(in_flight.attachment)
+                continue
+            if self.key_moves is not None and not self.key_moves.may_start(in_flight):
                 continue
             if self.parking is not None and not self._may_call(in_flight, self.parking, now):
                 continue
@@ -457,6 +469,10 @@ class Dispatcher:
         self.lanes.await_confirm_waiting(in_flight)
         return NextCall.DEAD_LETTER
 
+    def settle_fence(self, fence: InFlight) -> None:
+        fence.attachment.unconfirmed.pop(fence, None)
+        self._settle(fence, Outcome.FENCE)
+
     def _is_parked(self, in_flight: InFlight) -> bool:
         return self.parking is not None and self.parking.is_parked(in_flight)
 
@@ -522,8 +538,9 @@ class Dispatcher:
             self._settle_parked(in_flight, Outcome.DEAD)
             self.lanes.confirmed(in_flight)
             return False
-        if action is NextCall.DEAD_LETTER:
-            self._settle(in_flight, Outcome.DEAD)
+        if action in (NextCall.DEAD_LETTER, NextCall.FORWARD):
+            is_dead = action is NextCall.DEAD_LETTER
+            self._settle(in_flight, Outcome.DEAD if is_dead else Outcome.FORWARDED)
             self.lanes.confirmed(in_flight)
         else:
             del attachment.unconfirmed[in_flight]
@@ -544,7 +561,7 @@ class Dispatcher:
             self.counts.parked += 1
             if in_flight.identity is not None:
                 self.processed.forget_attempts(in_flight.identity)
-        if in_flight.identity is not None and outcome not in (Outcome.REPEAT, Outcome.PARKED):
+        if in_flight.identity is not None and outcome not in NOT_PROCESSED:
             self.processed.add(in_flight.identity)
         attachment = in_flight.attachment
         if attachment.poisoned:

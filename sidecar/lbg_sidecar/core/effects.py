@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
 from lbg_sidecar.core.protocol import HeldState, Peek
@@ -124,6 +125,30 @@ class RecordEntry:
 
     entry: Entry
     in_flight: InFlight | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """Publish it to this queue of the group, in the order of these effects, and report `confirmed` when the broker has
+    it."""
+
+    in_flight: InFlight
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
+class FollowKeyMove:
+    """Read the stream of the change of the number of queues from its first entry on and report the entries, or that
+    there is no stream; or stop it."""
+
+    is_on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RecordKeyMove:
+    """Write the entry to the stream of the change. It may get lost, and is written again until it is read."""
+
+    entry: KeyMoveEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -394,6 +419,9 @@ Effect = (
     | Poisoned
     | ParkCopy
     | RecordEntry
+    | Forward
+    | FollowKeyMove
+    | RecordKeyMove
     | KeyParked
     | ParkedKeysUnread
     | CallFailed

@@ -11,6 +11,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import CountReady, Effect, LiveSet, Reconnect, Reread, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.protocol import (
@@ -19,6 +20,7 @@ from lbg_sidecar.core.protocol import (
     BeatContent,
     Handover,
     Identity,
+    KeysMove,
     Knowledge,
     Message,
     Move,
@@ -200,8 +202,10 @@ class MessageHandler:
         processed: Processed,
         bindings: Bindings,
         reports: QueueReports,
+        key_moves: KeyMoves,
         view_changed: Callable[[float], None],
     ) -> None:
+        self._key_moves = key_moves
         self._bindings = bindings
         self._reports = reports
         self._view_changed = view_changed
@@ -238,6 +242,8 @@ class MessageHandler:
                 self._knowledge_received(message)
             case Repartition():
                 self._repartition(message)
+            case KeysMove(move=move):
+                self._key_moves.follow(move)
             case _:
                 pass
         if self._roster.conflict:
@@ -355,10 +361,23 @@ class ExclusiveMember(MemberCore):
                 self.dispatcher.processed,
                 self.effects,
                 new_id=incarnation,
+                gate=self.dispatcher.lanes.gate,
                 open_gate=self.dispatcher.lanes.open_gate,
-                serving=self._serving,
+                serving=lambda hash_: self.bindings.serving(self._queue_of(hash_)),
             )
         self.dispatcher.parking = self.parking
+        self.key_moves = self.dispatcher.key_moves = KeyMoves(
+            self.effects,
+            self.dispatcher.processed,
+            self.dispatcher.lanes,
+            self.dispatcher.running,
+            new_id=incarnation,
+            me=self._identity,
+            settle=self._settle_fence,
+            resize=self.reshape,
+            fit=self._consume_opened,
+        )
+        self.bindings.may_consume = self.key_moves.may_consume
         self.takeovers = Takeovers(
             self.rules, self.handoffs, self.roster, self.dispatcher.lanes, self.effects
         )
@@ -398,6 +417,7 @@ class ExclusiveMember(MemberCore):
             processed=self.dispatcher.processed,
             bindings=self.bindings,
             reports=self._reports,
+            key_moves=self.key_moves,
             view_changed=self._view_changed,
         )
 
@@ -426,6 +446,7 @@ class ExclusiveMember(MemberCore):
         self._also_wanted.clear()
         if self.parking is not None:
             self.parking.disconnected()
+        self.key_moves.disconnected(now)
         self._after(now)
 
     # Another number of queues
@@ -449,11 +470,6 @@ class ExclusiveMember(MemberCore):
         if self.roster.me is not None and self.leaving is None:
             self.bindings.attach_due(now)
         self._after(now)
-
-    def _serving(self, hash_: int) -> Attachment | None:
-        """The attachment by which this member serves a queue of the hash, if it does."""
-        queues = self.dispatcher.processed.queues_of(hash_)
-        return next((one for one in map(self.bindings.serving, queues) if one is not None), None)
 
     # The members exchange
 
@@ -511,8 +527,10 @@ class ExclusiveMember(MemberCore):
             self.bindings.activate(binding, now)
             self.takeovers.activated(binding, now, redelivered=arrivals[0].redelivered)
             self._reports.add(attachment.queue, now)
-        if self.parking is not None and not attachment.delivered:
-            self.parking.activated(attachment, now)
+        if not attachment.delivered:
+            if self.parking is not None:
+                self.parking.activated(attachment, now)
+            self.key_moves.activated(attachment, now)
         self.dispatcher.deliver(attachment, arrivals, now)
 
     def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
@@ -523,6 +541,7 @@ class ExclusiveMember(MemberCore):
 
     def flush(self, now: float) -> float:
         due = super().flush(now)
+        self.key_moves.pass_fences(now)
         if self.handoffs.moves:
             self.handoffs.flushed(now)
         return due
@@ -537,6 +556,7 @@ class ExclusiveMember(MemberCore):
         self.takeovers.tick(now)
         if self.parking is not None:
             self.parking.tick(now)
+        self.key_moves.tick(now)
         if self.roster.me is not None and self.leaving is None:
             self._drop_unwanted(now)
             self.bindings.attach_due(now)
@@ -553,6 +573,7 @@ class ExclusiveMember(MemberCore):
             due = min(due, self.takeovers.next_due)
         if self.parking is not None:
             due = min(due, self.parking.next_due)
+        due = min(due, self.key_moves.next_due)
         rests_at = self.balancer.holddown.due
         if rests_at is not None:
             due = min(due, rests_at, now + TICK_MOVING_S)
@@ -566,6 +587,26 @@ class ExclusiveMember(MemberCore):
 
     def describe(self, now: float) -> dict[str, Any]:
         return description(self, now)
+
+    # Keys that move between queues
+
+    def _identity(self) -> tuple[int, str] | None:
+        me = self.roster.me
+        return None if me is None else (me.index, me.incarnation)
+
+    def _queue_of(self, hash_: int) -> int:
+        """The queue that delivers messages of this hash now."""
+        return self.key_moves.serves(hash_, self.rules.queue_count)
+
+    def _settle_fence(self, fence: InFlight) -> None:
+        self.dispatcher.settle_fence(fence)
+        self._ack_scheduler.settled(fence.attachment)
+
+    def _consume_opened(self, now: float) -> None:
+        """A queue may be consumed from now on that is this member's."""
+        self._fit_wanted()
+        if self.roster.me is not None and self.leaving is None:
+            self.bindings.attach_due(now)
 
     # Inside
 

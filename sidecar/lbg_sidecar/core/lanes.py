@@ -144,10 +144,22 @@ class Lanes:
         if attachment.beside is not None:
             self.resume(attachment.beside)
 
+    def gate(self, attachment: Attachment) -> None:
+        """Start nothing of it until each of its gates is open."""
+        attachment.gates += 1
+
     def open_gate(self, attachment: Attachment) -> None:
-        """Starts what came to a gated attachment."""
-        attachment.gated = False
+        """Starts what came to a gated attachment, when this is its last gate."""
+        attachment.gates -= 1
         self._list(attachment)
+
+    def hold_back(self, in_flight: InFlight) -> None:
+        """A message that was taken is not called: its lane waits until `let_go`."""
+        self._leave(in_flight)
+
+    def let_go(self, in_flight: InFlight) -> None:
+        if not in_flight.attachment.closed:
+            self._make_ready(in_flight)
 
     def close(self, attachment: Attachment) -> list[InFlight]:
         """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
@@ -231,6 +243,6 @@ class Lanes:
         self._list(attachment)
 
     def _list(self, attachment: Attachment) -> None:
-        if not attachment.listed and attachment.ready and not attachment.gated:
+        if not attachment.listed and attachment.ready and not attachment.gates:
             attachment.listed = True
             self._rota.append(attachment)

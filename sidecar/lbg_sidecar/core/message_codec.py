@@ -26,6 +26,7 @@ from lbg_sidecar.core.protocol import (
     Identity,
     IndexOffer,
     IndexRequest,
+    KeysMove,
     Knowledge,
     Leave,
     Message,
@@ -120,6 +121,8 @@ def encode(message: Message) -> bytes:
             fields |= _encode_positions(positions)
         case Repartition(queues=queues, done=done):
             fields |= {"queues": queues, "done": done}
+        case KeysMove(move=move):
+            fields["move"] = move
         case Peek():
             fields |= {"answer": message.answer, "queue": message.queue, "key": message.key}
             fields |= {"id": message.id, "limit": message.limit, "body_bytes": message.body_bytes}
@@ -198,6 +201,8 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Handover(sender, queue, str(fields["move"]), positions, paused_s, waiting)
         case "knowledge":
             return Knowledge(sender, _decode_positions(fields))
+        case "keysmove":
+            return KeysMove(sender, str(fields["move"]))
         case "repartition":
             return Repartition(sender, _number(fields["queues"]), fields["done"] is True)
         case "peek":

@@ -67,8 +67,8 @@ class _Barrier:
 
 
 class Parking:
-    """`open_gate` lets an attachment start its messages; `serving` is the attachment that serves the queue of a hash,
-    if this member does."""
+    """`gate` stops an attachment from starting its messages, until `open_gate`; `serving` is the attachment that serves
+    the queue of a hash, if this member does."""
 
     def __init__(
         self,
@@ -77,6 +77,7 @@ class Parking:
         effects: list[Effect],
         *,
         new_id: Callable[[], str],
+        gate: Callable[[Attachment], None],
         open_gate: Callable[[Attachment], None],
         serving: Callable[[int], Attachment | None],
     ) -> None:
@@ -87,6 +88,7 @@ class Parking:
         self._processed = processed
         self._effects = effects
         self._new_id = new_id
+        self._gate = gate
         self._open_gate = open_gate
         self._serving = serving
         self._released_at: dict[str, float] = {}
@@ -102,7 +104,7 @@ class Parking:
 
     def activated(self, attachment: Attachment, now: float) -> None:
         """The first delivery of an attachment: it starts nothing until a barrier that is written now is read."""
-        attachment.gated = True
+        self._gate(attachment)
         self._waiting.append(attachment)
         self._write_barrier(now)
 
@@ -178,7 +180,7 @@ class Parking:
         """The attachment for released copies of this hash, which come over the mailbox; None if they are not to be
         delivered here now."""
         serving = self._serving(hash_)
-        if serving is None or serving.closed or serving.gated or serving.paused:
+        if serving is None or serving.closed or serving.gates or serving.paused:
             return None
         if serving.beside is None:
             serving.beside = Attachment(serving.queue, serving.epoch)

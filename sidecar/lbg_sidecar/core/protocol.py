@@ -246,6 +246,15 @@ class Repartition:
 
 
 @dataclass(frozen=True, slots=True)
+class KeysMove:
+    """To all, from who changes the group's number of queues online and is no member: read the stream of the change with
+    this id (`lbg_broker.group.key_moves`)."""
+
+    sender: Identity
+    move: str
+
+
+@dataclass(frozen=True, slots=True)
 class Knowledge:
     """To all, before queues change: what the sender processed of one, as its keys may go to any member."""
 
@@ -392,6 +401,7 @@ Message = (
     | Reattached
     | Handover
     | Repartition
+    | KeysMove
     | Knowledge
     | Peek
     | Peeked

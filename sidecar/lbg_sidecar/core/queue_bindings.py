@@ -259,6 +259,8 @@ class Bindings:
         """True while no queue is consumed, because it may not be the right one."""
         self.surplus: set[int] = set()
         """Queues beyond the number of the group's that are still consumed here."""
+        self.may_consume: Callable[[int], bool] = lambda queue: True
+        """False for a queue that is not to be consumed by anybody yet."""
         self._wanted: dict[int, None] = {}
         self._missing: dict[int, None] = {}
         self._attaching: dict[int, float] = {}
@@ -295,7 +297,7 @@ class Bindings:
     def want(self, queues: Iterable[int]) -> None:
         """Consume these, in this order. Others are not closed."""
         self.changes += 1
-        self._wanted = dict.fromkeys(queues)
+        self._wanted = dict.fromkeys(queue for queue in queues if self.may_consume(queue))
         self._missing = {queue: None for queue in self._wanted if queue not in self.bound}
 
     def is_wanted(self, queue: int) -> bool:

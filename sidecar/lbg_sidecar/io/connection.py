@@ -25,8 +25,8 @@ from lbg_broker.client import (
 from lbg_broker.client.retransmit import OpenTags
 from lbg_broker.group import INDEX_MAX, TO_ALL, Names, mailbox_of
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.member_core import CONNECTIONS_S
 from lbg_sidecar.core.message_codec import LOOK, decode, encode
+from lbg_sidecar.core.presence import CONNECTIONS_S
 from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import IndexTaken, MessageError

@@ -11,6 +11,9 @@ from lbg_broker.journal import JournalWriter
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.protocol import Identity
 
+DELIVERED_AGAIN = frozenset((Outcome.PARKED, Outcome.FORWARDED))
+"""Outcomes after which the message comes again from another queue: for the journal it is released."""
+
 STEP_S = 0.001
 """Less is the noise of reading two clocks one after the other: they are slewed alike, and only a step parts them."""
 KEPT_STEPS = 16
@@ -93,7 +96,7 @@ class DeliveryJournal:
                     None if finished_at is None else us(finished_at),
                     settled_at_us,
                     in_flight.attempts,
-                    Outcome.RELEASED if in_flight.outcome is Outcome.PARKED else in_flight.outcome,
+                    Outcome.RELEASED if in_flight.outcome in DELIVERED_AGAIN else in_flight.outcome,
                     in_flight.attachment.session,
                     in_flight.sequence,
                     self._group,

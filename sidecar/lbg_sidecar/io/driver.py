@@ -10,7 +10,8 @@ from typing import Any
 
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
-from lbg_broker.group import HEADER_ROUTING_KEY, hash_in
+from lbg_broker.group import HEADER_ROUTING_KEY, Names, hash_in
+from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
 from lbg_broker.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
@@ -20,16 +21,17 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import decode
-from lbg_sidecar.core.protocol import Pause, Request
+from lbg_sidecar.core.protocol import KeysMove, Pause, Request
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import MessageError
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.executor import EffectExecutor
+from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.outbox import Outbox
-from lbg_sidecar.io.parking_channels import ParkingChannels, released_copy
-from lbg_sidecar.message import Kind, Message, Verdict, in_flight_of
+from lbg_sidecar.io.parking_channels import ParkingChannels
+from lbg_sidecar.message import Kind, Message, Verdict, forwarded, in_flight_of, original_of
 
 WHY = "the session's position is requested again"
 
@@ -106,11 +108,13 @@ class Driver:
         state."""
         self.lost_why = ""
         """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
+        self._announced_move = ""
         self.pause_requests = 0
         """Requests to pause or to resume that came so far."""
         self._app = app
         self._group = group
         self._prefix = prefix
+        self._members_exchange = Names(group).members
         self._clock = clock
         self._bodies = bodies
         self._on_lost = on_lost
@@ -175,10 +179,20 @@ class Driver:
         self._run_effects()
 
     def connect(
-        self, link: MemberConnection, outgoing: Outbox, parking: ParkingChannels | None = None
+        self,
+        link: MemberConnection,
+        outgoing: Outbox,
+        key_moves: KeyMoveChannels,
+        parking: ParkingChannels | None = None,
+        *,
+        key_move: str = "",
     ) -> None:
-        """There is a link, and an index is claimed with it: join."""
-        self._executor.use(link, outgoing, parking)
+        """There is a link, and an index is claimed with it: join. `key_move`: as in the group's record."""
+        self._executor.use(link, outgoing, parking, key_moves)
+        # An announcement that came while the record was read may be newer.
+        key_move, self._announced_move = key_move or self._announced_move, ""
+        if key_move and self.machine.dispatcher.key_moves is not None:
+            self.machine.dispatcher.key_moves.follow(key_move)
         self.lost_why = ""
         self._turned_at = self._loop.time()
         self._fence_after_s = link.publish_connection.heartbeat_s or NEVER
@@ -243,6 +257,8 @@ class Driver:
             self.pause_requests += 1
             self.pause(message.consumption)
             return
+        if isinstance(message, KeysMove) and self.link is None:
+            self._announced_move = message.move
         if message is None or self.link is None:
             return
         if isinstance(message, Request):
@@ -258,7 +274,7 @@ class Driver:
         beside = None if parking is None or hash_ is None or self.link is None else parking.beside(hash_)
         if beside is None:
             return
-        in_flight = in_flight_of(beside, released_copy(mail, tag=beside.delivered + 1), self._prefix)
+        in_flight = in_flight_of(beside, original_of(mail, tag=beside.delivered + 1), self._prefix)
         self.machine.dispatcher.deliver_released(in_flight, self._loop.time())
         self._app.wake()
 
@@ -274,8 +290,13 @@ class Driver:
             self._run_effects()
 
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
-        prefix = self._prefix
-        arrivals = [in_flight_of(attachment, delivery, prefix) for delivery in deliveries]
+        prefix, members = self._prefix, self._members_exchange
+        arrivals = [
+            in_flight_of(
+                attachment, delivery if delivery.exchange != members else forwarded(delivery), prefix
+            )
+            for delivery in deliveries
+        ]
         for in_flight in arrivals:
             if in_flight.size >= COUNTED_MIN_BYTES:
                 self._bodies.admit(in_flight)
@@ -324,6 +345,16 @@ class Driver:
     def on_parked_read(self, entries: list[Entry]) -> None:
         self.machine.parked_read(entries, self._loop.time())
         self._run_effects()
+
+    def on_key_moves_read(self, entries: list[KeyMoveEntry]) -> None:
+        if self.link is not None:
+            self.machine.key_moves_read(entries, self._loop.time())
+            self._run_effects()
+
+    def on_key_move_absent(self) -> None:
+        if self.link is not None:
+            self.machine.key_move_absent(self._loop.time())
+            self._run_effects()
 
     def _link_lost(self, link: MemberConnection, why: str) -> None:
         if link is self.link:

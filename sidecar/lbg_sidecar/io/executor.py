@@ -14,6 +14,7 @@ from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
+from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_paused, log_session
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
@@ -52,6 +53,7 @@ class EffectExecutor:
         self.link: MemberConnection | None = None
         self._outbox: Outbox | None = None
         self._parking: ParkingChannels | None = None
+        self._key_moves: KeyMoveChannels | None = None
         self._machine = machine
         self._app = app
         self._events = events
@@ -67,18 +69,26 @@ class EffectExecutor:
         """Replaces the machine by one that continues its state."""
         self._machine = machine
 
-    def use(self, link: MemberConnection, outgoing: Outbox, parking: ParkingChannels | None) -> None:
-        self.link, self._outbox, self._parking = link, outgoing, parking
+    def use(
+        self,
+        link: MemberConnection,
+        outgoing: Outbox,
+        parking: ParkingChannels | None,
+        key_moves: KeyMoveChannels,
+    ) -> None:
+        self.link, self._outbox, self._parking, self._key_moves = link, outgoing, parking, key_moves
 
     def release_link(self) -> MemberConnection | None:
         """Sends nothing more to the broker. Returns the former link."""
         link, outgoing = self.link, self._outbox
-        parking = self._parking
-        self.link = self._outbox = self._parking = None
+        parking, key_moves = self._parking, self._key_moves
+        self.link = self._outbox = self._parking = self._key_moves = None
         if outgoing is not None:
             outgoing.close()
         if parking is not None:
             parking.close()
+        if key_moves is not None:
+            key_moves.close()
         return link
 
     def run(self) -> None:
@@ -145,6 +155,15 @@ class EffectExecutor:
             case fx.RecordEntry(entry, of):
                 if self._parking is not None:
                     self._parking.record(entry, of)
+            case fx.FollowKeyMove(is_on):
+                if self._key_moves is not None:
+                    self._key_moves.follow(is_on)
+            case fx.RecordKeyMove(entry):
+                if self._key_moves is not None:
+                    self._key_moves.record(entry)
+            case fx.Forward(in_flight, queue):
+                if self._key_moves is not None:
+                    self._key_moves.forward(in_flight, queue)
             case fx.Stalled() | fx.Superseded() | fx.TimedOut():
                 log_effect(self._machine.name, self._index, effect)
             case _ if link is None or outgoing is None:

@@ -62,11 +62,16 @@ def _body_of(in_flight: InFlight) -> bytes:
     return bytes(in_flight.delivery.body)
 
 
+def _routing_key_of(in_flight: InFlight) -> str:
+    delivery: Delivery = in_flight.delivery
+    return delivery.routing_key
+
+
 class ExchangePublisher:
     """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one.
 
-    `stamp` makes a message's properties, `body` its body. `refused_hint` is logged when a message is refused or reaches
-    no queue.
+    `stamp` makes a message's properties, `body` its body, `routing_key` its routing key. `refused_hint` is logged when
+    a message is refused or reaches no queue.
     """
 
     def __init__(
@@ -80,8 +85,10 @@ class ExchangePublisher:
         refused_hint: str,
         patience: RetransmitTimeouts,
         body: Callable[[InFlight], bytes] = _body_of,
+        routing_key: Callable[[InFlight], str] = _routing_key_of,
     ) -> None:
         self._body = body
+        self._routing_key = routing_key
         self._exchange = exchange
         self._publisher = publisher
         self._link = link
@@ -125,11 +132,10 @@ class ExchangePublisher:
             return
         else:
             while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
-                delivery: Delivery = message.item.delivery
                 try:
                     confirm = publisher.publish_soon(
                         self._exchange,
-                        delivery.routing_key,
+                        self._routing_key(message.item),
                         self._body(message.item),
                         properties=self._stamp(message.item),
                         mandatory=True,

@@ -7,7 +7,7 @@ import logging
 from typing import Protocol
 
 from lbg_broker.client import BasicProperties, Channel, ClientConnection, ConfirmingPublisher, Delivery
-from lbg_broker.group import HEADER_PARKED_COPY, HEADER_ROUTING_KEY, Names
+from lbg_broker.group import HEADER_PARKED_COPY, Names
 from lbg_broker.group.parked_keys import Entry, EntryError, decoded_entry, encoded_entry
 from lbg_broker.group.parked_snapshot import FIRST_ENTRY_S, SnapshotMissing, SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import InFlight
@@ -179,19 +179,6 @@ class ParkingChannels:
             self._begun.set_result(None)
         if entries:
             self._events.on_parked_read(entries)
-
-
-def released_copy(mail: Delivery, *, tag: int) -> Delivery:
-    """The message of which the copy came to the mailbox, as if its queue delivered it."""
-    properties, headers = mail.properties, dict(mail.headers)
-    routing_key = str(headers.pop(HEADER_ROUTING_KEY))
-    headers.pop(HEADER_PARKED_COPY, None)
-    properties.headers = headers
-    copy = Delivery.__new__(Delivery)
-    copy.channel, copy.header, copy.body = mail.channel, properties.encode(), mail.body
-    copy.consumer_tag, copy.exchange, copy.redelivered = mail.consumer_tag, mail.exchange, False
-    copy.delivery_tag, copy.routing_key = tag, routing_key
-    return copy
 
 
 def _entry_properties() -> BasicProperties:

@@ -20,7 +20,7 @@ from lbg_broker.http_listener import BoundedRunner
 from lbg_broker.http_listener import guard as browser_guard
 from lbg_broker.peers import FairPlaces, PeerLog, descriptors
 from lbg_broker.redaction import redacted
-from lbg_sidecar.core.member_core import LISTENERS_S
+from lbg_sidecar.core.presence import LISTENERS_S
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.metrics import Measures

@@ -14,7 +14,7 @@ from aiohttp import web
 
 from lbg_broker.peers import PeerLog, log_accept_errors
 from lbg_broker.tracing import exporting
-from lbg_sidecar.core.member_core import PUBLISHERS_S, LeavingTime
+from lbg_sidecar.core.presence import PUBLISHERS_S, LeavingTime
 from lbg_sidecar.process.http import (
     address_of,
     guard,

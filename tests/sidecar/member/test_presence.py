@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_sidecar.core.member_core import NEXT, Input, Presence, Stage
+from lbg_sidecar.core.presence import NEXT, Input, Presence, Stage
 
 WAYS = {
     Stage.TAKING_PART: (),

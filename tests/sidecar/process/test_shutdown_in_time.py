@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import MemberSettings
-from lbg_sidecar.core.member_core import MARGIN_S
+from lbg_sidecar.core.presence import MARGIN_S
 from support.app.noting_pair import delivered_again
 from support.app.noting_process import NotingApp, exit_status, until_so
 from support.broker.embedded import EmbeddedBroker

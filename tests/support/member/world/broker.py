@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.group import queue_of
+from lbg_broker.group.key_moves import Entry as KeyMoveEntry
+from lbg_broker.group.key_moves import KeyMove
 from lbg_broker.group.parked_keys import Entry
 from lbg_broker.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import InFlight
@@ -29,7 +32,8 @@ class Link:
         self.member = member
         self.open = True  # the broker's side
         self.reader = SnapshotReader(world.broker.parked_from)
-        self.writes_late = world.rules.parking is None or world.random.random() < 0.5
+        self.writes_late = world.random.random() < 0.5
+        self.follows = False  # the stream of a change of the number of queues
         self._clear_at: dict[str, float] = defaultdict(float)
 
     def up(self, pipe: str, command: tuple[Any, ...]) -> None:
@@ -44,7 +48,7 @@ class Link:
 
     def _send(self, pipe: str, action: Callable[[], None]) -> None:
         at = max(self.world.now + self.world.delay(), self._clear_at[pipe], self.world.broker.stands_until)
-        if pipe == "parked down":
+        if pipe in ("parked down", "moves down"):
             at = max(at, self.world.now + self.world.random.random() * self.world.chances.parked_lag_s)
         self._clear_at[pipe] = at
         self.world.at(at, action)
@@ -54,6 +58,12 @@ class Broker:
     def __init__(self, world: World) -> None:
         self.world = world
         self.queues = [BrokerQueue() for _ in range(world.queue_count)]
+        self.routes = {hash_: [queue_of(hash_, world.queue_count)] for hash_ in range(world.hash_count)}
+        self.key_move: KeyMove | None = None  # in the group's record
+        self.moves_log: list[KeyMoveEntry] = []  # the stream of that change
+        self._routed_until: dict[int, float] = defaultdict(
+            float
+        )  # by queue: all that was routed before has arrived
         self.links: list[Link] = []
         self.mailboxes: dict[int, Link] = {}  # by the member's index
         self.stands_until = 0.0  # it reads and says nothing before
@@ -100,9 +110,52 @@ class Broker:
                 link.down("parked", ("parked", [entry]))
 
     def _enqueue(self, item: Item) -> None:
-        queue = self.queues[queue_of(item.hash_, self.world.queue_count)]
-        queue.ready.append(item)
-        queue.pump()
+        for number in self.routes[item.hash_]:
+            one = item if number == self.routes[item.hash_][0] else replace(item)
+            lag_s = self.world.chances.routing_lag_s * self.world.random.random()
+            if not lag_s:
+                self._arrive(number, one)
+            else:
+                at = self._routed_until[number] = max(self._routed_until[number], self.world.now + lag_s)
+                self.world.at(at, partial(self._arrive, number, one))
+
+    def _arrive(self, number: int, item: Item) -> None:
+        if number >= len(self.queues):
+            self.world.violations.append(f"{self.world.now:.3f} {item} arrives at a queue that is deleted")
+            return
+        self._places += 1
+        item.place = self._places
+        self.queues[number].ready.append(item)
+        self.queues[number].pump()
+
+    # Keys that move between queues
+
+    def add_queues(self, count: int) -> None:
+        self.queues += [BrokerQueue() for _ in range(count - len(self.queues))]
+
+    def delete_queues(self, count: int) -> None:
+        """Those from this number on: their consumers are cancelled."""
+        for queue in self.queues[count:]:
+            for consumer in queue.consumers:
+                consumer.link.down("queues", ("cancelled", consumer.attachment))
+        del self.queues[count:]
+
+    def fence(self, queue: int, move: str) -> None:
+        self._arrive(queue, Item(-1, None, -1, 0, fence=move))
+
+    def has_fence(self, queue: int) -> bool:
+        return any(item.fence is not None for item in self.queues[queue].ready)
+
+    def record_move(self, entry: KeyMoveEntry) -> None:
+        self.moves_log.append(entry)
+        for link in self.links:
+            if link.open and link.follows:
+                link.down("moves", ("moves", [entry]))
+
+    def to_all(self, body: bytes) -> None:
+        for mailbox in list(self.mailboxes.values()):
+            if not self._hint_is_lost():
+                mailbox.down("group", ("message", body))
 
     def does(self, link: Link, pipe: str, command: tuple[Any, ...]) -> None:
         match command:  # a write of a member that is gone may come late, or get lost
@@ -115,9 +168,21 @@ class Broker:
                 self.record(entry)
                 if held is not None:
                     link.down(pipe, ("recorded", held, entry))
+            case ("move", entry):
+                self.record_move(entry)
+            case ("forward", held, number):
+                self._arrive(number, replace(held.delivery))
+                link.down(pipe, ("confirmed", held, NextCall.FORWARD))
         if not link.open:
             return
         match command:
+            case ("follow", is_on):
+                link.follows = is_on
+                if is_on:
+                    link.down("moves", ("moves", list(self.moves_log)))
+            case ("attach" | "close" | "ack", attachment, *_) if attachment.queue >= len(self.queues):
+                if command[0] != "ack":
+                    link.down(pipe, ("closed", attachment))
             case ("attach", attachment):
                 queue = self.queues[attachment.queue]
                 queue.consumers.append(Consumer(attachment, link))
@@ -142,6 +207,8 @@ class Broker:
                 assert consumer is not None
                 link.down(pipe, ("closed", attachment))
                 queue.remove(consumer)
+            case ("look", queue) if queue >= len(self.queues):
+                link.down(pipe, ("looked", queue, None, None))
             case ("look", queue):
                 failed = not self.world.calm and self.world.random.random() < self.world.chances.look_fails
                 ready, consumers = len(self.queues[queue].ready), min(1, len(self.queues[queue].consumers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import (
     Abort,
@@ -17,6 +17,8 @@ from lbg_sidecar.core.effects import (
     Detach,
     Done,
     Exit,
+    FollowKeyMove,
+    Forward,
     HandoffAbandoned,
     KeyParked,
     Moved,
@@ -25,6 +27,7 @@ from lbg_sidecar.core.effects import (
     Poisoned,
     Reconnect,
     RecordEntry,
+    RecordKeyMove,
     Republish,
     Stalled,
     StandingBy,
@@ -38,6 +41,7 @@ from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.roster import Post
 from support.member.world.application import Call
 from support.member.world.broker import Link
+from support.member.world.queues import Item
 
 if TYPE_CHECKING:
     from support.member.world.world import World
@@ -87,6 +91,10 @@ class SimMember:
         first = 0 if place is None else place.offset
         self.link.down("parked", ("parked", self.world.broker.parked_log[first:]))
         self.previous = index
+        if self.machine.rules.queue_count != self.world.queue_count:
+            self.machine.reshape(self.world.queue_count, self.world.now)
+        if self.world.broker.key_move is not None:
+            self.machine.key_moves.follow(self.world.broker.key_move.id)
         self.machine.connected(index, self.world.now)
         self.run()
 
@@ -113,11 +121,12 @@ class SimMember:
             case ("looked", queue, ready, consumers):
                 machine.ready_counted(queue, ready, consumers, now)
             case ("deliver", attachment, batch):
-                arrivals = [
-                    InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
-                    for tag, item in batch
-                ]
-                machine.deliver(attachment, arrivals, now)
+                machine.deliver(attachment, [_in_flight(attachment, tag, item) for tag, item in batch], now)
+            case ("moves", entries):
+                machine.key_moves_read(entries, now)
+            case ("cancelled", attachment):
+                machine.cancelled(attachment)
+                machine.closed(attachment, now)
             case ("confirmed", held, what):
                 machine.confirmed(held, what, now)
             case ("recorded", held, entry):
@@ -127,7 +136,7 @@ class SimMember:
                 beside = None if parking is None else parking.beside(item.hash_)
                 if beside is not None:
                     tag = beside.delivered + 1
-                    held = InFlight(beside, tag, key=item.key, identity=item.identity, delivery=item)
+                    held = _in_flight(beside, tag, item)
                     machine.dispatcher.deliver_released(held, now)
             case ("parked", entries):
                 machine.parked_read(list(link.reader.read(entries)), now)
@@ -244,6 +253,12 @@ class SimMember:
                 link.up("copies", ("copy", held, copy))
             case RecordEntry(entry, held):
                 link.up("entries", ("record", entry, held))
+            case FollowKeyMove(is_on):
+                link.up("moves", ("follow", is_on))
+            case RecordKeyMove(entry):
+                link.up("entries", ("move", entry))
+            case Forward(held, queue):
+                link.up("copies", ("forward", held, queue))
             case DeadLetter(held):
                 link.up("group", ("publish", held, NextCall.DEAD_LETTER))
             case Republish(held):
@@ -268,3 +283,13 @@ class SimMember:
             self.machine.tick(self.world.now)
             self.run()
         self._tick_soon()
+
+
+def _in_flight(attachment: Attachment, tag: int, item: Item) -> InFlight:
+    if item.fence is not None:
+        fence = InFlight(attachment, tag, delivery=item)
+        fence.fence = item.fence
+        return fence
+    in_flight = InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
+    in_flight.hash_ = item.hash_
+    return in_flight

@@ -29,6 +29,7 @@ class Item:
     place: int  # its place in the queue, which a requeue gives back to it
     deliveries: int = 0
     copy: str = ""  # in the parking queue
+    fence: str | None = None  # id of the change whose fence it is
 
     @property
     def identity(self) -> tuple[str, int, int]:
@@ -57,6 +58,11 @@ class BrokerQueue:
     def __init__(self) -> None:
         self.ready: deque[Item] = deque()
         self.consumers: list[Consumer] = []
+
+    @property
+    def holds(self) -> bool:
+        """True if something of it is unacknowledged."""
+        return any(consumer.unacked for consumer in self.consumers)
 
     def find(self, attachment: Attachment) -> Consumer | None:
         return next((c for c in self.consumers if c.attachment is attachment), None)

@@ -31,6 +31,9 @@ class Chances:
     look_fails: float = 0.0
     call_s: float = 0.01
     delay_s: float = 0.002
+    routing_lag_s: float = (
+        0.0  # by which a message may come to a queue late, less than an administrator waits
+    )
     parked_lag_s: float = 0.0  # by which a member may read the stream of parked keys late
 
 

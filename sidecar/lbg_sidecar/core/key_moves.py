@@ -1,0 +1,383 @@
+"""Keys that move between the queues of a group while it runs: a member's part of it.
+
+docs/adr/0071-keys-move-between-queues.md has the protocol, `lbg_broker.group.key_moves` the state. A member reads the
+stream of the change, has the staging queues among its own, and consumes one of them when its old queue has passed its
+fence. It passes a fence when no message of the hashes that leave the queue is unsettled in its attachment. What it
+believes of the change can be late: then messages wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+
+from lbg_broker.group.key_moves import (
+    BarrierEntry,
+    BeginEntry,
+    EndEntry,
+    Entry,
+    JoinEntry,
+    KeyMove,
+    KeyMoveState,
+    PassEntry,
+    Turn,
+)
+from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
+from lbg_sidecar.core.effects import Effect, FollowKeyMove, Forward, RecordKeyMove
+from lbg_sidecar.core.lanes import Lanes
+
+ENTRY_AGAIN_S = 2.0
+"""An entry that has not come back is written again: the broker may have accepted no publishes."""
+
+
+@dataclass(slots=True)
+class _Barrier:
+    id: str
+    attachments: list[Attachment]
+    sent_at: float
+
+    @property
+    def entry(self) -> BarrierEntry:
+        return BarrierEntry(self.id, tuple(sorted(one.queue for one in self.attachments if not one.closed)))
+
+
+@dataclass(slots=True)
+class _Passing:
+    attachment: Attachment
+    fences: list[InFlight]
+    entry: PassEntry
+    sent_at: float
+
+
+class KeyMoves:
+    """`running` are the calls at work. `settle` settles a fence. `resize` gives the member another number of queues,
+    `fit` makes it consume those that it should. `me` is this member's index and incarnation, None while it has none."""
+
+    def __init__(
+        self,
+        effects: list[Effect],
+        processed: Processed,
+        lanes: Lanes,
+        running: Collection[InFlight],
+        *,
+        new_id: Callable[[], str],
+        me: Callable[[], tuple[int, str] | None],
+        settle: Callable[[InFlight], None],
+        resize: Callable[[int, float], None],
+        fit: Callable[[float], None],
+    ) -> None:
+        self.state = KeyMoveState()
+        self.followed: str | None = None
+        """Id of the change whose stream is being read over this connection."""
+        self._effects = effects
+        self._processed = processed
+        self._queues_of = processed.queues_of
+        self._lanes = lanes
+        self._running = running
+        self._new_id = new_id
+        self._me = me
+        self._settle = settle
+        self._resize = resize
+        self._fit = fit
+        self._fences: dict[Attachment, list[InFlight]] = {}
+        """Those that came and are not passed yet. A queue may have several, of a command that was killed."""
+        self._passing: dict[int, _Passing] = {}
+        """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
+        self._held: dict[InFlight, None] = {}
+        self._behind_calls = False
+        """Some of them wait for calls that run here."""
+        self._barrier: _Barrier | None = None
+        self._waiting: list[Attachment] = []
+        """Attachments that need a barrier after the one that is on its way."""
+        self._barrier_of: dict[Attachment, str] = {}
+        """Of attachments that serve their queue: id of the barrier that was read since then."""
+        self._gated: set[Attachment] = set()
+        self._serve_due: dict[Attachment, float] = {}
+        """Attachments whose barrier is not the latest one of their queue, and the time at which they write another."""
+        self._join_due = float("inf")
+
+    # The stream
+
+    def follow(self, id_: str) -> None:
+        """This change is on its way: the record has it, or an announcement, or a fence."""
+        if self.followed is None and not (self._is_of(id_) and self.state.is_ended):
+            self.followed = id_
+            self._effects.append(FollowKeyMove(True))
+
+    def absent(self, now: float) -> None:
+        """There is no stream: the change is over, or was taken back."""
+        move = self.state.move
+        if move is not None and not self.state.is_ended:
+            self.state = KeyMoveState()
+            self._resize(move.old, now)
+        self._finish()
+
+    def read(self, entries: Iterable[Entry], now: float) -> None:
+        """Entries of the stream in its order, from its first one on with each connection."""
+        for entry in entries:
+            is_change = self.state.apply(entry)
+            if isinstance(entry, BarrierEntry):
+                self._barrier_seen(entry, now)
+            elif is_change:
+                self._changed(entry, now)
+        self.pass_fences(now)
+
+    def _is_of(self, id_: str | None) -> bool:
+        return self.state.move is not None and self.state.move.id == id_
+
+    def _changed(self, entry: Entry, now: float) -> None:
+        if not self._is_of(self.followed):
+            return  # of an earlier change
+        match entry:
+            case BeginEntry():
+                self._processed.queues_of = self.state.queues_of
+                self._resize_to_state(now)
+                self._join(now)
+            case PassEntry(_, queue, _, streams):
+                self._processed.merge(Positions(streams))
+                self._release_held()
+                self._fit(now)
+                self._passed(queue)
+            case EndEntry():
+                self._end(now)
+            case _:
+                pass
+
+    def _join(self, now: float) -> None:
+        if (me := self._me()) is not None and me not in self.state.joined:
+            self._join_due = now + ENTRY_AGAIN_S
+            self._effects.append(RecordKeyMove(JoinEntry(*me)))
+        else:
+            self._join_due = float("inf")
+
+    def _end(self, now: float) -> None:
+        """Nothing waits for anything any more; fences that are here come from before."""
+        self._resize_to_state(now)
+        self._finish()
+        self._effects.append(FollowKeyMove(False))
+
+    def _finish(self) -> None:
+        self._release_held()
+        for attachment in self._gated:
+            if not attachment.closed:
+                self._lanes.open_gate(attachment)
+        for fences in (*self._fences.values(), *(one.fences for one in self._passing.values())):
+            self._settle_all(fences)
+        self._clear()
+
+    def _resize_to_state(self, now: float) -> None:
+        count = self.state.queue_count
+        assert count is not None
+        self._resize(count, now)
+
+    def disconnected(self, now: float) -> None:
+        """The stream is read anew with the next connection, if the record has a change then."""
+        state = self.state
+        if state.move is not None and not state.is_ended:
+            self._resize(state.move.old, now)
+        self.state = KeyMoveState()
+        self._clear()
+
+    def _clear(self) -> None:
+        self.followed = None
+        self._processed.queues_of = self._queues_of
+        self._join_due = float("inf")
+        self._fences.clear()
+        self._passing.clear()
+        self._serve_due.clear()
+        self._held.clear()
+        self._barrier = None
+        self._waiting.clear()
+        self._gated.clear()
+        self._barrier_of.clear()
+
+    # Activation
+
+    def activated(self, attachment: Attachment, now: float) -> None:
+        """The first delivery of an attachment: it starts nothing until a barrier that is written now is read. Its
+        former consumer may have passed the fence."""
+        if self.followed is not None:
+            self._lanes.gate(attachment)
+            self._gated.add(attachment)
+            self._serve(attachment, now)
+
+    def _write_barrier(self, now: float) -> None:
+        if self._barrier is None and self._waiting:
+            self._barrier = _Barrier(self._new_id(), self._waiting, now)
+            self._waiting = []
+            self._effects.append(RecordKeyMove(self._barrier.entry))
+
+    def _barrier_seen(self, entry: BarrierEntry, now: float) -> None:
+        barrier = self._barrier
+        if barrier is None or entry.id != barrier.id:
+            # Perhaps a late one of a former consumer: if this member serves the queue then, it writes that again.
+            for attachment, id_ in list(self._barrier_of.items()):
+                if attachment.queue in entry.queues and id_ != entry.id:
+                    del self._barrier_of[attachment]
+                    self._serve_due[attachment] = now + ENTRY_AGAIN_S
+            return
+        self._barrier = None
+        for attachment in barrier.attachments:
+            if attachment.closed:
+                continue
+            self._barrier_of[attachment] = barrier.id
+            if attachment in self._gated:
+                self._gated.discard(attachment)
+                self._lanes.open_gate(attachment)
+        self._write_barrier(now)
+
+    def _serve(self, attachment: Attachment, now: float) -> None:
+        """Writes that this member serves the queue. An entry by which it passed under an earlier barrier may have no
+        effect."""
+        self._serve_due.pop(attachment, None)
+        passing = self._passing.get(attachment.queue)
+        if passing is not None and passing.attachment is attachment:
+            del self._passing[attachment.queue]
+            self._fences[attachment] = passing.fences + self._fences.get(attachment, [])
+            self._release_held()
+        self._waiting.append(attachment)
+        self._write_barrier(now)
+
+    def tick(self, now: float) -> None:
+        barrier = self._barrier
+        if barrier is not None and now >= barrier.sent_at + ENTRY_AGAIN_S:
+            barrier.sent_at = now
+            self._effects.append(RecordKeyMove(barrier.entry))
+        for queue, passing in list(self._passing.items()):
+            if passing.attachment.closed:
+                del self._passing[queue]
+            elif now >= passing.sent_at + ENTRY_AGAIN_S:
+                passing.sent_at = now
+                self._effects.append(RecordKeyMove(passing.entry))
+        if now >= self._join_due:
+            self._join(now)
+        for attachment, due in list(self._serve_due.items()):
+            if attachment.closed:
+                del self._serve_due[attachment]
+            elif now >= due:
+                self._serve(attachment, now)
+
+    @property
+    def next_due(self) -> float:
+        barrier_due = float("inf") if self._barrier is None else self._barrier.sent_at + ENTRY_AGAIN_S
+        passing_due = (one.sent_at + ENTRY_AGAIN_S for one in self._passing.values())
+        return min(barrier_due, self._join_due, *self._serve_due.values(), *passing_due)
+
+    def may_consume(self, queue: int) -> bool:
+        """False for a staging queue whose old queue has not passed its fence."""
+        return self.state.is_open(queue)
+
+    def serves(self, hash_: int, queue_count: int) -> int:
+        """The queue that delivers messages of this hash now; `queue_count` where no keys move."""
+        return hash_ % queue_count if self.state.move is None else self.state.delivers(hash_)
+
+    # Messages on their turn
+
+    def may_start(self, in_flight: InFlight) -> bool:
+        """False for a message that was taken and waits for others of its hash in another queue, or goes there."""
+        turn = self._turn(in_flight)
+        if turn is Turn.DELIVER and self._is_called_elsewhere(in_flight):
+            turn = Turn.HOLD
+            self._behind_calls = True
+        if turn is Turn.HOLD:
+            self._lanes.hold_back(in_flight)
+            self._held[in_flight] = None
+        elif turn is Turn.FORWARD:
+            assert in_flight.hash_ is not None
+            self._lanes.await_confirm(in_flight)
+            self._effects.append(Forward(in_flight, self.state.forwards_to(in_flight.hash_)))
+        return turn is Turn.DELIVER
+
+    def call_ended(self) -> None:
+        """A call of the application is over."""
+        if self._behind_calls:
+            self._behind_calls = False
+            self._release_held()
+
+    def _is_called_elsewhere(self, in_flight: InFlight) -> bool:
+        """True if a call for its hash runs here that came through another queue: of a consumer that the broker has
+        replaced, and which does not know it yet."""
+        return self.followed is not None and any(
+            one.hash_ == in_flight.hash_ and one.attachment.queue != in_flight.attachment.queue
+            for one in self._running
+        )
+
+    def _turn(self, in_flight: InFlight) -> Turn:
+        hash_, queue, move = in_flight.hash_, in_flight.attachment.queue, self.state.move
+        if hash_ is None or move is None:
+            return Turn.DELIVER
+        if queue in self._passing and move.leaves(hash_, queue) and queue not in self.state.passed:
+            return Turn.HOLD
+        return self.state.turn(hash_, queue)
+
+    def _release_held(self) -> None:
+        for in_flight in list(self._held):
+            if in_flight.attachment.closed or self._turn(in_flight) is not Turn.HOLD:
+                del self._held[in_flight]
+                self._lanes.let_go(in_flight)
+
+    # Fences
+
+    def without_fences(self, arrivals: list[InFlight], now: float) -> list[InFlight]:
+        """Arrivals that are messages of publishers."""
+        fences = [in_flight for in_flight in arrivals if in_flight.fence is not None]
+        for fence in fences:
+            self._fence_delivered(fence, now)
+        return [one for one in arrivals if one.fence is None] if fences else arrivals
+
+    def _fence_delivered(self, fence: InFlight, now: float) -> None:
+        attachment, id_ = fence.attachment, fence.fence or ""
+        self.follow(id_)
+        if self.followed != id_:  # of a change that is over
+            self._settle(fence)
+            return
+        self._fences.setdefault(attachment, []).append(fence)
+        if attachment not in self._barrier_of and attachment not in self._gated:
+            self._serve(attachment, now)
+
+    def pass_fences(self, now: float) -> None:
+        """Passes the fences in front of which nothing is left. After each turn in which messages were settled."""
+        if not self._fences:
+            return
+        state = self.state
+        for attachment, fences in list(self._fences.items()):
+            if attachment.closed:
+                del self._fences[attachment]
+            elif state.move is not None and (by := self._barrier_of.get(attachment)) is not None:
+                self._pass(attachment, fences, state.move, by, now)
+
+    def _pass(
+        self, attachment: Attachment, fences: list[InFlight], move: KeyMove, by: str, now: float
+    ) -> None:
+        queue = attachment.queue
+        if move.id != self.followed:
+            return
+        if queue in self.state.passed:
+            del self._fences[attachment]
+            self._settle_all(fences)
+            return
+        passing = self._passing.get(queue)
+        if passing is not None and passing.attachment is attachment:
+            del self._fences[attachment]
+            passing.fences += fences
+            return
+        unacked = (one.hash_ for one in attachment.ack_window.all_unacked())
+        if any(hash_ is not None and move.leaves(hash_, queue) for hash_ in unacked):
+            return
+        del self._fences[attachment]
+        attachment.unconfirmed.update(dict.fromkeys(fences))
+        streams = tuple(one for one in self._processed.of_queue(queue).streams if move.leaves(one[1], queue))
+        entry = PassEntry(move.id, queue, by, streams)
+        self._passing[queue] = _Passing(attachment, fences, entry, now)
+        self._effects.append(RecordKeyMove(entry))
+
+    def _passed(self, queue: int) -> None:
+        """Settles the fences now that their entry is read."""
+        passing = self._passing.pop(queue, None)
+        if passing is not None:
+            self._settle_all(passing.fences)
+
+    def _settle_all(self, fences: list[InFlight]) -> None:
+        for fence in fences:
+            if not fence.is_over:
+                self._settle(fence)

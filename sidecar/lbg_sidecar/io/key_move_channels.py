@@ -1,0 +1,163 @@
+"""Keys that move between queues, over one connection: the stream of the change, its entries, and forwarded messages."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from lbg_broker.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
+from lbg_broker.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
+from lbg_broker.group.key_moves import Entry, EntryError, decoded_entry, encoded_entry
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.retransmit import RetransmitTimeouts
+from lbg_sidecar.io.outbox import ExchangePublisher, RenewableChannels
+
+log = logging.getLogger("lbg.member")
+
+READ_AHEAD_MESSAGES = 1000
+"""Entries that the broker sends before they are acknowledged; an acknowledgement in a stream only asks for more."""
+
+
+class KeyMoveEvents(Protocol):
+    """Callbacks for what comes of entries, the stream and forwarded messages."""
+
+    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
+    def on_key_moves_read(self, entries: list[Entry]) -> None: ...
+    def on_key_move_absent(self) -> None: ...
+    def disconnect(self, why: str) -> None: ...
+
+
+class KeyMoveLink(RenewableChannels, Protocol):
+    """The link, as far as moves of keys use it."""
+
+    consume_connection: ClientConnection
+
+
+class KeyMoveChannels:
+    """`follow` opens the channels, of which a group whose queues stay needs none."""
+
+    def __init__(
+        self,
+        names: Names,
+        link: KeyMoveLink,
+        events: KeyMoveEvents,
+        *,
+        patience: RetransmitTimeouts | None = None,
+    ) -> None:
+        self._names = names
+        self._link = link
+        self._events = events
+        self._patience = patience or RetransmitTimeouts()
+        self._publisher: ExchangePublisher | None = None
+        self._unsent: list[Callable[[ExchangePublisher], None]] = []
+        """Entries and messages that wait for the publisher's channel."""
+        self._queue_of: dict[InFlight, int] = {}
+        self._channel: Channel | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def follow(self, is_on: bool) -> None:
+        """Reads the stream from its first entry on, or stops that."""
+        if self._opening is not None:
+            self._opening.cancel()
+            self._opening = None
+        if self._channel is not None:
+            self._channel.close_soon()
+            self._channel = None
+        if is_on:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def record(self, entry: Entry) -> None:
+        """It may get lost: then the machine writes it again."""
+        if not self._link.is_blocked:
+            body = encoded_entry(entry)
+            self._send(lambda publisher: publisher.publish_once(TO_MOVES, _entry_properties(), body))
+
+    def forward(self, in_flight: InFlight, queue: int) -> None:
+        """To this queue of the group, until it is confirmed."""
+        self._queue_of[in_flight] = queue
+        self._send(lambda publisher: publisher.publish(in_flight))
+
+    def close(self) -> None:
+        """The connection is gone, or about to be."""
+        self._is_closed = True
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._publisher is not None:
+            self._publisher.close()
+        self._queue_of.clear()
+        self._unsent.clear()
+
+    def _send(self, one: Callable[[ExchangePublisher], None]) -> None:
+        if self._publisher is None:
+            self._unsent.append(one)
+        else:
+            one(self._publisher)
+
+    async def _open(self) -> None:
+        try:
+            if self._publisher is None:
+                self._publisher = ExchangePublisher(
+                    self._names.members,
+                    await self._link.new_publisher(),
+                    self._link,
+                    stamp=_forwarded_properties,
+                    routing_key=lambda in_flight: forwarded_key(self._queue_of[in_flight]),
+                    on_confirmed=self._forwarded,
+                    refused_hint="is the queue there to which its key moves? The key waits for it",
+                    patience=self._patience,
+                )
+            channel = await self._link.consume_connection.open_channel()
+            try:
+                await channel.consume(
+                    self._names.moves,
+                    lambda deliveries: self._on_deliveries(channel, deliveries),
+                    prefetch_count=READ_AHEAD_MESSAGES,
+                    arguments={"x-stream-offset": "first"},
+                    on_cancelled=lambda: self._on_cancelled(channel),
+                )
+            except NotFound:
+                self._events.on_key_move_absent()
+                return
+            self._channel = channel
+            unsent, self._unsent = self._unsent, []
+            for one in unsent:
+                one(self._publisher)
+        except ClientError as error:
+            self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
+
+    def _on_cancelled(self, channel: Channel) -> None:
+        """The stream was deleted: the change is over, or was taken back."""
+        if channel is self._channel and not self._is_closed:
+            self._channel = None
+            self._events.on_key_move_absent()
+
+    def _forwarded(self, in_flight: InFlight) -> None:
+        del self._queue_of[in_flight]
+        self._events.on_confirmed(in_flight, NextCall.FORWARD)
+
+    def _on_deliveries(self, channel: Channel, deliveries: list[Delivery]) -> None:
+        if self._is_closed or self._opening is None:
+            return
+        channel.ack(deliveries[-1].delivery_tag, multiple=True)
+        try:
+            entries = [decoded_entry(bytes(one.body)) for one in deliveries]
+        except EntryError as error:
+            # Whoever does not know where keys are must not deliver anything.
+            self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
+            return
+        self._events.on_key_moves_read(entries)
+
+
+def _forwarded_properties(in_flight: InFlight) -> BasicProperties:
+    delivery: Delivery = in_flight.delivery
+    properties = delivery.properties
+    properties.headers = {**(properties.headers or {}), HEADER_ROUTING_KEY: delivery.routing_key}
+    return properties
+
+
+def _entry_properties() -> BasicProperties:
+    return BasicProperties(content_type="application/json", delivery_mode=2)

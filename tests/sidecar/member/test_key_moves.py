@@ -1,0 +1,198 @@
+"""The number of queues changes while messages come in: nothing is lost, and no key is out of order."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from lbg_broker.group import balanced_primaries
+from lbg_broker.group.key_moves import BarrierEntry, PassEntry
+from lbg_sidecar.core.dispatcher import Order, Rules
+from lbg_sidecar.core.effects import Reconnect
+from support.exploration import example_count
+from support.member.world import Chances, SimMember, World
+from support.member.world.key_moves import KeyMover
+
+KEYS = [f"k{number}" for number in range(23)] + [None]
+
+lives = partial(settings, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink])
+
+Step = tuple[float, str, int]
+
+
+def publishing(world: World, *, rate_hz: float = 100.0) -> list:
+    """Messages all the while, until the world is calm."""
+    published: list = []
+
+    def publish() -> None:
+        published.append(world.publish(KEYS[len(published) * 7 % len(KEYS)]))
+        if not world.calm:
+            world.at(world.now + 1 / rate_hz, publish)
+
+    publish()
+    return published
+
+
+def finish(world: World, mover: KeyMover) -> None:
+    """The change is run to its end, without faults."""
+    world.calm = True
+    for _ in range(120):
+        if not world.up():
+            world.join()
+        if world.broker.key_move is not None or len(world.queues) > world.queue_count:
+            mover.start(world.queue_count)
+        world.run(1)
+        for number in range(world.hash_count):
+            world.publish(f"calm{number}", hash_=number)
+        if not mover.is_running and len(world.queues) == world.queue_count and not world.unfinished():
+            break
+    world.run(10)
+
+
+def check(world: World) -> None:
+    assert not world.violations, world.violations[:5]
+    assert not world.unfinished()
+    assert all(not queue.ready for queue in world.queues)
+    assert len(world.queues) == world.queue_count
+    assert world.broker.routes == {hash_: [hash_ % world.queue_count] for hash_ in world.broker.routes}
+    live = [member.index for member in world.up()]
+    assert world.served_by() == balanced_primaries(world.queue_count, live)
+    for member in world.up():
+        assert not member.calls
+        assert member.machine.rules.queue_count == world.queue_count
+        assert member.machine.dispatcher.lanes.running == 0
+
+
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 8), (8, 5), (3, 1), (1, 4)])
+def test_a_change_loses_reorders_and_repeats_nothing(old: int, new: int) -> None:
+    world = World(old * 10 + new, queue_count=old, hash_count=16)
+    mover = KeyMover(world)
+    members = [world.join() for _ in range(3)]
+    world.run(12)
+    publishing(world)
+    world.run(2)
+    connected = [member.link for member in members]
+    mover.start(new)
+    world.run(20)
+    assert not mover.is_running
+    finish(world, mover)
+    check(world)
+    assert world.repeats == 0
+    assert [member.link for member in members] == connected
+
+
+def test_a_hash_waits_for_what_its_old_queue_had_and_for_nothing_else() -> None:
+    world = World(5, queue_count=2, hash_count=8, rules=Rules(concurrency=4))
+    mover = KeyMover(world)
+    member = world.join()
+    world.run(3)
+    world.failing = {"bad"}
+    world.publish("bad", hash_=2)  # 2 leaves queue 0 for queue 2 of three
+    world.run(1)
+    mover.start(3)
+    world.run(2)
+    behind = world.publish("moved", hash_=2)
+    others = [world.publish(f"k{hash_}", hash_=hash_) for hash_ in (0, 1, 3, 6, 7)]
+    world.run(5)
+    assert all(world.finished[item.identity] == 1 for item in others)
+    assert not world.finished[behind.identity]
+    world.failing = set()
+    world.run(60)
+    assert world.finished[behind.identity] == 1
+    finish(world, mover)
+    check(world)
+    assert not any(isinstance(effect, Reconnect) for _, _, effect in world.events)
+    assert member.machine.rules.queue_count == 3
+
+
+@lives(max_examples=example_count(60))
+@given(
+    seed=st.integers(0, 2**32),
+    counts=st.lists(st.integers(1, 6), min_size=2, max_size=3),
+    script=st.lists(
+        st.tuples(
+            st.sampled_from([0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 3.0]),
+            st.sampled_from(("change", "die", "join", "leave", "kill", "drop", "stall", "suspect", "again")),
+            st.integers(0, 9),
+        ),
+        max_size=14,
+    ),
+    chances=st.builds(
+        Chances,
+        hint_lost=st.sampled_from([0.0, 0.0, 0.3]),
+        retry=st.sampled_from([0.0, 0.1]),
+        slow=st.sampled_from([0.0, 0.02]),
+        call_s=st.sampled_from([0.0, 0.005, 0.05]),
+        delay_s=st.sampled_from([0.0005, 0.002, 0.02]),
+        routing_lag_s=st.sampled_from([0.0, 0.15]),
+        parked_lag_s=st.sampled_from([0.0, 0.5]),
+    ),
+    order=st.sampled_from(Order),
+)
+def test_no_fault_at_any_step_loses_or_reorders_a_message(
+    seed: int, counts: list[int], script: list[Step], chances: Chances, order: Order
+) -> None:
+    world = World(
+        seed, queue_count=counts[0], hash_count=12, chances=chances, rules=Rules(concurrency=4, order=order)
+    )
+    mover = KeyMover(world)
+    world.join()
+    world.join()
+    published = publishing(world)
+    world.run(1)
+    changes = list(counts[1:])
+    mover.start(changes[0])
+    for gap, kind, who in script:
+        world.run(gap)
+        up = world.up()
+        if kind == "join" or not up:
+            if len(up) < 5:
+                world.join()
+            continue
+        member: SimMember = up[who % len(up)]
+        match kind:
+            case "change":
+                mover.start(changes[who % len(changes)])
+            case "die":
+                mover.kill()
+            case "leave":
+                member.stop()
+            case "kill":
+                world.kill(member)
+            case "drop":
+                world.drop_connection(member)
+            case "stall":
+                world.stall(member, 4.0 + 2 * who)
+            case "suspect":
+                world.suspect(who % len(world.queues))
+            case "again":
+                world.publish_again(published[-1 - who % len(published)])
+    world.run(1)
+    finish(world, mover)
+    check(world)
+
+
+def test_a_barrier_is_written_before_a_new_consumer_starts_anything() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.run(3)
+    world.failing = {"bad"}
+    world.publish("bad", hash_=2)
+    world.run(1)
+    mover.start(3)
+    world.run(3)
+    world.kill(first)
+    world.join()
+    barriers = sum(isinstance(one, BarrierEntry) for one in world.broker.moves_log)
+    item = world.publish("good", hash_=0)
+    while not world.finished[item.identity]:
+        world.run(0.001)
+    assert sum(isinstance(one, BarrierEntry) for one in world.broker.moves_log) > barriers
+    assert not any(isinstance(one, PassEntry) and one.queue == 0 for one in world.broker.moves_log)
+    world.failing = set()
+    finish(world, mover)
+    check(world)
