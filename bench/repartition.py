@@ -1,8 +1,9 @@
-"""Partitions that change online: order and loss under kills, and the pauses of publishers and keys.
+"""Queues and partitions that change online: order and loss under kills, and the pauses of publishers and keys.
 
-`python -m bench.repartition --messages 1000000`: so many messages wait in 8 partitions, 2,000 a second more come in,
-and members process them. The number of partitions goes to 12 and to 5. Members and the command are killed (SIGKILL) all
-the while. The judge is the application: each message that it processes is a line in a file of its member.
+`python -m bench.repartition --mode Exclusive --engine rabbitmq --messages 1000000`: so many messages wait in 8 queues,
+2,000 a second more come in, and members process them. The number of queues goes to 12 and to 5. Members and the command
+are killed (SIGKILL) all the while. The judge is the application: each message that it processes is a line in a file of
+its member.
 
 `--pauses` measures pauses instead, at 2,000 messages a second without a backlog and without kills, in turn with changes
 and without. A pause of a key is its longest time without a message in the 2 s from a change on, or in 2 s without one;
@@ -56,7 +57,7 @@ async def member(url: str, name: str, directory: Path) -> None:
             await running.run()
 
 
-async def make_group(url: str, management: str) -> LiveAdmin:
+async def make_group(url: str, management: str, mode: str) -> LiveAdmin:
     admin = LiveAdmin(ConnectionSettings.parse(url), ManagementApi(ManagementSettings.parse(management)))
     spec = GroupSpec(
         GROUP,
@@ -65,8 +66,8 @@ async def make_group(url: str, management: str) -> LiveAdmin:
         queue_count=COUNTS[0],
         queue_size_mb=200,
         client_username="guest",
-        mode="Partitioned",
-        rebalance_delay_s=0.5,
+        mode=mode,
+        **({"rebalance_delay_s": 0.5} if mode == "Partitioned" else {}),
     )
     await create_group(admin, spec, with_user=False)
     return admin
@@ -119,7 +120,7 @@ async def changed_under_kills(url: str, management: str, count: int, chance: ran
 
 async def proof(url: str, management: str, directory: Path, arguments: argparse.Namespace) -> None:
     chance = random.Random(arguments.seed)
-    admin = await make_group(url, management)
+    admin = await make_group(url, management, arguments.mode)
     members = Members("repartition", url, str(directory))
     kills = 0
 
@@ -144,7 +145,7 @@ async def proof(url: str, management: str, directory: Path, arguments: argparse.
             began = time.monotonic()
             commands = await changed_under_kills(url, management, count, chance)
             print(
-                f"{count} partitions after {time.monotonic() - began:.1f} s; command killed {commands} times",
+                f"{count} queues after {time.monotonic() - began:.1f} s; command killed {commands} times",
                 flush=True,
             )
         began = time.monotonic()
@@ -194,7 +195,7 @@ def longest_gaps_s(times: dict[int, list[float]], keys: list[int], since: float)
 
 
 async def pauses(url: str, management: str, directory: Path, arguments: argparse.Namespace) -> None:
-    admin = await make_group(url, management)
+    admin = await make_group(url, management, arguments.mode)
     members = Members("repartition", url, str(directory))
     for number in range(MEMBERS):
         await members.start(f"m{number}")
@@ -248,6 +249,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--mode", choices=("Exclusive", "Partitioned"), default="Partitioned")
+    parser.add_argument("--engine", choices=("embedded", "rabbitmq"), default="embedded")
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--kills", type=int, default=50, help="of members")
@@ -259,7 +262,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory:
         logs = Path(directory, "logs")
         logs.mkdir()
-        with broker("embedded", Path(directory)) as (url, management):
+        with broker(arguments.engine, Path(directory)) as (url, management):
             work = pauses if arguments.pauses else proof
             asyncio.run(work(url, management, logs, arguments))
 

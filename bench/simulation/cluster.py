@@ -113,6 +113,8 @@ class Cluster:
             return
         if queue == self.names.parked:
             log = QueueLog(self, StreamQueue(queue, self.history.parkings.appended), leader)
+        elif queue == self.names.moves:
+            log = QueueLog(self, StreamQueue(queue, lambda body: None), leader)
         else:
             log = QueueLog(self, QuorumQueue(queue, is_single_active=self.names.is_served(queue)), leader)
         self.logs[queue] = log
@@ -133,6 +135,12 @@ class Cluster:
 
     def routed(self, exchange: str, key: str) -> list[QueueLog]:
         """By the key's first two words, which are all of a binding of a group; what has no binding is unrouted."""
+        if exchange == "":
+            return [self.logs[key]] if key in self.logs else []
+        if exchange == self.names.members:
+            return [
+                self.logs[name] for name in self.bindings.get(_route(exchange, key), ()) if name in self.logs
+            ]
         is_stream = exchange == self.names.exchange
         found = self.bindings.get(_route(exchange, key if is_stream else ""))
         names = found or {self.names.unrouted: None}
@@ -141,6 +149,9 @@ class Cluster:
     def depths(self) -> dict[str, tuple[int, int]]:
         """Ready and unacknowledged messages of each queue."""
         return {name: (one.queue.ready_count, one.queue.unacked_count) for name, one in self.logs.items()}
+
+    def consumers(self, queue: str) -> int:
+        return len(self.logs[queue].queue.consumers)
 
     def bodies(self) -> set[bytes]:
         return {body for log in self.logs.values() for body in log.queue.bodies()}

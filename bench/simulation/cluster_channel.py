@@ -167,7 +167,7 @@ class BrokerChannel:
 
     def client_of(self, log: QueueLog) -> QueueClient:
         client = self.clients.get(log.queue.name)
-        if client is None:
+        if client is None or client.log is not log:  # the queue was deleted, and declared again
             client = self.clients[log.queue.name] = QueueClient(log, self)
             log.clients[client] = None
         return client
@@ -196,10 +196,15 @@ class BrokerChannel:
             return
         self.last_publish += 1
         tag = self.last_publish
-        if event.exchange == cluster.names.members:
+        logs = cluster.routed(event.exchange, event.routing_key)
+        if event.exchange == cluster.names.members and not logs:
             self._post(event, tag)
             return
-        logs = cluster.routed(event.exchange, event.routing_key)
+        if not logs:
+            if event.mandatory:
+                self.answer(BasicReturn(312, "NO_ROUTE", event.exchange, event.routing_key), event.body)
+            self._confirm(tag, True)
+            return
         answers: list[bool] = []
 
         def answered(is_ok: bool) -> None:

@@ -290,6 +290,9 @@ class EmbeddedBroker:
             if one.durable
         ]
 
+    def consumers(self, queue: str) -> int:
+        return len(self.core.state.vhosts["/"].queues[queue].policy.consumers)
+
     def depths(self) -> dict[str, tuple[int, int]]:
         """Ready and unacknowledged messages of each durable queue."""
         found = {}

@@ -13,7 +13,7 @@ from bench.simulation.embedded import ack_event, publish_event
 from lbg_broker.amqp import BasicProperties, ChannelState, MethodEvent, Table
 from lbg_broker.amqp import Connection as ConnectionMachine
 from lbg_broker.amqp.methods import BasicReturn, Method
-from lbg_broker.client import Channel, ConnectionLost, Returned
+from lbg_broker.client import Channel, ConnectionLost, ConnectionSettings, Returned
 from lbg_broker.group import Engine
 
 if TYPE_CHECKING:
@@ -101,11 +101,16 @@ class LoopConnection:
             "product": engine.product,
             "version": ".".join(map(str, engine.version)),
         }
+        self.settings = ConnectionSettings()
         self._client = client
         self._loop = loop
         self._channels: dict[int, Channel] = {}
         self._why: ConnectionLost | None = None
         client.foreign = self
+
+    @property
+    def is_open(self) -> bool:
+        return self._why is None
 
     @property
     def is_blocked(self) -> bool:

@@ -35,6 +35,10 @@ class Judge:
         """Messages that were discarded in a store that was replaced: members that remember it drop them, others process
         them."""
         self.repeats = 0
+        self._cuts = 0
+        """Connections of members that ended."""
+        self._delivered_by: dict[bytes, tuple[int, int]] = {}
+        """By message, the queue that delivered it first, and the connections that had ended by then."""
         self._bodies: dict[Number, bytes] = {}
         self._may_repeat: set[bytes] = set()
         """Messages that were unacknowledged when a connection ended, or that their publisher sent again."""
@@ -101,6 +105,12 @@ class Judge:
         if not body.startswith(tuple(strict)):
             self._overtaken.add(body)
 
+    def routed_late(self, body: bytes) -> None:
+        """It came to its queue later than a fence waits for, after a change of the leader: while keys move, messages
+        behind it may be in another queue by then (docs/adr/0071-keys-move-between-queues.md)."""
+        if self.history.repartitions.is_moving:
+            self._overtaken.add(body)
+
     def displaced(self, client: ClientEnd, channel: int, bodies: Collection[bytes], *, last_tag: int) -> None:
         """The broker has taken back deliveries of a consumer, which is not notified, or is later."""
         self.unacknowledged(bodies)
@@ -131,12 +141,17 @@ class Judge:
                 f"{member.name} got {body!r} as {number}, sent as {self._bodies.get(number or ('', 0, 0))!r}"
             )
         attachment = in_flight.attachment
+        queue, cuts = self._delivered_by.setdefault(body, (attachment.queue, self._cuts))
+        if queue != attachment.queue and cuts != self._cuts:
+            # Keys move, and the message is in two queues: a member that was lost took its numbers with it.
+            self._may_repeat.add(body)
         window = attachment.ack_window.unacked
         if window > WINDOW_MAX:
             self.violation(f"{member.name} has {window} messages of queue {attachment.queue}")
 
     def cut(self, member: SimMember) -> None:
         """A connection has ended, on the member's side or the broker's."""
+        self._cuts += 1
         for call in self._calls_of(member):
             call.cut_off = True
             self._may_repeat.add(call.body)

@@ -8,8 +8,8 @@ from bench.simulation.application import place_of
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
 from bench.simulation.cluster import CONSUMER_TIMEOUT_S
+from bench.simulation.member_channels import KeyMoveEnd, LoopLink, ParkingEnd
 from bench.simulation.network import HEARTBEAT_S
-from bench.simulation.parking_end import ParkingEnd
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
 from lbg_broker.amqp.methods import (
@@ -41,11 +41,12 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.protocol import KeysMove
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
-from lbg_sidecar.message import ACK, Verdict, in_flight_of
+from lbg_sidecar.message import ACK, Verdict, forwarded, in_flight_of
 from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
 
 if TYPE_CHECKING:
@@ -74,11 +75,17 @@ class Link:
         self.attached: set[Attachment] = set()
         self.attachments: dict[int, Attachment] = {}
         """By the number of their channels."""
+        self.products: LoopLink | None = None
         self.parking: ParkingEnd | None = None
+        self.key_moves: KeyMoveEnd | None = None
 
     def abort(self) -> None:
+        if self.products is not None:
+            self.products.is_closed = True
         if self.parking is not None:
             self.parking.close()
+        if self.key_moves is not None:
+            self.key_moves.close()
         self.consuming.abort()
         self.publishing.abort()
 
@@ -97,6 +104,7 @@ class SimMember:
         self.has_left = False
         self.stopped_at: float | None = None
         self.is_app_ready = True
+        self._announced_move = ""
         self._previous: int | None = None
         self._failures = 0
         self._task: Task | None = None
@@ -274,8 +282,10 @@ class SimMember:
                 yield channel.ask(QueueBind(one.queue, one.exchange, one.routing_key))
             channel.on_deliveries = self._on_mail
             yield channel.ask(BasicConsume(mailbox.name, "mail", no_ack=True))
+            link.products = LoopLink(self, consuming, publishing)
+            link.key_moves = KeyMoveEnd(link.products)
             if history.setting.has_parking:
-                link.parking = ParkingEnd(self, consuming, publishing)
+                link.parking = ParkingEnd(link.products)
                 yield link.parking.opened(index)
         except ChannelRefused:
             history.clock.after(0.0, self.process, self._retry)
@@ -293,6 +303,10 @@ class SimMember:
             self.machine = self._machine(self.machine)
         self._turned_at = self.now
         self.machine.pause(history.is_paused, self.now)
+        key_moves, key_move = self.machine.dispatcher.key_moves, history.repartitions.record.key_move
+        if key_moves is not None and (key_move or self._announced_move):
+            key_moves.follow(key_move or self._announced_move)
+        self._announced_move = ""
         self.machine.connected(index, self.now)
         self.run()
         if link.parking is not None:
@@ -336,6 +350,8 @@ class SimMember:
         decoded, machine, now = self.history.decoded, self.machine, self._clock.now
         for event in events:
             message = decoded(event.body)
+            if isinstance(message, KeysMove) and self.link is None:
+                self._announced_move = message.move
             if message is not None and self.link is not None:
                 machine.message(message, now)
         if machine.effects:
@@ -363,9 +379,14 @@ class SimMember:
             return
         history = self.history
         prefix = history.spec.hash_prefix
-        arrivals = [in_flight_of(attachment, event, prefix) for event in events]
+        members = history.names.members
+        arrivals = [
+            in_flight_of(attachment, event if event.exchange != members else forwarded(event), prefix)
+            for event in events
+        ]
         for in_flight in arrivals:
-            history.judge.delivered(self, in_flight)
+            if in_flight.fence is None:
+                history.judge.delivered(self, in_flight)
         self.machine.deliver(attachment, arrivals, self.now)
         self.run(is_sooner=False)
 
@@ -577,6 +598,12 @@ class SimMember:
                 link.parking.copy(in_flight, copy)
             case fx.RecordEntry(entry, of) if link.parking is not None:
                 link.parking.record(entry, of)
+            case fx.FollowKeyMove(is_on) if link.key_moves is not None:
+                link.key_moves.follow(is_on)
+            case fx.RecordKeyMove(entry) if link.key_moves is not None:
+                link.key_moves.record(entry)
+            case fx.Forward(in_flight, queue) if link.key_moves is not None:
+                link.key_moves.forward(in_flight, queue)
 
     def _post(self, link: Link, post: Post) -> None:
         body, to = self.history.decoded.encode(post.message), post.to

@@ -30,6 +30,7 @@ from lbg_broker.group.parked_keys import (
 )
 from lbg_broker.parked_messages import ParkedStream, Released, discard_parked, release_parked
 from lbg_broker.parked_messages.release import release_first
+from lbg_sidecar.core.parked_keys import ParkingBounds
 
 if TYPE_CHECKING:
     from bench.simulation.history import History
@@ -215,12 +216,23 @@ class Parkings:
     def finish(self) -> None:
         """Repairs everything, and releases until no key is parked."""
         self.poisoned.clear()
-        if self.is_running or not self._history.repartitions.is_over:
+        repartitions = self._history.repartitions
+        if repartitions.record.key_move:
+            self._raise_bounds()
+        if self.is_running or not repartitions.is_over:
             self._history.clock.after(AGAIN_S, self._history.process, self.finish)
             return
         if len(self.keys):
             self.release(None)
         self._history.clock.after(AGAIN_S, self._history.process, self.finish)
+
+    def _raise_bounds(self) -> None:
+        """Members get the default bounds: messages that are beyond theirs would hold up a change of queues, and that
+        the release."""
+        for member in self._history.members:
+            parking = member.machine.dispatcher.parking
+            if parking is not None:
+                parking.bounds = ParkingBounds()
 
     def _start(
         self,
@@ -229,8 +241,8 @@ class Parkings:
         killed_after_s: float | None,
     ) -> None:
         history = self._history
-        if self.is_running or history.repartitions.is_running:
-            return  # the group's lock
+        if self.is_running or history.repartitions.is_running or history.repartitions.record.key_move:
+            return  # the group's lock, and what is refused while keys move
         self.is_running = True
         self._process = process = Process(ADMINISTRATOR)
         history.note(title if killed_after_s is None else f"{title}, killed after {killed_after_s:.3f} s")

@@ -22,6 +22,7 @@ from lbg_broker.client import Channel as ClientChannel
 from lbg_broker.client.ack_window import AckWindow
 from lbg_broker.client.retransmit import QueueWindow
 from lbg_broker.group import PARTITIONED, RABBITMQ, GroupSpec
+from lbg_broker.group.key_moves import KeyMove, KeyMoveState, Turn
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys
 from lbg_broker.publisher.stamper import StartingPoint
 from lbg_broker.server.core.effects import StoreBatch
@@ -299,6 +300,25 @@ def keys_move_to_another_partition_at_once(former: Callable[..., bool]) -> Calla
 @bug(ExclusiveMember, "reshape", setting=replace(REPARTITIONS, kinds=("repartition",)))
 def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self, queue_count, now: None
+
+
+@bug(KeyMoveState, "is_open", setting=replace(REPARTITIONS, kinds=("repartition",)))
+def a_staging_queue_is_consumed_at_once(former: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, queue: True
+
+
+@bug(KeyMoveState, "turn", setting=replace(REPARTITIONS, kinds=("repartition",)))
+def a_new_queue_does_not_wait_for_its_staging_queues(former: Callable[..., Turn]) -> Callable[..., Turn]:
+    def turn(self: KeyMoveState, hash_: int, queue: int) -> Turn:
+        found = former(self, hash_, queue)
+        return Turn.DELIVER if found is Turn.HOLD else found
+
+    return turn
+
+
+@bug(KeyMove, "leaves", setting=replace(REPARTITIONS, kinds=("repartition",)))
+def a_fence_is_passed_with_messages_at_work(former: Callable[..., bool]) -> Callable[..., bool]:
+    return lambda self, hash_, queue: False
 
 
 @bug(Disk, "sync", setting=CRASHES)

@@ -12,21 +12,27 @@ from typing import TYPE_CHECKING, Any, cast
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import Process, Task
 from bench.simulation.cluster import Cluster
-from bench.simulation.event_loop import VirtualLoop
+from bench.simulation.event_loop import LoopConnection, VirtualLoop
+from lbg_broker.admin import moves_stream
 from lbg_broker.admin.actions import (
     Action,
     ActOnQueue,
     Announce,
+    AppendEntry,
     Bind,
     CheckPolicies,
     DeclareQueue,
     DeleteQueue,
     OpenIngress,
+    PassFences,
+    PutFence,
     PutPermissions,
+    ReturnMessages,
     Unbind,
     WriteRecord,
 )
-from lbg_broker.admin.errors import NotDrained, ProvisioningError, StillInUse, Unreachable
+from lbg_broker.admin.amqp import AmqpAdmin, AmqpLink
+from lbg_broker.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import INGRESS, Record, paused_words
 from lbg_broker.admin.protocol import StatusReport
@@ -49,7 +55,9 @@ from lbg_broker.amqp.methods import (
     QueueDelete,
     QueueUnbind,
 )
+from lbg_broker.client import ClientConnection, ConnectError
 from lbg_broker.group import GroupSpec, Permissions, is_native, repartition_in, topology_of
+from lbg_broker.group.key_moves import KeyMove, KeyMoveState
 from lbg_broker.group.spec import UNCOUNTED_MODES
 from lbg_broker.group.topology import Binding, allows, restored, without
 
@@ -101,6 +109,26 @@ class SimManagement:
         return next((one for one in self._history.cluster.connections() if one.number == int(number)), None)
 
 
+class SimLink(AmqpLink):
+    """The product's link, over a simulated connection."""
+
+    def __init__(self, history: History, process: Process) -> None:
+        super().__init__(())
+        self._history = history
+        self._process = process
+
+    async def _connected(self) -> ClientConnection:
+        if self._connection is None or not self._connection.is_open:
+            self._idle.clear()
+            client = Client.connected(self._history, self._process, "repartition", lambda why: None)
+            if client is None:
+                raise ConnectError("the broker refuses connections")
+            loop = cast(VirtualLoop, asyncio.get_running_loop())
+            connection = LoopConnection(client, loop, self._history.broker.engine)
+            self._connection = cast(ClientConnection, connection)
+        return self._connection
+
+
 class SimAdmin:
     """The part of `LiveAdmin` that a repartition uses. Every step takes a round trip, and fails while the broker is
     down."""
@@ -111,6 +139,7 @@ class SimAdmin:
         self._client: Client | None = None
         self._channel: Channel | None = None
         self._heard: list[StatusReport] = []
+        self.link = SimLink(history, process)
 
     def management_for(self, purpose: str) -> SimManagement:
         return SimManagement(self._history)
@@ -168,16 +197,32 @@ class SimAdmin:
                 if only_empty and any(history.broker.depths().get(name, (0, 0))):
                     raise StillInUse(history.spec.name, [f"{name} has messages"])
                 await self._administer(QueueDelete(name))
+                state.bindings = {one: None for one in state.bindings if one.queue != name}
             case ActOnQueue(queue_name, what, arguments):
                 history.embedded.act(queue_name, what, **arguments)
                 await self._durable()
             case Announce(exchange, key, body):
                 channel = await self._connected()
                 channel.publish(exchange, key, body.encode())
+            case AppendEntry(group, entry):
+                await moves_stream.append(self._amqp, group, entry)
+            case PutFence(queue_name, move):
+                await moves_stream.put_fence(self._amqp, queue_name, move)
+            case PassFences(group, number, move):
+                await moves_stream.pass_fences(self._amqp, group, number, move)
+            case ReturnMessages(group, number):
+                await moves_stream.return_messages(self._amqp, group, number)
             case CheckPolicies():
                 pass
             case _:
                 raise AssertionError(f"{action} is not simulated")
+
+    async def key_moves(self, group: str) -> KeyMoveState:
+        return await moves_stream.read(self._amqp, group)
+
+    @property
+    def _amqp(self) -> AmqpAdmin:
+        return cast(AmqpAdmin, self)  # for its link and its lock
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         await self._connected()
@@ -288,7 +333,12 @@ class Repartitions:
 
     @property
     def is_over(self) -> bool:
-        return not (self.is_running or self.is_closed or self._has_moving_keys)
+        return not (self.is_running or self.is_closed or self._has_moving_keys or self.is_moving)
+
+    @property
+    def is_moving(self) -> bool:
+        """True if keys are on the move between separate queues, or something of that is left."""
+        return bool(self.record.key_move) or self._history.names.moves in self.queues()
 
     @property
     def _has_moving_keys(self) -> bool:
@@ -306,9 +356,11 @@ class Repartitions:
     def put_back(self, record: Record, permissions: Permissions, bindings: dict[Binding, None]) -> None:
         """An old copy of the store is in the place of the present one."""
         self.record, self.bindings = record, dict(bindings)
-        self._unfinished = None
+        self._unfinished = self._history.spec.queue_count, False
         if (queue_count := repartition_in(record.text)) is not None:
             self._unfinished = queue_count, True
+        elif (move := KeyMove.of_id(record.key_move, self._history.spec.hash_count)) is not None:
+            self._unfinished = move.new, False
         self.permit(permissions)
 
     def pause_ingress(self, is_paused: bool) -> bool:
@@ -334,11 +386,11 @@ class Repartitions:
             if not history.broker.has_majority:
                 return {name: QueueStatus(is_down=True) for name in history.broker.logs}
             return {
-                name: QueueStatus(ready, self._sampled.get(name, UNKNOWN), 0)
+                name: QueueStatus(ready, self._sampled.get(name, UNKNOWN), history.broker.consumers(name))
                 for name, (ready, _) in history.broker.depths().items()
             }
         return {
-            name: QueueStatus(ready, unacked, 0, native=native_of(fields))
+            name: QueueStatus(ready, unacked, history.broker.consumers(name), native=native_of(fields))
             for name, ready, unacked, fields in history.broker.described()
         }
 
@@ -401,6 +453,8 @@ class Repartitions:
                 )
             except NotDrained:
                 break
+            except NotMoved as error:
+                self._report(f"{error}; going on")
             except ProvisioningError as error:
                 self._report(f"{error}; trying again")
                 await asyncio.sleep(RETRY_S)

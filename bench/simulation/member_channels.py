@@ -1,0 +1,176 @@
+"""A member's ends of parking and of moves of keys: the product's channels, on its two connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
+
+from bench.simulation.client import ChannelRefused, Client
+from bench.simulation.clock import EPOCH_S, Task
+from bench.simulation.event_loop import LoopConnection, VirtualLoop
+from lbg_broker.client import Channel, ClientConnection, ClientError, ConfirmingPublisher
+from lbg_broker.group.key_moves import Entry as KeyMoveEntry
+from lbg_broker.group.parked_keys import Entry
+from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.io.key_move_channels import KeyMoveChannels
+from lbg_sidecar.io.parking_channels import ParkingChannels
+
+if TYPE_CHECKING:
+    from bench.simulation.member import SimMember
+
+
+class Awaited:
+    """A wait of a process's steps for what a coroutine of the product returns; ClientError ends it as a refusal."""
+
+    def __init__(self, loop: VirtualLoop, coroutine: Coroutine[Any, Any, object]) -> None:
+        self._loop = loop
+        self._coroutine = coroutine
+
+    def begin(self, task: Task) -> None:
+        turn = task.turn
+
+        def done(awaited: asyncio.Task[object]) -> None:
+            error = awaited.exception()
+            if error is None:
+                task.resume(turn, awaited.result())
+            elif isinstance(error, ClientError):
+                task.resume(turn, ChannelRefused(200, str(error)))
+            else:
+                raise error
+
+        self._loop.create_task(self._coroutine).add_done_callback(done)
+
+
+class LoopLink:
+    """Both connections of a member, as the product's channels use them."""
+
+    def __init__(self, member: SimMember, consuming: Client, publishing: Client) -> None:
+        self.member = member
+        self.loop = VirtualLoop(member.history, member.process)
+        engine = member.history.broker.engine
+        self._publishing = LoopConnection(publishing, self.loop, engine)
+        self.consume_connection = cast(ClientConnection, LoopConnection(consuming, self.loop, engine))
+        self.is_closed = False
+
+    @property
+    def is_blocked(self) -> bool:
+        return self._publishing.is_blocked
+
+    async def new_publisher(self) -> ConfirmingPublisher:
+        publisher = await ConfirmingPublisher.open(cast(ClientConnection, self._publishing))
+        self.watch(publisher.channel)
+        return publisher
+
+    def watch(self, channel: Channel) -> None:
+        channel.closed.add_done_callback(self._ended)
+
+    def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
+        if (error := closed.result()) is not None:
+            self.disconnect(str(error))
+
+    def disconnect(self, why: str) -> None:
+        if not self.is_closed:
+            self.member.disconnect(why)
+
+
+class ChannelsEnd:
+    """Events of channels, for the member's machine."""
+
+    def __init__(self, link: LoopLink) -> None:
+        self._link = link
+        self._member = link.member
+        self._loop = link.loop
+
+    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None:
+        self._member.machine.confirmed(in_flight, action, self._member.now)
+        self._member.run()
+
+    def disconnect(self, why: str) -> None:
+        self._link.disconnect(why)
+
+
+class KeyMoveEnd(ChannelsEnd):
+    """`KeyMoveEvents` of the product's `KeyMoveChannels`."""
+
+    def __init__(self, link: LoopLink) -> None:
+        super().__init__(link)
+        self._channels = KeyMoveChannels(link.member.history.names, link, self)
+
+    def follow(self, is_on: bool) -> None:
+        self._loop.run_now(self._channels.follow, is_on)
+
+    def record(self, entry: KeyMoveEntry) -> None:
+        self._loop.run_now(self._channels.record, entry)
+
+    def forward(self, in_flight: InFlight, queue: int) -> None:
+        self._loop.run_now(self._channels.forward, in_flight, queue)
+
+    def close(self) -> None:
+        self._channels.close()
+
+    def on_key_moves_read(self, entries: list[KeyMoveEntry]) -> None:
+        self._member.machine.key_moves_read(entries, self._member.now)
+        self._member.run()
+
+    def on_key_move_absent(self) -> None:
+        self._member.machine.key_move_absent(self._member.now)
+        self._member.run()
+
+
+class ParkingEnd(ChannelsEnd):
+    """`ParkingEvents` of the product's `ParkingChannels`."""
+
+    def __init__(self, link: LoopLink) -> None:
+        super().__init__(link)
+        self._channels: ParkingChannels | None = None
+
+    def opened(self, index: int) -> Awaited:
+        return Awaited(self._loop, self._open(index))
+
+    async def _open(self, index: int) -> None:
+        member = self._member
+        self._channels = await ParkingChannels.open(
+            member.history.names,
+            Identity(index, member.name, ""),
+            self._link,
+            self,
+            wall_us=lambda now: int((EPOCH_S + now) * 1e6),
+        )
+
+    def follow(self) -> None:
+        """Reads the stream from now on."""
+        assert self._channels is not None
+        place = self._member.history.repartitions.record.parked_from
+        self._loop.create_task(self._channels.follow(place)).add_done_callback(self._followed)
+
+    def _followed(self, following: asyncio.Task[None]) -> None:
+        error = following.exception()
+        if isinstance(error, ClientError):
+            self.disconnect(str(error))
+        elif error is not None:
+            raise error
+
+    def copy(self, in_flight: InFlight, copy: str) -> None:
+        if self._channels is not None:
+            self._loop.run_now(self._channels.copy, in_flight, copy)
+
+    def record(self, entry: Entry, in_flight: InFlight | None) -> None:
+        if self._channels is not None:
+            self._loop.run_now(self._channels.record, entry, in_flight)
+
+    def close(self) -> None:
+        if self._channels is not None:
+            self._channels.close()
+
+    # `ParkingEvents`
+
+    def on_recorded(self, in_flight: InFlight, entry: Entry) -> None:
+        self._member.machine.recorded(in_flight, entry, self._member.now)
+        self._member.run()
+
+    def on_parked_read(self, entries: list[Entry]) -> None:
+        self._member.machine.parked_read(entries, self._member.now)
+        self._member.run()
