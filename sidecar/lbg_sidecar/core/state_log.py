@@ -167,7 +167,10 @@ class QueueStates(Generic[Queue]):
         return () if state is None else (state,)
 
     def _end_if_empty(self, state: _State[Queue], now: float) -> None:
-        if state.queues or state.unknown:
+        if state.queues:
+            return
+        if state.unknown:  # since a connection was lost: no queue is known to be in the state
+            state.due = None
             return
         state.ended_at = now
         if state.is_reported:

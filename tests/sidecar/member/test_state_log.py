@@ -137,6 +137,20 @@ def test_a_connection_that_is_lost_before_the_first_line_leaves_none() -> None:
     assert texts(states, 52.0) == ["queue 1 has no answer; is it up?"]
 
 
+def test_after_a_lost_connection_there_is_no_line_while_no_queue_is_known_to_be_in_the_state() -> None:
+    states = silent()
+    run(states, 5.0)
+    states.interrupt()
+    states.enter(SILENT, 3, 20.0)
+    states.leave(3, 20.5)
+    assert texts(states, 1000.0) == []
+    states.enter(SILENT, 4, 1000.0)
+    assert texts(states, 1001.0) == ["queue 4 still has no answer after 1001 s"]
+    for queue in EVERY:
+        states.leave(queue, 1010.0)
+    assert texts(states, 1100.0) == ["all 128 queues answer again after 1010.0 s"]
+
+
 def test_queues_that_a_group_has_no_more_leave() -> None:
     states = silent()
     run(states, 5.0)
@@ -172,6 +186,7 @@ def test_lines_are_few_and_the_last_one_is_true(steps: list[tuple[str, int, floa
     lines += [line for _, line in run(states, now + 10_000.0)]
     assert states.next_due() is None
     assert not lines or lines[-1].is_over
+    assert all(line.queues for line in lines)
     reports = [line for line in lines if not line.is_over]
     assert len(reports) <= 2 + now / 10.0
 
