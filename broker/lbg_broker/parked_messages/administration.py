@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.errors import KeysMove, ProvisioningError
+from lbg_broker.admin.errors import KeysMove, ProvisioningError, UnderWay
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.record import read_record
 from lbg_broker.client import ClientError
@@ -82,9 +82,10 @@ async def release(
     report: Report = lambda line: None,
 ) -> Released:
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
-    NotParked, ParkingStopped, Busy, and the errors of `open_parked_stream`."""
+    NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete, and
+    the errors of `open_parked_stream`."""
     async with _locked(admin, group) as stream:
-        await _refuse_key_move(admin, group)
+        await _refuse_change(admin, stream)
         _require_parked(stream, group, keys or ())
         released = await release_parked(stream, keys, timeout_s=timeout_s, report=report)
         await _compact(admin, stream)
@@ -94,7 +95,7 @@ async def release(
 async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
     """Give the first message of a parked key back, and no other. Raises as `release`."""
     async with _locked(admin, group) as stream:
-        await _refuse_key_move(admin, group)
+        await _refuse_change(admin, stream)
         first = await release_first(stream, key)
         if first is None:
             raise NotParked(group, [key])
@@ -136,8 +137,13 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
             await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
 
 
-async def _refuse_key_move(admin: LiveAdmin, group: str) -> None:
-    """Raises KeysMove while keys move between queues: a release needs the one queue of each key."""
+async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> None:
+    """Raises KeysMove while keys move between queues: a release needs the one queue of each key. Raises UnderWay where
+    an offline change was killed: a hash can lead to two queues, whose members would process a message twice, and
+    beside each other."""
+    group = stream.spec.name
+    if stream.queue_count_to_be is not None:
+        raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
     observed = await admin.observe(group)
     if (move := observed.key_move(group)) is not None:
         raise KeysMove(group, move.new)

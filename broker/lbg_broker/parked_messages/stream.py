@@ -27,7 +27,7 @@ from lbg_broker.client import (
 )
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.dead_letters.letter import DeadLetterError
-from lbg_broker.group import IDENTITY_BYTES, GroupSpec, Names
+from lbg_broker.group import IDENTITY_BYTES, GroupSpec, Names, repartition_in
 from lbg_broker.group.parked_keys import (
     BarrierEntry,
     Entry,
@@ -59,7 +59,8 @@ class NoParking(DeadLetterError):
 
 class ParkedStream:
     """`keys` and `copies` follow the stream from `place` on, or from its first entry. `read_count`: entries
-    that were read, those in snapshots counted each. `changed` is set with each of them."""
+    that were read, those in snapshots counted each. `changed` is set with each of them. `queue_count_to_be`: number of
+    queues that the group is being changed to, or None, as `Snapshot` has it."""
 
     def __init__(
         self,
@@ -67,9 +68,11 @@ class ParkedStream:
         spec: GroupSpec,
         publisher: ConfirmingPublisher,
         place: SnapshotPlace | None = None,
+        queue_count_to_be: int | None = None,
     ) -> None:
         self.connection = connection
         self.spec = spec
+        self.queue_count_to_be = queue_count_to_be
         self.names = Names(spec.name)
         self.keys = ParkedKeys()
         self.copies = RecordedCopies()
@@ -229,7 +232,8 @@ async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -
             raise NoParking(group)
         publisher = await ConfirmingPublisher.open(connection)
         place = SnapshotPlace.parse(record.parked_from)
-        stream = ParkedStream(connection, spec_in(record.text, group), publisher, place)
+        spec = spec_in(record.text, group)
+        stream = ParkedStream(connection, spec, publisher, place, repartition_in(record.text))
         await stream.follow()
         await stream.catch_up()
         yield stream

@@ -14,12 +14,15 @@ from pathlib import Path
 import pytest
 
 from lbg_broker.admin import Busy, GroupDiffers, NotDrained, UnderWay
+from lbg_broker.admin.actions import PutPermissions
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, show_group
 from lbg_broker.admin.ingress import is_without
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementSettings
 from lbg_broker.admin.member_requests import pause_group
+from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group as changed
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus
 from lbg_broker.client import (
     BasicProperties,
     ChannelClosed,
@@ -31,13 +34,17 @@ from lbg_broker.client import (
 from lbg_broker.group import (
     GroupSpec,
     Names,
+    Permissions,
     SpecError,
+    binding_key,
     hash_of,
     queue_of,
     recounted,
     routing_key,
     topology_of,
 )
+from lbg_broker.group.parked_keys import ParkEntry
+from lbg_broker.parked_messages import administration, open_parked_stream
 from lbg_broker.server import Address, ServerSettings, running
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.place import Place
@@ -349,3 +356,46 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
                 await asyncio.sleep(0.01)
     await first.close()
     await second.close()
+
+
+async def test_killed_between_the_bindings_no_parked_message_is_released_to_two_queues(place: Place) -> None:
+    """Its hash leads to the former queue and to the new one, and an administrator has permitted publishing again."""
+    spec = group_of("Exclusive")
+    key = next(key for key in map(str, range(100)) if hash_of(key, 8) == 5)
+    async with place.administered() as admin:
+        await create_group(admin, spec)
+        await enable_parking(admin, "orders")
+        async with open_parked_stream([place.settings], "orders") as stream:
+            publisher = await ConfirmingPublisher.open(stream.connection)
+            headers = {"lbg-key": key, "lbg-publisher": "p", "lbg-seq": 0, "lbg-parked-copy": "copy"}
+            properties = BasicProperties(headers=headers, delivery_mode=2)
+            await publisher.publish(
+                stream.names.parking, "orders.5.t", b"x", properties=properties, mandatory=True
+            )
+            await stream.write([ParkEntry(key, ("p", 5, 0), 1, "cause", "copy")])
+        assert await killed_after(place, 6, 10, half=False)
+        await admin.perform(PutPermissions("guest", Permissions(".*", ".*", ".*")))
+        bindings = (await admin.observe("orders")).bindings
+        assert bindings is not UNKNOWN
+        leads_to = {one.queue for one in bindings if one.routing_key == binding_key("orders", 5)}
+        assert leads_to == {"lbg.orders.q.1", "lbg.orders.q.5"}
+
+        remedy = "`lbg group repartition orders --queues 6` finishes it, --queues 4 takes it back"
+        for released in (
+            administration.release(admin, "orders", None, timeout_s=0.1),
+            administration.replay_first(admin, "orders", key),
+        ):
+            with pytest.raises(UnderWay, match=remedy):
+                await released
+        parked = await administration.list_parked(admin, "orders")
+        assert [(one.key, one.messages, one.is_released) for one in parked.keys] == [(key, 1, False)]
+
+        await repartition_group(admin, "orders", 6, timeout_s=10.0)
+        assert await administration.replay_first(admin, "orders", key) == ("p", 5, 0)
+        observed = await admin.observe("orders")
+        ready = {
+            name: one.ready
+            for name, one in observed.queues.items()
+            if isinstance(one, QueueStatus) and one.ready and name.startswith("lbg.orders.q.")
+        }
+        assert ready == {"lbg.orders.q.5": 1}
