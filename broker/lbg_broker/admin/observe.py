@@ -157,17 +157,27 @@ class SnapshotReader:
         self._prefixes = PrefixIndex(amqp, management) if management is not None else None
 
     async def observe(self, group: str, *, desired: GroupSpec | None) -> Snapshot:
-        engine = await self._amqp.engine()
         record = await self._amqp.record(group)
+        has_parking = record is not None and record.has_parking
+        snapshot = await self._observed(group, desired, record, has_parking=has_parking)
+        if record is None and not snapshot.is_empty:  # it may have lost its record
+            stream = await self._amqp.counts(Names(group).parked)
+            if isinstance(stream, QueueStatus):
+                snapshot = await self._observed(group, desired, None, has_parking=True)
+        return snapshot
+
+    async def _observed(
+        self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool
+    ) -> Snapshot:
+        engine = await self._amqp.engine()
         spec = desired or recorded(record, group)
         publishers = record.publishers if record is not None else ONE_USER
-        has_parking = record is not None and record.has_parking
         topology = (
             topology_of(spec, engine, publishers, has_parking=has_parking) if spec is not None else None
         )
         why: dict[str, str] = {}
         management = await self._reachable_management(why)
-        base = Snapshot(engine, record=record, why=why)
+        base = Snapshot(engine, record=record, has_parked_stream=record is None and has_parking, why=why)
         if management is None:
             return await self._by_amqp(base, Names(group), topology)
         snapshot = await self._by_both(
@@ -427,6 +437,7 @@ async def observe_many(
             permissions=granted,
             publisher_permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(publishers.username),
             policies=policies,
+            has_parked_stream=has_parking and names.config not in queues[spec.name],
             why=why,
         )
     if not why and not policies:

@@ -310,6 +310,7 @@ class Snapshot:
     than one user. `permissions` are those of the user in the desired or the recorded attributes,
     `publisher_permissions` those of the publishers' user, if the record names one. `prefixes`
     maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
+    `has_parked_stream`: there is no record, and a stream of parked keys, which a group gets with its parking queue.
     `why` has the reason of each UNKNOWN.
     """
 
@@ -324,6 +325,7 @@ class Snapshot:
     publisher_permissions: Permissions | Unknown | None = UNKNOWN
     policies: tuple[Policy, ...] | Unknown = UNKNOWN
     prefixes: Mapping[str, str] | Unknown = UNKNOWN
+    has_parked_stream: bool = False
     why: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -398,8 +400,9 @@ class Snapshot:
 
     @property
     def has_parking(self) -> bool:
-        """True if the group has a parking queue, as its record states."""
-        return isinstance(self.record, Record) and self.record.has_parking
+        """True if the group has a parking queue, as its record states, or its stream of parked keys where the record
+        is lost."""
+        return self.record.has_parking if isinstance(self.record, Record) else self.has_parked_stream
 
     def topology_of(self, spec: GroupSpec, publishers: Publishers | None = None) -> Topology:
         """Topology of the group, with these attributes and its present users, or these. While ingress is paused, no

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_broker.admin import StillInUse, Unsupported
+from lbg_broker.admin.actions import DeleteQueue
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, separate_publishers, show_group
 from lbg_broker.admin.live import LiveAdmin
@@ -81,6 +82,24 @@ async def test_the_parking_queue_survives_every_change_of_the_group(
     assert await has_parking(admin)
     await repartition_group(admin, "orders", 2, timeout_s=30)
     assert await has_parking(admin)
+    assert not (await show_group(admin, "orders")).problems
+    await delete_group(admin, "orders")
+
+
+async def test_a_repair_of_a_lost_record_keeps_the_parking_queue(admin: LiveAdmin, orders: GroupSpec) -> None:
+    await create_group(admin, orders, password="members")
+    await enable_parking(admin, "orders")
+    before = await admin.observe("orders")
+    await admin.perform(DeleteQueue(NAMES.config))
+    assert await has_parking(admin)
+    surveyed = (await survey(admin, {"orders": orders}))["orders"]
+    assert isinstance(surveyed, Description)
+    assert any("record" in one for one in surveyed.problems)
+    repaired = await create_group(admin, orders, password="members")
+    assert repaired.has_parking
+    after = await admin.observe("orders")
+    assert (after.record, after.permissions) == (before.record, before.permissions)
+    assert not (await create_group(admin, orders, password="members")).changes
     assert not (await show_group(admin, "orders")).problems
     await delete_group(admin, "orders")
 

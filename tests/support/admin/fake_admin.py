@@ -108,7 +108,7 @@ class FakeAdmin:
         spec = desired or recorded(record, group)
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         publishers = record.publishers if record else ONE_USER
-        has_parking = record is not None and record.has_parking
+        has_parking = names.parked in self.queues if record is None else record.has_parking
         asked = topology_of(spec, self.engine, publishers, has_parking=has_parking) if spec else None
         exchanges = dict.fromkeys(
             [*([one.name for one in asked.exchanges] if asked else []), names.exchange, *mine]
@@ -127,6 +127,7 @@ class FakeAdmin:
             permissions=self.permissions.get(spec.client_username) if spec else None,
             publisher_permissions=self.permissions.get(publishers.username),
             policies=self.policies,
+            has_parked_stream=record is None and has_parking,
             prefixes={
                 name: other.hash_prefix
                 for name in self.records
