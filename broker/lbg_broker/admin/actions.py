@@ -226,7 +226,7 @@ class PassFences:
 
 @dataclass(frozen=True, slots=True)
 class ReturnMessages:
-    """What is left in a queue that is too many, and that nobody consumes, is published to the group again."""
+    """Publishes messages that are left in a queue that is too many, and that nobody consumes, to the group again."""
 
     group: str
     number: int

@@ -84,7 +84,7 @@ LOOK_S = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What is known of a group whose keys move. `ready` and `consumers`: counts of its queues by number; a queue that
+    """Knowledge of a group whose keys move. `ready` and `consumers`: counts of its queues by number; a queue that
     could not be counted is missing. `members`: those that are live. `now`: seconds of any clock."""
 
     state: KeyMoveState

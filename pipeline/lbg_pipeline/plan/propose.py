@@ -89,7 +89,7 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) 
     elif not subject.is_known:
         yield from _of_a_new_group(choice, subject)
     elif best.queue_count != subject.queue_count:
-        yield _repartitioning(choice, subject, rules)
+        yield _repartitioning(choice, subject)
     if has_patch and declared is None:
         yield (
             "the patch was made without --manifest and sets a targetLag; remove that line if the group has "
@@ -148,14 +148,11 @@ def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:
         )
 
 
-def _repartitioning(choice: Choice, subject: Subject, rules: Rules) -> str:
+def _repartitioning(choice: Choice, subject: Subject) -> str:
     best = choice.recommended
     command = f"lbg group repartition {subject.group} --queues {best.queue_count}"
-    order = "before or after the patch"
-    if rules.assignment == STATIC:
-        order = "after the patch" if best.queue_count < (subject.queue_count or 0) else "before the patch"
     was = "" if subject.queue_count is None else f" from {subject.queue_count}"
     return (
-        f"queues.count changes{was} to {best.queue_count}: run `{command}` {order}; publishers wait while it "
-        "drains the queues, and until both are done the condition Provisioned is GroupDiffers"
+        f"queues.count changes{was} to {best.queue_count}: the operator does that while publishers go on; without it, "
+        f"run `{command}`"
     )
