@@ -108,7 +108,7 @@ def test_a_hash_waits_for_what_its_old_queue_had_and_for_nothing_else() -> None:
     assert member.machine.rules.queue_count == 3
 
 
-@lives(max_examples=example_count(60))
+@lives(max_examples=example_count(20))
 @given(
     seed=st.integers(0, 2**32),
     counts=st.lists(st.integers(1, 6), min_size=2, max_size=3),
