@@ -1,6 +1,7 @@
 """`lbg top`: the groups of a broker, or one of them, as they are now.
 
-`live_group` has what it shows: rates, changes, ages. The screens are those of `live_map`, drawn with rich.
+`lbg_broker.admin.observations` has what it shows: rates, changes, ages. The screens are those of `live_map`, drawn with
+rich.
 """
 
 from __future__ import annotations
@@ -21,20 +22,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg_broker.admin.errors import RecordUnavailable, Unreachable
+from lbg_broker.admin.group_reader import EVERY_S, GroupReader, Watching
+from lbg_broker.admin.observations import SORTS, GroupRow, Observations, age_text
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.command_output import output_option, text_table
 from lbg_broker.peers import printable
 from lbgroup.group.create import with_admin
-from lbgroup.live_group import (
-    EVERY_S,
-    HEADER,
-    SORTS,
-    GroupReader,
-    GroupRow,
-    Observations,
-    Watching,
-    age_text,
-)
 from lbgroup.options import broker_options, count_text
 
 if TYPE_CHECKING:
@@ -48,11 +41,45 @@ MANY_GROUPS = 50
 MANY_EVERY_S = 5.0
 """For more than `MANY_GROUPS`: a look at 100 groups costs the broker some 35 ms of CPU."""
 
+HEADER = (
+    "GROUP",
+    "MODE",
+    "SERVED",
+    "MEMBERS",
+    "RATE/S",
+    "READY",
+    "UNACKED",
+    "OLDEST",
+    "DEAD",
+    "STATE",
+    "PROBLEMS",
+)
+
+
+def cells(row: GroupRow) -> tuple[str, ...]:
+    """Texts of a group, one for each name of `HEADER`."""
+    one = row.description
+    spec, services = one.spec, one.reported_services
+    served = f"{len(services) - len(one.unserved)}/{len(services)}" if services else "-"
+    return (
+        one.group,
+        spec.mode if spec is not None else "no readable record",
+        served,
+        "unknown" if one.members is UNKNOWN else str(len(one.members)),
+        f"{row.rate:,.0f}",
+        count_text(one.ready),
+        count_text(one.unacked),
+        row.oldest_text,
+        count_text(one.dead_letters),
+        one.pause_text,
+        str(len(one.problems) or ""),
+    )
+
 
 def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
     """For output that is no terminal."""
     rows = seen.ordered(sort, chosen)
-    yield from (printable(line, max_chars=None) for line in text_table(HEADER, [row.cells for row in rows]))
+    yield from (printable(line, max_chars=None) for line in text_table(HEADER, [cells(row) for row in rows]))
     for row in rows:
         for problem in row.description.problems:
             yield printable(f"! {row.description.group}: {problem}", max_chars=None)
@@ -172,7 +199,8 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
         )
     for place, row in enumerate(rows[first : first + room], first):
         style = "reverse" if place == selected else "red" if row.description.problems else ""
-        table.add_row(*(printable(row.cells[one], max_chars=None) for one in columns), style=style)
+        texts = cells(row)
+        table.add_row(*(printable(texts[one], max_chars=None) for one in columns), style=style)
     return Group(
         Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
         table,

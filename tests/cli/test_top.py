@@ -24,11 +24,11 @@ from rich.console import Console
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
+from lbg_broker.admin.observations import Observations
 from lbg_broker.group import GroupSpec
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbgroup.live_group import HEADER, Observations
-from lbgroup.top import View, screen, text_lines
+from lbgroup.top import HEADER, View, screen, text_lines
 from support.admin.fake_admin import FakeAdmin
 from support.command_line import (
     INTERRUPTIBLE,
