@@ -1,0 +1,385 @@
+/** One group, live: its map, the timeline, charts, members, queues, problems and acts. */
+
+import { Charts } from "./charts.js";
+import { command } from "./copy.js";
+import {
+  Facts, Rows, ageText, byId, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
+  rateText, setClass, setHidden, setNote, setText, visible,
+} from "./dom.js";
+import { History } from "./history.js";
+import { LiveMap, shortNames } from "./live_map.js";
+import { Stream } from "./stream.js";
+import { Timeline, isMarked } from "./timeline.js";
+
+const ACTS_SHOWN = 5;
+const EVENTS_SHOWN = 200;
+const REBALANCE = { HoldDown: "holding", Rebalancing: "moving" };
+
+let group = pageState();
+const name = group.group;
+const history = new History();
+let clock = { server: group.at, here: performance.now() };
+const nowMs = () => clock.server + performance.now() - clock.here;
+
+// Members keep their colours as long as the page is open.
+
+const colours = new Map();
+let labels = new Map();
+
+function colourOf(member) {
+  if (!colours.has(member)) colours.set(member, colours.size % 8);
+  return colours.get(member);
+}
+
+const labelOf = (member) => labels.get(member) ?? member;
+
+function nameMembers() {
+  for (const one of group.members ?? []) colourOf(one.name);
+  for (const spans of history.queues.values()) for (const one of spans) if (one.member !== null) colourOf(one.member);
+  if (labels.size !== colours.size) labels = shortNames([...colours.keys()]);
+}
+
+const facts = new Facts(byId("facts"));
+const map = new LiveMap({ colourOf, labelOf });
+const timeline = new Timeline(history, { colourOf, labelOf, nowMs, onMoment: (moment) => showMoment(moment) });
+const charts = new Charts(history, (moment) => timeline.choose(moment));
+
+function cellsOf(node, count, numbers) {
+  const cells = Array.from({ length: count }, (_, place) => element("td", numbers.includes(place) ? "number" : ""));
+  node.append(...cells);
+  return cells;
+}
+
+function memberTag(member) {
+  const tag = element("bdi", `tag m${colourOf(member)}`, visible(labelOf(member)));
+  tag.title = member;
+  return tag;
+}
+
+function keyLink(key) {
+  const link = element("a", "", element("bdi", "", visible(key)));
+  link.href = keyPath(name, key);
+  return link;
+}
+
+/** A list of keys with a number at each, drawn anew only where one differs. */
+function keyList(list) {
+  const rows = new Rows(list, ([key]) => {
+    const count = element("span", "muted");
+    return { node: element("li", "", keyLink(key), " ", count), update: ([, text]) => setText(count, text) };
+  });
+  return (keys) => rows.show(keys, ([key]) => key);
+}
+
+const memberRows = new Rows(byId("members").tBodies[0], (one) => {
+  const head = element("th", "", memberTag(one.name));
+  head.scope = "row";
+  const node = element("tr", "", head);
+  const [index, state, serves, rate, inFlight, delivered, oldest, keys] = cellsOf(node, 8, [0, 3, 4, 5, 6]);
+  const list = element("ul", "keys");
+  keys.append(list);
+  const showKeys = keyList(list);
+  return {
+    node,
+    update(member) {
+      setText(index, String(member.index));
+      setText(state, memberState(member));
+      setClass(state, member.state === "live" ? "" : "trouble");
+      setText(serves, group.is_shared ? "all" : rangesText(member.serves) || "-");
+      setText(rate, rateText(member.rate));
+      setText(inFlight, countText(member.in_flight));
+      setText(delivered, countText(member.delivered));
+      setText(oldest, oldestText(member));
+      showKeys(member.keys.map(([key, count]) => [key, count > 1 ? `×${count}` : ""]));
+    },
+  };
+});
+
+function memberState(member) {
+  const words = [member.state === "live" ? "live" : `${member.state} ${ageText(member.silent_s)}`];
+  if (member.paused) words.push("paused");
+  if (REBALANCE[member.rebalance]) words.push(REBALANCE[member.rebalance]);
+  if (member.is_standing_by) words.push("standing by");
+  return words.join(", ");
+}
+
+const serviceRows = new Rows(byId("services").tBodies[0], (one) => {
+  const head = element("th", "", String(one.number));
+  head.scope = "row";
+  const node = element("tr", "", head);
+  const [status, server, primary, secondary, rate, ready, unacked, full, progress] = cellsOf(node, 9, [4, 5, 6, 7]);
+  for (const cell of [server, primary, secondary]) cell.append(element("span", "tags"));
+  return {
+    node,
+    update(service) {
+      const served = service.status === "Ready" || service.status === "Paused";
+      setText(status, service.status);
+      setClass(status, served ? "" : "trouble");
+      showTags(server, service.member === null ? [] : [service.member]);
+      const of = (role) => service.bindings.filter((binding) => binding.role === role).map((binding) => binding.member);
+      showTags(primary, of("primary"));
+      showTags(secondary, of("secondary"));
+      setText(rate, rateText(service.rate));
+      setText(ready, countText(service.ready));
+      setText(unacked, countText(service.unacked));
+      setText(full, service.full_percent === null ? "-" : `${service.full_percent} %`);
+      setClass(full, service.full_percent >= 90 ? "number trouble" : "number");
+      const worst = ["Stalled", "Blocked", "Working", "Idle"].find((word) => service.bindings.some((binding) => binding.progress === word));
+      setText(progress, worst ?? "-");
+      setClass(progress, worst === "Stalled" || worst === "Blocked" ? "trouble" : "");
+    },
+  };
+});
+
+/** Members in a cell; `shown` is what it has. */
+const tagsShown = new WeakMap();
+function showTags(cell, members) {
+  const wanted = members.map((member) => `${labelOf(member)} ${member}`).join("\n");
+  if (tagsShown.get(cell) === wanted) return;
+  tagsShown.set(cell, wanted);
+  cell.firstElementChild.replaceChildren(...members.map(memberTag));
+}
+
+const problemRows = new Rows(byId("problems"), (problem) => {
+  const node = element("li", "", element("p", "text", visible(problem.text)));
+  if (problem.remedy) node.append(element("p", "", visible(problem.remedy)));
+  node.append(...problem.commands.map(command));
+  return { node, update: () => {} };
+});
+
+const actsList = byId("acts");
+const actRows =
+  actsList &&
+  new Rows(actsList, (act) => {
+    const text = element("span", "text");
+    const node = element("li", "", element("time", "muted", clockText(act.at)), text);
+    return {
+      node,
+      update({ state, by, act: word, detail, text: result }) {
+        setClass(node, state);
+        setText(text, visible(`${by}: ${word}${detail ? ` ${detail}` : ""}: ${state === "running" ? "running" : result || state}`));
+      },
+    };
+  });
+
+let offered = null;
+function showOffered(acts) {
+  const list = byId("acts-offered");
+  const wanted = JSON.stringify(acts ?? null);
+  if (!list || !acts || wanted === offered) return;
+  if (offered !== null && list.matches(":focus-within")) return; // not under the hands of who fills it in
+  const isFirst = offered === null;
+  offered = wanted;
+  setHidden(byId("acts-section"), !acts.length && !actRows.rows.size);
+  if (isFirst) return; // as the page was made with it
+  list.replaceChildren(...acts.map((act) => element("li", "", act.fields.length ? actForm(act) : actLink(act))));
+}
+
+function actLink({ href, title }) {
+  const link = element("a", "button", title);
+  link.href = href;
+  return link;
+}
+
+function actForm({ href, title, fields }) {
+  const inputs = fields.map((field) => {
+    const input = element("input");
+    Object.assign(input, { name: field, type: "number", min: "1", required: true, placeholder: field, ariaLabel: `${title}: ${field}` });
+    return input;
+  });
+  const button = element("button", "", title);
+  const form = element("form", "inline", ...inputs, button);
+  form.action = href;
+  return form;
+}
+
+const showHot = keyList(byId("hot"));
+
+const eventRows = new Rows(byId("events"), (event) => {
+  const time = element("button", "", clockText(event.at));
+  time.type = "button";
+  const text = element("span", "text");
+  const node = element("li", event.kind, time, text);
+  time.addEventListener("click", () => timeline.choose(event.at));
+  return { node, update: (one) => setText(text, visible(one.text)) };
+});
+
+function showEvents() {
+  const [from, to] = timeline.range();
+  const shown = history.between(from, to).filter((one) => isMarked(one) || one.kind === "act").reverse().slice(0, EVENTS_SHOWN);
+  eventRows.show(shown, (one) => one.id);
+  setHidden(byId("no-events"), shown.length > 0);
+}
+
+function showFacts() {
+  const shown = [
+    ["Rate", rateText(group.rate), "/s"],
+    ["Ready", countText(group.ready)],
+    ["Unacked", countText(group.unacked)],
+    ["Oldest", oldestText(group)],
+    ["Members", group.members === null ? "unknown" : countText(group.members.length)],
+    ["Dead letters", countText(group.dead_letters), "", group.dead_letters ? "warn" : ""],
+  ];
+  if (group.parked !== null) {
+    const keys = group.parked_keys === null ? "" : plural(group.parked_keys, "key");
+    shown.push(["Parked", countText(group.parked), keys, group.parked ? "warn" : ""]);
+  }
+  if (group.unrouted) shown.push(["Unrouted", countText(group.unrouted), "", "bad"]);
+  facts.show(shown);
+}
+
+const stateRows = new Rows(byId("states"), () => {
+  const node = element("span");
+  return { node, update: ([text, classes]) => (setText(node, text), setClass(node, `chip ${classes}`)) };
+});
+
+function showStates() {
+  const states = [];
+  if (group.paused) states.push(["paused", "warn"]);
+  if (group.ingress_paused) states.push(["ingress paused", "warn"]);
+  if (REBALANCE[group.rebalance]) states.push([REBALANCE[group.rebalance], "warn"]);
+  if (group.repartition !== null) states.push([`repartition to ${group.repartition}`, "warn"]);
+  if (isDeleted) states.push(["deleted", "bad"]);
+  stateRows.show(states, ([text]) => text);
+  const about = [group.mode ? `mode ${group.mode}` : "no readable record"];
+  const { HC: hashes, QC: queues } = group.attributes ?? {};
+  if (queues) about.push(plural(queues, group.word), plural(hashes, "hash").replace(/hashs$/, "hashes"));
+  if (group.owner) about.push(`owner ${visible(group.owner)}`);
+  setText(byId("about"), about.join(", "));
+}
+
+/** What modes without queues have beside the map. */
+function showShared() {
+  const parent = byId("map-rows");
+  const { message_groups: keys, sessions } = group;
+  setHidden(parent, !keys && !sessions);
+  if (keys) {
+    const text = `${plural(keys.known, "key")} have messages or are at a member, ${countText(keys.busy)} are`;
+    if (!parent.firstElementChild) parent.append(element("p", "note"));
+    setText(parent.firstElementChild, text);
+  }
+  if (!sessions) return;
+  if (!parent.querySelector("table")) parent.append(element("p", "note"), sessionTable());
+  const more = sessions.count > sessions.rows.length ? `, the first ${sessions.rows.length} of ${countText(sessions.count)} sessions` : "";
+  setText(parent.firstElementChild, `${plural(sessions.pool, "message")} without a session yet${sessions.closed ? ", closed for new ones" : ""}${more}`);
+  sessionRows.show(sessions.rows, (one) => one.session);
+}
+
+let sessionRows = null;
+function sessionTable() {
+  const heads = ["Session", "State", "Member", "Assigned", "Acknowledged", "Messages"].map((text, place) => {
+    const head = element("th", place > 2 ? "number" : "", text);
+    head.scope = "col";
+    return head;
+  });
+  const body = element("tbody");
+  sessionRows = new Rows(body, (one) => {
+    const head = element("th", "", element("bdi", "", visible(one.session)));
+    head.scope = "row";
+    const node = element("tr", "", head);
+    const [state, member, assigned, acknowledged, messages] = cellsOf(node, 5, [2, 3, 4]);
+    return {
+      node,
+      update(row) {
+        setText(state, row.state);
+        setClass(state, row.state === "stranded" ? "trouble" : "");
+        setText(member, row.server === null ? "-" : visible(row.server));
+        setText(assigned, countText(row.assigned));
+        setText(acknowledged, countText(row.acknowledged));
+        setText(messages, countText(row.messages));
+      },
+    };
+  });
+  return element("table", "", element("caption", "", "Sessions"), element("thead", "", element("tr", "", ...heads)), body);
+}
+
+function showMap() {
+  if (timeline.moment === null || group.is_shared) map.show(group);
+  else map.showPast(history.servers(timeline.moment), group.word, timeline.moment, history.isPaused(timeline.moment));
+}
+
+function showMoment(moment) {
+  const isPast = moment !== null && !group.is_shared;
+  setNote(byId("moment"), isPast ? `As it was at ${clockText(moment)}, ${ageText((nowMs() - moment) / 1000)} ago` : "");
+  setText(byId("map-title"), isPast ? "Map" : "Live map");
+  showMap();
+  charts.show(timeline.range(), moment);
+  if (moment === null) showEvents();
+}
+
+let isDeleted = false;
+
+function draw() {
+  nameMembers();
+  const { word } = group;
+  timeline.word = word;
+  setText(byId("word"), word);
+  showFacts();
+  showStates();
+  showMap();
+  showShared();
+  memberRows.show(group.members ?? [], (one) => `${one.index} ${one.name}`);
+  setNote(byId("no-members"), group.members === null ? "The members are unknown: no status report could be read." : group.members.length ? "" : "This group has no member.");
+  setHidden(byId("services-table"), group.is_shared || group.services === null);
+  const title = word[0].toUpperCase() + word.slice(1);
+  setText(byId("services").caption, `${title}s`);
+  setText(byId("services").tHead.rows[0].cells[0], title);
+  setHidden(byId("timeline-section"), group.is_shared);
+  serviceRows.show(group.services ?? [], (one) => one.number);
+  setHidden(byId("problems-section"), !group.problems.length);
+  problemRows.show(group.problems, (one) => one.text);
+  setHidden(byId("hot-section"), !group.hot_keys.length);
+  showHot(group.hot_keys.map(({ key, rate }) => [key, `${rateText(rate)}/s`]));
+  setNote(byId("survey"), group.survey.error);
+  actRows?.show(group.acts.slice(-ACTS_SHOWN).reverse(), (one) => one.id);
+  showOffered(group.acts_offered);
+  timeline.draw();
+}
+
+const drawSoon = once(draw);
+const drawPast = once(() => {
+  nameMembers();
+  timeline.draw();
+  showEvents();
+  charts.show(timeline.range(), timeline.moment);
+});
+
+async function readTimeline() {
+  const answer = await fetch(`${groupPath(name)}/timeline`);
+  if (!answer.ok) return;
+  history.load(await answer.json());
+  drawPast();
+}
+
+function setClock(at) {
+  clock = { server: at, here: performance.now() };
+}
+
+draw();
+readTimeline();
+setInterval(() => timeline.moment === null && !document.hidden && !document.body.classList.contains("old") && timeline.draw(), 1000);
+new Stream(`${groupPath(name)}/events`, {
+  group(event) {
+    group = event;
+    setClock(event.at);
+    drawSoon();
+  },
+  change(event) {
+    history.change(event);
+    drawPast();
+  },
+  sample(point) {
+    history.sample(point);
+    if (timeline.moment === null) drawPast();
+  },
+  tick: ({ at, survey }) => {
+    setClock(at);
+    group.survey = survey;
+    setNote(byId("survey"), survey.error);
+  },
+  gone() {
+    isDeleted = true;
+    drawSoon();
+  },
+  reconnected: readTimeline,
+});

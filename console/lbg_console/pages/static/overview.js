@@ -1,0 +1,174 @@
+/** All groups of the broker, live. */
+
+import {
+  Facts, Rows, ageText, byId, countText, element, groupPath, oldestText, once, pageState, plural, rateText, setClass, setNote,
+  setText, visible,
+} from "./dom.js";
+import { Stream } from "./stream.js";
+
+const SIGNS = { R: "●", P: "‖", A: "!", U: "×", "?": "?" };
+const STRIP_MAX = 64;
+const SORT_EVERY_MS = 5000;
+const SORTS = {
+  lag: (row) => -(row.lag ?? row.ready ?? 0),
+  rate: (row) => -row.rate,
+  oldest: (row) => -(row.oldest_s ?? 0),
+  problems: (row) => -row.problems,
+  name: () => 0,
+};
+
+const groups = new Map();
+const filter = byId("filter");
+const sort = byId("sort");
+const table = byId("groups");
+const facts = new Facts(byId("facts"));
+let order = [];
+let sortedAt = 0;
+let now = 0;
+
+function makeRow({ group }) {
+  const link = element("a", "", element("bdi", "", visible(group)));
+  link.href = groupPath(group);
+  const strip = element("span", "strip");
+  strip.setAttribute("aria-hidden", "true");
+  const problem = element("span", "first-problem");
+  const head = element("th", "", link, strip, problem);
+  head.scope = "row";
+  const cells = ["", "number", "number", "number", "number", "number", "number", "number", "", "number"].map((one) =>
+    element("td", one),
+  );
+  const node = element("tr", "", head, ...cells);
+  let shown = null;
+  const [mode, served, members, rate, ready, unacked, oldest, dead, state, problems] = cells;
+  const update = (row) => {
+    setText(state, stateText(row));
+    if (row === shown) return;
+    const isMoved = row.strip !== shown?.strip || row.servers.join() !== shown.servers.join();
+    if (isMoved) drawStrip(strip, row);
+    shown = row;
+    setText(mode, row.mode ?? "no readable record");
+    setText(served, row.services ? `${row.served}/${row.services}` : "-");
+    setClass(served, row.served < row.services ? "number trouble" : "number");
+    setCount(members, row.members);
+    setText(rate, rateText(row.rate));
+    setCount(ready, row.ready);
+    setCount(unacked, row.unacked);
+    setText(oldest, oldestText(row));
+    setCount(dead, row.dead_letters);
+    setText(problems, row.problems ? String(row.problems) : "");
+    setText(problem, row.problems ? row.problem : "");
+    setClass(node, row.problems ? "problem" : "");
+  };
+  return { node, update };
+}
+
+function setCount(cell, count) {
+  setText(cell, countText(count));
+  setClass(cell, count === null ? "number unknown" : count === 0 ? "number zero" : count > 1000 ? "number high" : "number");
+}
+
+function stateText(row) {
+  const words = [];
+  if (row.paused) words.push("paused");
+  if (row.ingress_paused) words.push("ingress paused");
+  if (row.crashed_at) words.push(`crash ${ageText(Math.max(0, now - row.crashed_at) / 1000)} ago`);
+  return words.join(", ");
+}
+
+/** A cell for each queue: the index and colour of the member that serves it, or a sign. */
+function drawStrip(strip, { strip: letters, servers }) {
+  const count = Math.min(letters.length, STRIP_MAX);
+  const more = letters.length > STRIP_MAX ? 1 : 0;
+  while (strip.childElementCount > count + more) strip.lastElementChild.remove();
+  while (strip.childElementCount < count + more) strip.append(element("span"));
+  for (let place = 0; place < count; place += 1) {
+    const index = servers[place] ?? null;
+    const isServed = letters[place] === "R" && index !== null;
+    const cell = strip.children[place];
+    setClass(cell, isServed ? `m${index % 8}` : `s${letters[place] === "?" ? "X" : letters[place]}`);
+    setText(cell, isServed ? String(index) : SIGNS[letters[place]] ?? "?");
+  }
+  if (more) setText(strip.lastElementChild, `+${letters.length - STRIP_MAX}`);
+}
+
+const rows = new Rows(table.tBodies[0], makeRow);
+
+/** Rows change places every few seconds only, and never under a pointer or the focus. */
+function sorted() {
+  const isHeld = table.matches(":hover, :focus-within");
+  const isKnown = order.length === groups.size && order.every((name) => groups.has(name));
+  if (!isKnown || (!isHeld && performance.now() - sortedAt > SORT_EVERY_MS)) {
+    const place = SORTS[sort.value];
+    order = [...groups.values()].sort((a, b) => place(a) - place(b) || (a.group < b.group ? -1 : 1)).map((one) => one.group);
+    sortedAt = performance.now();
+  }
+  const text = filter.value.toLowerCase();
+  return order.map((name) => groups.get(name)).filter((one) => one.group.toLowerCase().includes(text));
+}
+
+function draw() {
+  const all = [...groups.values()];
+  const shown = sorted();
+  rows.show(shown, (one) => one.group);
+  const sum = (value) => all.reduce((total, one) => (total === null || value(one) === null ? null : total + value(one)), 0);
+  const withProblems = all.filter((one) => one.problems).length;
+  const unserved = all.reduce((total, one) => total + Math.max(0, one.services - one.served), 0);
+  facts.show([
+    ["Groups", countText(all.length)],
+    ["With problems", countText(withProblems), "", withProblems ? "bad" : ""],
+    ["Queues unserved", countText(unserved), "", unserved ? "bad" : ""],
+    ["Members", countText(sum((one) => one.members))],
+    ["Rate", rateText(all.reduce((total, one) => total + one.rate, 0)), "/s"],
+    ["Lag", countText(sum((one) => one.lag)), "messages"],
+  ]);
+  setText(byId("shown"), shown.length === all.length ? countText(all.length) : `${shown.length} of ${all.length}`);
+  const noneText = all.length ? "No group has this text in its name." : "This broker has no group: lbg group create makes one.";
+  setNote(byId("none"), shown.length ? "" : noneText);
+}
+
+const drawSoon = once(draw);
+
+function receive(event) {
+  now = event.at;
+  if (event.full) groups.clear();
+  for (const name of event.gone ?? []) groups.delete(name);
+  const news = [];
+  for (const one of event.groups) {
+    const before = groups.get(one.group);
+    if (before && one.problems > before.problems) news.push(`${one.group}: ${one.problem}`);
+    groups.set(one.group, one);
+  }
+  if (news.length) setText(byId("news"), news.length > 3 ? `${plural(news.length, "group")} with new problems` : news.join(". "));
+  showSurvey(event.survey);
+  drawSoon();
+}
+
+function showSurvey(survey) {
+  setNote(byId("survey"), survey.error);
+  setNote(byId("missing"), survey.missing);
+}
+
+/** The choice stands in the page's address: it is the same after a reload, and can be sent to others. */
+function choose() {
+  sortedAt = -Infinity;
+  order = [];
+  const chosen = new URLSearchParams();
+  if (filter.value) chosen.set("filter", filter.value);
+  if (sort.value !== "lag") chosen.set("sort", sort.value);
+  history.replaceState(null, "", chosen.size ? `?${chosen}` : location.pathname);
+  drawSoon();
+}
+
+const chosen = new URLSearchParams(location.search);
+filter.value = chosen.get("filter") ?? "";
+if (chosen.get("sort") in SORTS) sort.value = chosen.get("sort");
+filter.addEventListener("input", choose);
+sort.addEventListener("change", choose);
+byId("choice").addEventListener("submit", (event) => event.preventDefault());
+
+receive(pageState());
+new Stream("/events", { overview: receive, tick: ({ at, survey }) => {
+  now = at;
+  showSurvey(survey);
+  drawSoon();
+} });
