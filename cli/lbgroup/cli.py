@@ -17,6 +17,7 @@ COMMANDS = {
     "broker": LazyCommand("lbgroup.broker:broker", "Run the embedded broker."),
     "group": LazyCommand("lbgroup.group:group", "Create, show, list and delete groups."),
     "top": LazyCommand("lbgroup.top:top", "Watch groups: rates, lag, members, problems."),
+    "console": LazyCommand("lbgroup.console:console", "Show groups in a browser, live."),
     "publish": LazyCommand(
         "lbgroup.publish:publish", "Publish a file to a group, in order and without loss."
     ),

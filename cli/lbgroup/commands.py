@@ -129,6 +129,7 @@ def _is_ours(error: BaseException) -> bool:
         "lbgroup",
         "lbg_broker",
         "lbg_operator",
+        "lbg_console",
         "lbg_pipeline",
         "lbg_sidecar",
     }

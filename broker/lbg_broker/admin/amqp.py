@@ -51,6 +51,8 @@ CHANNELS_MAX = 512
 IDLE_CHANNELS_MAX = 64
 CLOSE_S = 5.0
 
+LOOK = b'{"v":1,"type":"look","index":0,"name":"administrator","incarnation":""}'
+"""To one index: only its return has a meaning."""
 
 OBSERVER_FIRST = 10**9
 """From this index on, mailboxes are of those who observe members: a group has fewer members by far."""
@@ -407,6 +409,20 @@ class AmqpAdmin:
             await ConfirmingPublisher(channel).publish(
                 exchange, routing_key, body.encode(), properties=properties
             )
+
+    async def has_mailbox(self, group: str, index: int) -> bool:
+        """True if a member has this index. A member ignores the message that asks for its mailbox; where nobody has
+        it, the broker returns the message. Raises AdminError."""
+        async with self.link.channel() as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            try:
+                await ConfirmingPublisher(channel).publish(
+                    Names(group).members, str(index), LOOK, properties=BasicProperties(), mandatory=True
+                )
+            except Unroutable:
+                return False
+        return True
 
     async def write_record(self, group: str, record: Record) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there.

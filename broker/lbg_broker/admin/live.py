@@ -89,6 +89,10 @@ class LiveAdmin:
         await self.management_for("the login can only be checked").check()
         return engine
 
+    async def tags(self) -> frozenset[str]:
+        """Tags of the login at the management API. Raises AdminError, and Unsupported."""
+        return await self.management_for("tags of the login can only be read").tags()
+
     async def alarms(self) -> tuple[str, ...]:
         """Problems of the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
         return await self.management_for("alarms can only be read").alarms()

@@ -294,6 +294,11 @@ class ManagementAdmin:
         """Raises Unreachable or Denied unless the API lets us in."""
         await self._api.get(path("whoami"))
 
+    async def tags(self) -> frozenset[str]:
+        """Tags of the login, as administrator. Raises Unreachable, and Denied for a login without this API."""
+        tags = (await self._api.get(path("whoami")) or {}).get("tags", ())
+        return frozenset(tags.split(",") if isinstance(tags, str) else tags)
+
     async def alarms(self) -> tuple[str, ...]:
         """Problems of the broker's nodes, as sentences: short of memory or of disk, or down. RabbitMQ reports
         samples of up to 5 s ago."""

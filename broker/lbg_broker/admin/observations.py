@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.rows import MemberRow
 from lbg_broker.admin.snapshot import UNKNOWN
 
 if TYPE_CHECKING:
@@ -106,6 +107,7 @@ class Observations:
     """Messages of the opened queue, or why they are not shown."""
 
     _counts: dict[tuple[str, ...], deque[tuple[float, int]]] = field(default_factory=dict)
+    _member_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _servers: dict[tuple[str, int], str] = field(default_factory=dict)
     _reported_at: dict[tuple[str, int], float] = field(default_factory=dict)
     _keys: deque[tuple[float, str, int]] = field(default_factory=deque)
@@ -120,6 +122,7 @@ class Observations:
     ) -> None:
         """`now_us`: since the epoch. `waiting_us`: when the first message was published that waits in a queue without a
         member, by group."""
+        self._member_rates = {}
         self.rows = [
             self._row(one, now_s, now_us=now_us, waiting_us=(waiting_us or {}).get(one.group))
             for one in descriptions
@@ -151,6 +154,14 @@ class Observations:
         self._servers[place] = activity.name
         self._reported_at[place] = now_s
 
+    def member_rate(self, group: str, member: MemberRow) -> float:
+        """Messages per second that a member has finished lately, as of the last look."""
+        return self._member_rates.get((group, member.name), 0.0)
+
+    def server_of(self, group: str, number: int) -> str | None:
+        """The last member that was seen to serve this queue or partition."""
+        return self._servers.get((group, number))
+
     def hot_keys(self, now_s: float) -> list[tuple[str, float]]:
         """Keys of the watched group with most messages, and the messages per second of each."""
         while self._keys and self._keys[0][0] <= now_s - RATE_OVER_S:
@@ -177,10 +188,14 @@ class Observations:
 
     def _rate(self, one: Description, now_s: float) -> float:
         members = () if one.members is UNKNOWN else one.members
-        return sum(
-            self._growth((one.group, member.name, member.incarnation), member.counts.get("acked", 0), now_s)
+        rates = {
+            (one.group, member.name): self._growth(
+                (one.group, member.name, member.incarnation), member.counts.get("acked", 0), now_s
+            )
             for member in members
-        )
+        }
+        self._member_rates |= rates
+        return sum(rates.values())
 
     def _growth(self, name: tuple[str, ...], count: int, now_s: float) -> float:
         """Growth of a count per second; 0 for the first look and after a count that fell."""

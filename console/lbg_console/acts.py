@@ -1,0 +1,354 @@
+"""Acts of a signed-in user on a group: the functions of the command line, with the user's own login.
+
+Each is confirmed on a page of its own, runs in the background, and is one line of the audit log when it has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shlex
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+from urllib.parse import urlencode
+
+from lbg_broker.admin import GroupAdmin, ProvisioningError
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.ownership import is_of_kubernetes
+from lbg_broker.admin.repartition import repartition_group
+from lbg_broker.client import BrokerAddress, ClientError
+from lbg_broker.dead_letters import DeadLetterError, ReplayResult, Selection, open_dead_queue
+from lbg_broker.dead_letters import replay as replay_letters
+from lbg_broker.group import UNCOUNTED_MODES, SpecError
+from lbg_broker.parked_messages.administration import TIMEOUT_S
+from lbg_broker.peers import printable
+from lbg_broker.redaction import redacted
+from lbg_console.sessions import Session, admin_of, places_of
+
+log = logging.getLogger("lbg.console.audit")
+
+REPARTITION_S = 300.0
+"""As of the command line."""
+
+RUNNING, DONE, FAILED = "running", "done", "failed"
+ACTS_SHOWN = 20
+RUNNING_MAX = 16
+"""Acts at a time, of all users."""
+
+
+class ActRefused(Exception):
+    """An act that does not begin; its text is the reason and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """An act as it was asked for. `key`: of a release or a replay, None for all. `queues`: of a repartition."""
+
+    group: str
+    key: str | None = None
+    queues: int | None = None
+
+
+@dataclass(slots=True)
+class Course:
+    """An act that runs or has ended."""
+
+    id: str
+    at_s: float
+    by: str
+    group: str
+    act: str
+    detail: str
+    state: str = RUNNING
+    text: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "at": round(self.at_s * 1000),
+            "by": self.by,
+            "act": self.act,
+            "detail": self.detail,
+            "state": self.state,
+            "text": self.text,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """The broker, and the login of who acts."""
+
+    address: BrokerAddress
+    username: str
+    password: str
+
+
+Report = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """`title`: of its button. `consequences`: what it does, for who confirms it. `command`: the same on the command
+    line, with the group's name in place of G."""
+
+    name: str
+    title: str
+    consequences: tuple[str, ...]
+    command: str
+    work: Callable[[Login, Request, Report], Awaitable[str]]
+    fields: tuple[str, ...] = ()
+
+    def command_of(self, request: Request) -> str:
+        words = self.command.replace(" G", f" {request.group}")
+        if "key" in self.fields:
+            every = " --all" if self.name == "release" else ""
+            words += every if request.key is None else f" --key {shlex.quote(request.key)}"
+        if "queues" in self.fields:
+            words += f" --queues {'N' if request.queues is None else request.queues}"
+        return words
+
+    def detail_of(self, request: Request) -> str:
+        if "queues" in self.fields:
+            return f"{request.queues} queues"
+        return f"key {request.key}" if request.key is not None else ""
+
+
+async def _pause(login: Login, request: Request, report: Report) -> str:
+    behind = await _with_groups(login, lambda groups: groups.pause_group(request.group))
+    return f"paused, but {', '.join(behind)} did not report it in time" if behind else "paused"
+
+
+async def _resume(login: Login, request: Request, report: Report) -> str:
+    behind = await _with_groups(login, lambda groups: groups.resume_group(request.group))
+    return f"resumed, but {', '.join(behind)} did not report it in time" if behind else "resumed"
+
+
+async def _pause_ingress(login: Login, request: Request, report: Report) -> str:
+    is_closed = await _with_groups(login, lambda groups: groups.pause_ingress(request.group))
+    more = (
+        ""
+        if is_closed
+        else "; connections of publishers from before may publish until they are idle for a second"
+    )
+    return f"ingress is paused{more}"
+
+
+async def _resume_ingress(login: Login, request: Request, report: Report) -> str:
+    await _with_groups(login, lambda groups: groups.resume_ingress(request.group))
+    return "ingress is resumed"
+
+
+async def _repartition(login: Login, request: Request, report: Report) -> str:
+    assert request.queues is not None
+    admin = admin_of(login.address, login.username, login.password)
+    try:
+        done = await repartition_group(
+            admin, request.group, request.queues, timeout_s=REPARTITION_S, report=report
+        )
+    finally:
+        await admin.close()
+    return (
+        f"{done.now} queues now, {done.was} before"
+        if done.is_changed
+        else f"it has {done.now} queues already"
+    )
+
+
+async def _release(login: Login, request: Request, report: Report) -> str:
+    keys = None if request.key is None else [request.key]
+    released = await _with_groups(
+        login, lambda groups: groups.release_parked(request.group, keys, timeout_s=TIMEOUT_S)
+    )
+    failed = ", ".join(printable(key) for key in sorted(released.failed_again)[:5])
+    again = f"; parked again, because a message failed again: {failed}" if failed else ""
+    return f"{len(released.done):,} keys released, {released.published:,} messages{again}"
+
+
+async def _replay(login: Login, request: Request, report: Report) -> str:
+    done = ReplayResult()
+    places = places_of(login.address, login.username, login.password)
+    async with open_dead_queue(places, request.group) as queue:
+        await replay_letters(queue, Selection(key=request.key), done)
+    unread = (
+        f"; {done.not_looked_at:,} were not read, as another client holds them" if done.not_looked_at else ""
+    )
+    return f"{done.done:,} of {done.total:,} dead letters replayed{unread}"
+
+
+async def _with_groups(login: Login, work: Callable[[GroupAdmin], Awaitable[Any]]) -> Any:
+    admin = admin_of(login.address, login.username, login.password)
+    try:
+        return await work(GroupAdmin(admin))
+    finally:
+        await admin.close()
+
+
+ACTS: Mapping[str, Act] = {
+    act.name: act
+    for act in (
+        Act(
+            "pause",
+            "Pause consumption",
+            (
+                "Members keep their queues and start no new call; calls that run end.",
+                "Publishers go on, and messages wait in the queues.",
+            ),
+            "lbg group pause G",
+            _pause,
+        ),
+        Act(
+            "resume",
+            "Resume consumption",
+            ("Members start calls again.",),
+            "lbg group resume G",
+            _resume,
+        ),
+        Act(
+            "pause-ingress",
+            "Pause ingress",
+            ("Publishers of LBG wait, in order; every other one is refused.", "Members go on."),
+            "lbg group pause G --ingress",
+            _pause_ingress,
+        ),
+        Act(
+            "resume-ingress",
+            "Resume ingress",
+            ("Publishers publish again.",),
+            "lbg group resume G --ingress",
+            _resume_ingress,
+        ),
+        Act(
+            "repartition",
+            "Change the number of queues",
+            (
+                "In mode Partitioned on the embedded broker publishers go on.",
+                "Otherwise they wait while the group is drained; if it is not drained in 5 minutes, nothing changes.",
+            ),
+            "lbg group repartition G",
+            _repartition,
+            fields=("queues",),
+        ),
+        Act(
+            "release",
+            "Release parked keys",
+            (
+                "Their messages are given back in order, before what is published meanwhile.",
+                "A key of which a message fails again is parked again.",
+            ),
+            "lbg park release G",
+            _release,
+            fields=("key",),
+        ),
+        Act(
+            "replay",
+            "Replay dead letters",
+            (
+                "They are published again, oldest first, in order per key, behind what waits there now.",
+                "To members a replayed message is a new one.",
+            ),
+            "lbg dead replay G",
+            _replay,
+            fields=("key",),
+        ),
+    )
+}
+
+
+def offered(one: Description) -> list[dict[str, Any]]:
+    """Acts that make sense for the group as it is, for a page."""
+    is_by_hand = not is_of_kubernetes(one.owner)
+    names = []
+    if is_by_hand:
+        names += ["resume" if one.is_paused else "pause"]
+        names += ["resume-ingress" if one.is_ingress_paused else "pause-ingress"]
+        if one.spec is not None and one.spec.mode not in UNCOUNTED_MODES:
+            names.append("repartition")
+    if one.parked is not None:
+        names.append("release")
+    if one.dead_letters != 0:
+        names.append("replay")
+    return [offer(ACTS[name], one.group) for name in names]
+
+
+def offer(act: Act, group: str, **fields: str) -> dict[str, Any]:
+    query = f"?{urlencode(fields)}" if fields else ""
+    return {
+        "act": act.name,
+        "title": act.title,
+        "href": f"/groups/{group}/acts/{act.name}{query}",
+        "fields": [name for name in act.fields if name == "queues"],
+    }
+
+
+class ActRunner:
+    """`on_change` gets the group of an act that has begun, or ended, and a line about it."""
+
+    def __init__(self, address: BrokerAddress, on_change: Callable[[str, str], None]) -> None:
+        self._address = address
+        self._on_change = on_change
+        self._courses: dict[str, deque[Course]] = {}
+        self._tasks: dict[asyncio.Task[None], Course] = {}
+        self._ids = count(1)
+
+    def of(self, group: str) -> list[dict[str, Any]]:
+        """Acts of a group, the last one first."""
+        return [one.to_json() for one in reversed(self._courses.get(group, ()))]
+
+    def start(self, act: Act, request: Request, session: Session, peer: str, now_s: float) -> None:
+        """Raises ActRefused while another act on this group runs."""
+        if any(one.group == request.group for one in self._tasks.values()):
+            raise ActRefused("another act on this group runs: wait for its end")
+        if len(self._tasks) >= RUNNING_MAX:
+            raise ActRefused(f"{RUNNING_MAX} acts run: wait for the end of one")
+        login = Login(self._address, session.username, session.password)
+        detail = act.detail_of(request)
+        course = Course(str(next(self._ids)), now_s, session.username, request.group, act.name, detail)
+        self._courses.setdefault(request.group, deque(maxlen=ACTS_SHOWN)).append(course)
+        task = asyncio.create_task(self._run(act, request, login, course, peer))
+        self._tasks[task] = course
+        task.add_done_callback(self._tasks.pop)
+
+    async def close(self) -> None:
+        """Ends acts that run: each takes back what is not done, or goes on with the same act later."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self, act: Act, request: Request, login: Login, course: Course, peer: str) -> None:
+        def report(line: str) -> None:
+            course.text = line
+            self._on_change(request.group, "")
+
+        self._on_change(request.group, self._line(course, "began"))
+        try:
+            course.text = await act.work(login, request, report)
+            course.state = DONE
+        except (ProvisioningError, DeadLetterError, ClientError, SpecError, OSError, ValueError) as error:
+            course.state, course.text = FAILED, " ".join(redacted(str(error)).split())
+        except asyncio.CancelledError:
+            course.state, course.text = FAILED, "the console was stopped meanwhile"
+            raise
+        except Exception as error:
+            course.state, course.text = FAILED, f"internal error: {type(error).__name__}"
+            log.exception("act %s on group %s", act.name, request.group)
+        finally:
+            log.info(
+                "user=%s from=%s group=%s act=%s detail=%s result=%s text=%s",
+                *map(_quoted, (course.by, peer, course.group, course.act, course.detail)),
+                course.state,
+                _quoted(course.text),
+            )
+            self._on_change(request.group, self._line(course, course.state))
+
+    def _line(self, course: Course, word: str) -> str:
+        detail = f" ({course.detail})" if course.detail else ""
+        return f"{course.by}: {course.act}{detail} {word}"
+
+
+def _quoted(text: str) -> str:
+    """One value of a log line, whatever is in it."""
+    return '"' + printable(text).replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,0 +1,160 @@
+"""The console's HTTP server: settings, rules of every request, and its life."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
+
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.management import ManagementApi
+from lbg_broker.client import BrokerAddress
+from lbg_broker.http_listener import BoundedRunner
+from lbg_broker.peers import PeerLog, descriptors
+from lbg_console.protection import (
+    TRANSPORT_SECURITY,
+    add_headers,
+    require_host,
+    require_origin,
+)
+from lbg_console.survey import GroupSurvey
+from lbg_console.views import Views
+
+log = logging.getLogger("lbg.console")
+
+BODY_MAX_BYTES = 64 * 1024
+CONNECTIONS_MAX = 2048
+SHUTDOWN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """`address`: the broker, with the login that observes its groups. `groups`: these alone; none: all, for which it
+    takes an administrator's login. `url`: public address, http[s]://host[:port], behind a proxy or an Ingress."""
+
+    address: BrokerAddress
+    host: str = "127.0.0.1"
+    port: int = 8780
+    groups: tuple[str, ...] = ()
+    url: str | None = None
+    is_read_only: bool = False
+
+    @property
+    def host_names(self) -> frozenset[str]:
+        """Names that the console is called by, beside addresses and localhost."""
+        hosts = (self.host, "" if self.url is None else urlsplit(self.url).hostname or "")
+        return frozenset(host.lower() for host in hosts if host)
+
+
+class Console:
+    """The console for as long as the `async with` lasts. Raises OSError where it cannot listen, and ValueError for
+    addresses of the broker that are none."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        self._settings = settings
+        address = settings.address
+        self._admin = LiveAdmin(address.places(), ManagementApi.of_broker(address))
+        self.survey = GroupSurvey(self._admin, settings.groups)
+        self._peer_log = PeerLog(log)
+        self._views = Views(
+            address,
+            self.survey,
+            url=settings.url,
+            is_read_only=settings.is_read_only,
+            peer_log=self._peer_log,
+        )
+        self._runner: web.AppRunner | None = None
+        self._observing: asyncio.Task[None] | None = None
+
+    @property
+    def url(self) -> str:
+        """Address of its first page on this machine."""
+        assert self._runner is not None
+        host, port = self._runner.addresses[0][:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    async def __aenter__(self) -> Console:
+        connections_max = min(CONNECTIONS_MAX, descriptors() // 4)
+        application = web.Application(
+            client_max_size=BODY_MAX_BYTES, middlewares=[self._errors(), self._rules()]
+        )
+        application.on_response_prepare.append(add_headers)
+        if self._settings.url is not None and self._settings.url.startswith("https:"):
+            application.on_response_prepare.append(_add_transport_security)
+        application.add_routes(self._views.routes())
+        self._runner = BoundedRunner(
+            application,
+            connections_max=connections_max,
+            of_an_address_max=connections_max * 3 // 4,
+            peer_log=self._peer_log,
+            access_log=None,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_S,
+        )
+        await self._runner.setup()
+        try:
+            await web.TCPSite(self._runner, self._settings.host, self._settings.port).start()
+        except OSError:
+            await self._runner.cleanup()
+            raise
+        self._observing = asyncio.create_task(self.survey.run())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        assert self._runner is not None
+        assert self._observing is not None
+        await self._views.acts.close()
+        self._observing.cancel()
+        await asyncio.gather(self._observing, return_exceptions=True)
+        await self._runner.cleanup()
+        await self._admin.close()
+        self._peer_log.close()
+
+    async def wait(self) -> None:
+        """Until the survey fails, which it does not by itself."""
+        assert self._observing is not None
+        await self._observing
+
+    def _rules(self) -> Middleware:
+        names, url = self._settings.host_names, self._settings.url
+
+        @web.middleware
+        async def checked(request: web.Request, handler: Handler) -> web.StreamResponse:
+            require_host(request, names)
+            if request.method not in ("GET", "HEAD"):
+                require_origin(request, url)
+            return await handler(request)
+
+        return checked
+
+    def _errors(self) -> Middleware:
+        @web.middleware
+        async def shown(request: web.Request, handler: Handler) -> web.StreamResponse:
+            try:
+                return await handler(request)
+            except web.HTTPException as error:
+                if error.status < 400 or "text/html" not in request.headers.get("Accept", ""):
+                    raise
+                return self._views.error_page(request, error.status, error.text or error.reason)
+
+        return shown
+
+
+async def _add_transport_security(request: web.Request, response: web.StreamResponse) -> None:
+    response.headers["Strict-Transport-Security"] = TRANSPORT_SECURITY
+
+
+def public_url(text: str) -> str:
+    """`text` without its last slash. Raises ValueError for what is no http[s]://host[:port]."""
+    parts: Any = urlsplit(text)
+    is_plain = not (parts.path.strip("/") or parts.query or parts.fragment or parts.username)
+    if parts.scheme not in ("http", "https") or not parts.hostname or not is_plain:
+        raise ValueError(
+            "must be http[s]://host[:port] without a path: the console is at the root of its host"
+        )
+    return f"{parts.scheme}://{parts.netloc.lower()}"

@@ -1,0 +1,201 @@
+"""JSON of groups for the pages: a row of the overview, and a group whole. No I/O. None stands for what is unknown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.ownership import is_of_kubernetes
+from lbg_broker.admin.rows import Count, MemberRow, ServiceRow, SessionRows
+from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus
+from lbg_console.observed_group import SILENT_S, ObservedGroup
+from lbg_console.timeline import milliseconds
+
+CRASH_SHOWN_S = 300.0
+SESSIONS_MAX = 200
+_LETTERS = {"Ready": "R", "Paused": "P", "Unassigned": "A", "Unbound": "U"}
+_COMMAND = re.compile(r"`(lbg [^`]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyState:
+    """State of the survey. `at_s`: the last one that was complete. `error`: the reason why what is shown is old.
+    `missing`: what the login of the console cannot see."""
+
+    at_s: float | None
+    error: str
+    every_s: float
+    missing: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "at": None if self.at_s is None else milliseconds(self.at_s),
+            "error": self.error,
+            "every_s": self.every_s,
+            "is_partial": bool(self.missing),
+            "missing": self.missing,
+        }
+
+
+def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
+    """None until it was described."""
+    row = group.row
+    if row is None:
+        return None
+    one = row.description
+    services = one.reported_services
+    crash = group.timeline.last("crashed", now_s - CRASH_SHOWN_S)
+    return {
+        "group": one.group,
+        "mode": None if one.spec is None else one.spec.mode,
+        "strip": "".join(_LETTERS.get(service.status, "?") for service in services),
+        "servers": [None if service.member is None else service.member.index for service in services],
+        "served": sum(service.is_served for service in services),
+        "services": len(services),
+        "members": None if one.members is UNKNOWN else len(one.members),
+        "rate": round(row.rate, 1),
+        "ready": known(one.ready),
+        "unacked": known(one.unacked),
+        "lag": one.lag,
+        "oldest_s": _age(row.oldest_s),
+        "has_older": row.has_older,
+        "dead_letters": known(one.dead_letters),
+        "parked": known(one.parked),
+        "paused": one.is_paused,
+        "ingress_paused": one.is_ingress_paused,
+        "problems": len(one.problems),
+        "problem": one.problems[0] if one.problems else "",
+        "crashed_at": None if crash is None else milliseconds(crash.at_s),
+    }
+
+
+def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
+    """None until it was described. Survey, acts and the time are added by who sends it."""
+    row = group.row
+    if row is None:
+        return None
+    one = row.description
+    parking = one.parking
+    return {
+        "group": one.group,
+        "mode": None if one.spec is None else one.spec.mode,
+        "word": "partition" if one.has_partitions else "queue",
+        "is_shared": one.is_shared,
+        "owner": one.owner or None,
+        "is_of_kubernetes": is_of_kubernetes(one.owner),
+        "attributes": None if one.spec is None else one.spec.attributes(),
+        "rate": round(row.rate, 1),
+        "ready": known(one.ready),
+        "unacked": known(one.unacked),
+        "lag": one.lag,
+        "oldest_s": _age(row.oldest_s),
+        "has_older": row.has_older,
+        "dead_letters": known(one.dead_letters),
+        "unrouted": known(one.unrouted),
+        "parked": known(one.parked),
+        "parked_keys": None if parking is None else parking.keys,
+        "paused": one.is_paused,
+        "ingress_paused": one.is_ingress_paused,
+        "rebalance": one.rebalance,
+        "repartition": one.queue_count_to_be,
+        "problems": [_problem(one.group, text) for text in one.problems],
+        "members": None
+        if one.members is UNKNOWN
+        else [_member(group, one, member, now_s) for member in one.members],
+        "services": None
+        if one.services is UNKNOWN
+        else [_service(group, one, service) for service in one.services],
+        "message_groups": {"known": one.native.known, "busy": one.native.busy}
+        if isinstance(one.native, MessageGroupsStatus)
+        else None,
+        "sessions": None if one.sessions is None else _sessions(one.sessions),
+        "hot_keys": [{"key": key, "rate": round(rate, 1)} for key, rate in group.seen.hot_keys(now_s)],
+    }
+
+
+def known(count: Count | None) -> int | None:
+    return count if isinstance(count, int) else None
+
+
+def _age(seconds: float | None) -> float | None:
+    """In steps: each change is sent."""
+    return None if seconds is None else round(seconds, 1) if seconds < 10 else round(seconds)
+
+
+def _problem(group: str, text: str) -> dict[str, Any]:
+    """The remedy is a part of the text, as are commands."""
+    subject, _, remedy = text.rpartition(": ") if "`lbg " in text.rpartition(": ")[2] else (text, "", "")
+    commands = [re.sub(r"\bG\b|\bNAME\b", group, command) for command in _COMMAND.findall(text)]
+    return {
+        "text": (subject or text).replace("`", ""),
+        "remedy": remedy.replace("`", ""),
+        "commands": commands or [f"lbg group show {group}"],
+    }
+
+
+def _member(group: ObservedGroup, one: Description, member: MemberRow, now_s: float) -> dict[str, Any]:
+    sighting = group.sightings.get(member.index)
+    silent_s = 0.0 if sighting is None else max(0.0, now_s - sighting.at_s)
+    delivered = known(member.delivered)
+    return {
+        "name": member.name,
+        "index": member.index,
+        "state": "silent" if silent_s > SILENT_S else "live",
+        "silent_s": round(silent_s) if silent_s > SILENT_S else 0,
+        "rebalance": member.rebalance,
+        "paused": member.paused,
+        "serves": one.served_by[member.index],
+        "in_flight": member.in_flight,
+        "delivered": delivered,
+        "rate": round(group.seen.member_rate(one.group, member), 1),
+        "oldest_s": None if not member.oldest_us else round(max(0.0, now_s - member.oldest_us / 1e6), 1),
+        "is_standing_by": member.name in one.standing_by,
+        "keys": [[key, count] for key, count in group.keys_of(member.name, now_s)],
+    }
+
+
+def _service(group: ObservedGroup, one: Description, row: ServiceRow) -> dict[str, Any]:
+    queue = next((each for each in one.queues if each.number == row.number), None)
+    return {
+        "number": row.number,
+        "status": row.status,
+        "member": None if row.member is None else row.member.name,
+        "ready": known(row.ready),
+        "unacked": known(row.unacked),
+        "full_percent": None if queue is None else queue.full_percent,
+        "rate": round(group.seen.queue_rates.get(row.number, 0.0), 1),
+        "handoff_s": row.handoff_s,
+        "bindings": [
+            {
+                "member": binding.member.name,
+                "role": "primary" if binding.is_primary else "secondary",
+                "active": binding.is_active,
+                "status": binding.status,
+                "in_flight": binding.in_flight,
+                "progress": binding.progress,
+            }
+            for binding in row.bindings
+        ],
+    }
+
+
+def _sessions(rows: SessionRows) -> Mapping[str, Any]:
+    return {
+        "closed": rows.is_closed,
+        "pool": rows.pool,
+        "count": len(rows.rows),
+        "rows": [
+            {
+                "session": one.status.session,
+                "state": one.status.state,
+                "server": one.server,
+                "messages": one.status.messages,
+                "assigned": one.status.assigned,
+                "acknowledged": one.status.acknowledged,
+            }
+            for one in rows.stranded_first[:SESSIONS_MAX]
+        ],
+    }

@@ -1,0 +1,511 @@
+"""Pages, JSON and forms of the console."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mimetypes
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from lbg_broker.admin import GroupAdmin, ProvisioningError
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.errors import Denied
+from lbg_broker.admin.member_requests import PeekedMessage, unread_lines
+from lbg_broker.client import BrokerAddress, ClientError
+from lbg_broker.dead_letters import DeadLetterError
+from lbg_broker.group import SpecError, hash_of, queue_of
+from lbg_broker.peers import PeerLog, printable
+from lbg_broker.redaction import redacted
+from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
+from lbg_console.documents import known
+from lbg_console.event_streams import EventStreams
+from lbg_console.protection import local_path, require_token
+from lbg_console.sessions import (
+    CHECKS_MAX,
+    SESSION_S,
+    LoginGate,
+    Session,
+    Sessions,
+    admin_of,
+    check_login,
+)
+from lbg_console.survey import GroupSurvey, SurveyedGroup
+
+audit = logging.getLogger("lbg.console.audit")
+
+PAGES = Path(__file__).parent / "pages"
+MESSAGES_MAX = 20
+BODY_BYTES = 1000
+KEY_MAX_CHARS = 4096
+PEEKS_MAX = 8
+"""Keys that are read at a time, each on connections of its own."""
+
+QUEUES_MAX = 65535
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    content: bytes
+    content_type: str
+    digest: str
+
+
+def static_files() -> dict[str, StaticFile]:
+    """All of them, by their path below /static/."""
+    root = PAGES / "static"
+    files = {}
+    for file in sorted(root.rglob("*")):
+        if file.is_file():
+            content = file.read_bytes()
+            guessed = mimetypes.guess_type(file.name)[0] or "application/octet-stream"
+            content_type = {"application/javascript": "text/javascript"}.get(guessed, guessed)
+            digest = blake2b(content, digest_size=8).hexdigest()
+            files[file.relative_to(root).as_posix()] = StaticFile(content, content_type, digest)
+    return files
+
+
+class Views:
+    """`url`: the public address of the console, where it has one."""
+
+    def __init__(
+        self,
+        address: BrokerAddress,
+        survey: GroupSurvey,
+        *,
+        url: str | None,
+        is_read_only: bool,
+        peer_log: PeerLog,
+    ) -> None:
+        self.sessions = Sessions()
+        self.acts = ActRunner(address, survey.note_act)
+        self._address = address
+        self._survey = survey
+        self._is_secure = url is not None and url.startswith("https:")
+        self._is_read_only = is_read_only
+        self._peer_log = peer_log
+        self._gate = LoginGate()
+        self._checks = asyncio.Semaphore(CHECKS_MAX)
+        self._peeks = asyncio.Semaphore(PEEKS_MAX)
+        self._streams = EventStreams(survey, acts_of=self.acts.of, sees=self.sees, is_read_only=is_read_only)
+        self._static = static_files()
+        self._version = version("lbgroup")
+        self._templates = Environment(
+            loader=FileSystemLoader(PAGES / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._templates.globals["static"] = self._static_url
+
+    def routes(self) -> list[web.RouteDef]:
+        routes = [
+            web.get("/healthz", self.health),
+            web.get("/static/{path:.+}", self.static),
+            web.get("/login", self.login_page),
+            web.post("/login", self.login),
+            web.post("/logout", self.logout),
+            web.get("/", self.overview),
+            web.get("/events", self.overview_events),
+            web.get("/groups/{name}", self.group),
+            web.get("/groups/{name}/events", self.group_events),
+            web.get("/groups/{name}/timeline", self.timeline),
+            web.get("/groups/{name}/key", self.key),
+        ]
+        if not self._is_read_only:
+            routes += [
+                web.get("/groups/{name}/acts/{act}", self.confirm),
+                web.post("/groups/{name}/acts/{act}", self.act),
+            ]
+        return routes
+
+    # Sessions
+
+    def session_of(self, request: web.Request) -> Session | None:
+        id_ = request.cookies.get(self._cookie(request), "")
+        return self.sessions.find(id_, self._survey.now_s()) if id_ else None
+
+    def require_session(self, request: web.Request) -> Session:
+        """Raises HTTPSeeOther for a page, and HTTPUnauthorized for anything else, without a session."""
+        session = self.session_of(request)
+        if session is not None:
+            return session
+        if request.method == "GET" and "text/html" in request.headers.get("Accept", ""):
+            raise web.HTTPSeeOther(f"/login?{urlencode({'next': request.path_qs})}")
+        raise web.HTTPUnauthorized(text="sign in first")
+
+    def sees(self, session: Session, group: SurveyedGroup) -> bool:
+        spec = group.spec
+        return session.sees_all or (spec is not None and spec.client_username == session.username)
+
+    async def login_page(self, request: web.Request) -> web.Response:
+        next_ = local_path(request.query.get("next", "/"))
+        if self.session_of(request) is not None:
+            raise web.HTTPSeeOther(next_)
+        return self._login_page(request, next_)
+
+    async def login(self, request: web.Request) -> web.Response:
+        form = await request.post()
+        username, password = _text(form, "username"), _text(form, "password")
+        next_ = local_path(_text(form, "next") or "/")
+        peer, now_s = request.remote or "unknown", self._survey.now_s()
+        wait_s = self._gate.wait_s(peer, username, now_s)
+        if wait_s > 0:
+            self._peer_log.warn(peer, f"{peer}: refused: too many logins of this address or user")
+            error = f"too many failed logins: wait {wait_s:.0f} s"
+            return self._login_page(request, next_, username, error, status=429, retry_after_s=wait_s)
+        self._gate.checked += 1
+        try:
+            async with self._checks:
+                sees_all = bool(username) and await check_login(self._address, username, password)
+        except Denied as error:
+            self._gate.failed(peer, username, self._survey.now_s())
+            self._peer_log.warn(peer, f"{peer}: login of user {printable(username)!r} refused: {error}")
+            text = "the broker refuses this user or password"
+            return self._login_page(request, next_, username, text, status=401)
+        except (ProvisioningError, ClientError, OSError) as error:
+            text = redacted(str(error))
+            return self._login_page(request, next_, username, text, status=503)
+        finally:
+            self._gate.checked -= 1
+        if not username:
+            return self._login_page(request, next_, username, "a user name is missing", status=401)
+        if (former := self.session_of(request)) is not None:
+            self.sessions.close(former)
+        sees_all = sees_all or username == self._own_username()
+        session = self.sessions.open(username, password, sees_all=sees_all, now_s=self._survey.now_s())
+        audit.info('user="%s" from="%s" signed in', printable(username), peer)
+        answer = web.HTTPSeeOther(next_)
+        answer.set_cookie(
+            self._cookie(request),
+            session.id,
+            max_age=int(SESSION_S),
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self._is_secure,
+        )
+        raise answer
+
+    async def logout(self, request: web.Request) -> web.Response:
+        session = self.require_session(request)
+        require_token(request, await request.post(), session.csrf)
+        self.sessions.close(session)
+        audit.info('user="%s" from="%s" signed out', printable(session.username), request.remote)
+        answer = web.HTTPSeeOther("/login")
+        answer.del_cookie(self._cookie(request), path="/")
+        raise answer
+
+    def _login_page(
+        self,
+        request: web.Request,
+        next_: str,
+        username: str = "",
+        error: str = "",
+        *,
+        status: int = 200,
+        retry_after_s: float | None = None,
+    ) -> web.Response:
+        wait_s = None if retry_after_s is None else max(1, round(retry_after_s))
+        answer = self.page(
+            "login.html",
+            None,
+            status=status,
+            title="Sign in",
+            error=error,
+            next=next_,
+            username=username,
+            retry_after_s=wait_s,
+        )
+        if wait_s is not None:
+            answer.headers["Retry-After"] = str(wait_s)
+        return answer
+
+    def _cookie(self, request: web.Request) -> str:
+        """Browsers share the cookies of all ports of a host."""
+        if self._is_secure:
+            return "__Host-lbg-console"  # RFC 6265bis, section 4.1.3.2
+        local = None if request.transport is None else request.transport.get_extra_info("sockname")
+        return f"lbg-console-{local[1] if isinstance(local, tuple) else 0}"
+
+    def _own_username(self) -> str:
+        place = self._address.places()[0]
+        return place.username if place.credentials is None else place.credentials().username
+
+    # Groups
+
+    async def overview(self, request: web.Request) -> web.Response:
+        session = self.require_session(request)
+        return self.page("overview.html", session, title="Groups", overview=self._streams.overview(session))
+
+    async def overview_events(self, request: web.Request) -> web.StreamResponse:
+        return await self._streams.stream_overview(request, self.require_session(request))
+
+    async def group(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        document = self._streams.group(group)
+        return self.page(
+            "group.html",
+            session,
+            title=group.observed.name,
+            group=document,
+            acts_offered=document["acts_offered"],
+        )
+
+    async def group_events(self, request: web.Request) -> web.StreamResponse:
+        session, group = self._group(request)
+        return await self._streams.stream_group(request, session, group)
+
+    async def timeline(self, request: web.Request) -> web.Response:
+        _, group = self._group(request)
+        try:
+            limits = [
+                int(text) / 1000 if (text := request.query.get(name)) else None for name in ("from", "to")
+            ]
+        except ValueError:
+            raise web.HTTPBadRequest(text="from and to are milliseconds since the epoch") from None
+        document = group.observed.timeline.to_json(self._survey.now_s(), *limits)
+        return web.json_response({"group": group.observed.name, **document})
+
+    def _group(self, request: web.Request) -> tuple[Session, SurveyedGroup]:
+        """Raises HTTPNotFound for a group that is not there, and for one that the session does not see."""
+        session = self.require_session(request)
+        name = request.match_info["name"]
+        group = self._survey.groups.get(name)
+        if group is None or not self.sees(session, group):
+            raise web.HTTPNotFound(text=f"there is no group {printable(name, max_chars=80)} that you may see")
+        return session, group
+
+    # Keys
+
+    async def key(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        name, key = group.observed.name, request.query.get("key")
+        place, messages, notes, error = None, list[dict[str, Any]](), list[str](), ""
+        row = group.observed.row
+        acts: list[dict[str, Any]] = []
+        if key is not None and len(key) > KEY_MAX_CHARS:
+            raise web.HTTPBadRequest(text=f"a key has at most {KEY_MAX_CHARS:,} characters here")
+        if key is not None and row is not None:
+            try:
+                place = _place_of(row.description, key)
+            except SpecError as refused:
+                error = str(refused)
+            else:
+                async with self._peeks:
+                    messages, notes = await self._read_key(session, row.description, key, place)
+                if not self._is_read_only:
+                    names = [one for one in ("release",) if place["parked"]]
+                    names += ["replay"] if known(row.description.dead_letters) != 0 else []
+                    acts = [offer(ACTS[one], name, key=key) for one in names]
+        return self.page(
+            "key.html",
+            session,
+            title=name if key is None else f"{printable(key, max_chars=80)} · {name}",
+            name=name,
+            key=key,
+            place=place,
+            messages=messages,
+            notes=notes,
+            error=error,
+            acts_offered=acts,
+        )
+
+    async def _read_key(
+        self, session: Session, one: Description, key: str, place: dict[str, Any]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Messages of the key, and why others are not shown, as far as the user's own rights reach. Completes
+        `place`."""
+        messages: list[dict[str, Any]] = []
+        notes: list[str] = []
+        now_us = time.time_ns() // 1000
+        admin = admin_of(self._address, session.username, session.password)
+        groups = GroupAdmin(admin)
+        try:
+            try:
+                found = await groups.peek_group(one.group, key=key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES)
+                messages = [_message(message, now_us) for message in found.messages]
+                notes = list(unread_lines(found))
+            except ProvisioningError as error:
+                notes.append(redacted(str(error)))
+            place["parked"] = False
+            if one.parked is not None:
+                try:
+                    listing = await groups.list_parked(one.group)
+                    parked = next((each for each in listing.keys if each.key == key), None)
+                    place["parked"] = parked is not None
+                    place["parked_messages"] = 0 if parked is None else parked.messages
+                except (ProvisioningError, DeadLetterError, ClientError) as error:
+                    place["parked"] = None
+                    notes.append(redacted(str(error)))
+            if place["parked"]:
+                notes.append(f"`lbg park show {one.group} …` lists the parked messages".replace("`", ""))
+        finally:
+            await admin.close()
+        return messages, notes
+
+    # Acts
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        act = _act(request)
+        return self._confirm_page(session, group, act, _wanted(group, act, request.query))
+
+    async def act(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        act, form = _act(request), await request.post()
+        require_token(request, form, session.csrf)
+        wanted = _wanted(group, act, form)
+        if "queues" in act.fields and wanted.queues is None:
+            error = f"the number of queues is a whole number from 1 to {QUEUES_MAX:,}"
+            return self._confirm_page(session, group, act, wanted, error, status=400)
+        try:
+            self.acts.start(act, wanted, session, request.remote or "unknown", self._survey.now_s())
+        except ActRefused as refused:
+            return self._confirm_page(session, group, act, wanted, str(refused), status=409)
+        raise web.HTTPSeeOther(f"/groups/{quote(wanted.group)}")
+
+    def _confirm_page(
+        self,
+        session: Session,
+        group: SurveyedGroup,
+        act: Act,
+        wanted: Request,
+        error: str = "",
+        *,
+        status: int = 200,
+    ) -> web.Response:
+        name = group.observed.name
+        of = f" of key {printable(wanted.key, max_chars=80)}" if wanted.key is not None else ""
+        fields = []
+        if "queues" in act.fields:
+            value = "" if wanted.queues is None else str(wanted.queues)
+            fields.append({"name": "queues", "value": value, "label": "Queues", "type": "number"})
+        if wanted.key is not None:
+            fields.append({"name": "key", "value": wanted.key, "label": "Key", "type": "hidden"})
+        return self.page(
+            "confirm.html",
+            session,
+            status=status,
+            title=f"{act.title} · {name}",
+            name=name,
+            act=act.name,
+            question=f"{act.title}{of} in group {name}?",
+            consequences=list(act.consequences),
+            command=act.command_of(wanted),
+            action=f"/groups/{quote(name)}/acts/{act.name}",
+            fields=fields,
+            button=act.title,
+            error=error,
+            back=f"/groups/{quote(name)}",
+        )
+
+    # Files and pages
+
+    async def health(self, request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def static(self, request: web.Request) -> web.Response:
+        file = self._static.get(request.match_info["path"])
+        if file is None:
+            raise web.HTTPNotFound(text="there is no such file")
+        is_this = request.query.get("v") == file.digest
+        headers = {
+            "Cache-Control": "public, max-age=31536000, immutable" if is_this else "no-cache",
+            "ETag": f'"{file.digest}"',
+        }
+        if f'"{file.digest}"' in request.headers.get("If-None-Match", ""):
+            return web.Response(status=304, headers=headers)
+        charset = "utf-8" if file.content_type.startswith("text/") else None
+        return web.Response(
+            body=file.content, content_type=file.content_type, charset=charset, headers=headers
+        )
+
+    def _static_url(self, path: str) -> str:
+        return f"/static/{path}?v={self._static[path].digest}"
+
+    def page(
+        self, template: str, session: Session | None, *, status: int = 200, **variables: Any
+    ) -> web.Response:
+        text = self._templates.get_template(template).render(
+            **variables,
+            me=None
+            if session is None
+            else {"username": session.username, "is_administrator": session.sees_all},
+            csrf="" if session is None else session.csrf,
+            is_read_only=self._is_read_only,
+            broker=self._address.places()[0].address,
+            version=self._version,
+        )
+        return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)
+
+    def error_page(self, request: web.Request, status: int, message: str) -> web.Response:
+        remedies = {404: "The list of groups has those that you may see.", 403: "Load the page again."}
+        return self.page(
+            "error.html",
+            self.session_of(request),
+            status=status,
+            title=f"Error {status}",
+            message=message,
+            remedy=remedies.get(status, ""),
+        )
+
+
+def _place_of(one: Description, key: str) -> dict[str, Any]:
+    """Where a key goes. Raises SpecError for one that the group's hash function cannot take."""
+    spec = one.spec
+    if spec is None:
+        raise SpecError("group", one.group, "has no readable record, so the queue of a key is not known")
+    hash_ = hash_of(key, spec.hash_count, spec.hash_function)
+    number = 0 if one.is_shared else queue_of(hash_, spec.queue_count)
+    service = next((row for row in one.reported_services if row.number == number), None)
+    return {
+        "hash": hash_,
+        "hash_count": spec.hash_count,
+        "queue": number,
+        "word": "partition" if one.has_partitions else "queue",
+        "status": "Unknown" if service is None else service.status,
+        "member": None if service is None or service.member is None else service.member.name,
+        "parked": None,
+        "parked_messages": None,
+        "is_shared": one.is_shared,
+    }
+
+
+def _message(message: PeekedMessage, now_us: int) -> dict[str, Any]:
+    fields = ("id", "queue", "member", "state", "attempts", "reason", "redelivered", "routing_key")
+    more = ("content_type", "body", "body_base64", "body_bytes")
+    return {
+        **{name: getattr(message, name) for name in (*fields, *more)},
+        "age_s": message.age_s(now_us),
+    }
+
+
+def _act(request: web.Request) -> Act:
+    act = ACTS.get(request.match_info["act"])
+    if act is None:
+        raise web.HTTPNotFound(text="there is no such act")
+    return act
+
+
+def _wanted(group: SurveyedGroup, act: Act, fields: Mapping[str, Any]) -> Request:
+    key = fields.get("key") if "key" in act.fields else None
+    queues = str(fields.get("queues", "")) if "queues" in act.fields else ""
+    is_number = queues.isascii() and queues.isdecimal() and len(queues) <= 5
+    count = int(queues) if is_number and 1 <= int(queues) <= QUEUES_MAX else None
+    return Request(group.observed.name, key if isinstance(key, str) else None, count)
+
+
+def _text(form: Mapping[str, Any], name: str) -> str:
+    value = form.get(name, "")
+    return value if isinstance(value, str) else ""
