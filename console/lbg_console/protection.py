@@ -74,9 +74,8 @@ def require_origin(request: web.Request, url: str | None) -> None:
         if request.headers.get("Sec-Fetch-Site") == "same-origin":
             return
         raise web.HTTPForbidden(text="the request has no Origin: it does not come from a page of the console")
-    parts = urlsplit(origin)
-    is_here = parts.scheme in ("http", "https") and parts.netloc == request.headers.get("Host", "").lower()
-    if not is_here and (url is None or origin != url):
+    host = request.headers.get("Host", "").lower()
+    if origin not in (f"http://{host}", f"https://{host}", url):
         raise web.HTTPForbidden(text=f"Origin is {origin!r:.100}: pages of other hosts have no access")
 
 

@@ -55,6 +55,8 @@ class SurveyedGroup:
 
     def __init__(self, name: str, now_s: float) -> None:
         self.observed = ObservedGroup(name, now_s)
+        self.spec: GroupSpec | None = None
+        """As its record had it when that was last read."""
         self.snapshot: Snapshot | None = None
         self.without_record: Description | None = None
         self.waiting_us: int | None = None
@@ -67,11 +69,6 @@ class SurveyedGroup:
         self.news: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=NEWS_MAX)
         self.news_count = 0
         self.looked_at_by = 0
-
-    @property
-    def spec(self) -> GroupSpec | None:
-        row = self.observed.row
-        return None if row is None else row.description.spec
 
     @property
     def why(self) -> Mapping[str, str]:
@@ -167,8 +164,11 @@ class GroupSurvey:
             snapshots = {name: one for name, one in snapshots.items() if not one.is_empty}
         self._keep(snapshots.keys() | without_record.keys())
         for name, snapshot in snapshots.items():
-            self.groups[name].snapshot = snapshot
-            self.groups[name].is_dirty = True
+            group = self.groups[name]
+            group.snapshot, group.is_dirty = snapshot, True
+            group.spec = (
+                describe(name, snapshot, beats=()).spec if self._names else self._records.specs.get(name)
+            )
         for name, group in self.groups.items():
             group.without_record = without_record.get(name)
         described = [group.observed.row.description for group in self.groups.values() if group.observed.row]

@@ -439,6 +439,7 @@ class Views:
     ) -> web.Response:
         text = self._templates.get_template(template).render(
             **variables,
+            status=status,
             me=None
             if session is None
             else {"username": session.username, "is_administrator": session.sees_all},

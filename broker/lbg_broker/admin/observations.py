@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.rows import MemberRow
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.group import Names
 
 if TYPE_CHECKING:
     from lbg_broker.admin.member_requests import MemberActivity, PeekResult
@@ -209,9 +210,12 @@ class Observations:
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
     def _look_at_queues(self, one: Description, now_s: float) -> None:
+        mailboxes = Names(one.group).mailbox_prefix
         for row in one.reported_services:
             place = (one.group, row.number)
-            server = row.server or ""
+            # The consumer of a member that sends no reports is that of one that has just gone, or come.
+            is_unknown = row.member is None and (row.consumer or "").startswith(mailboxes)
+            server = "" if is_unknown else row.server or ""
             before = self._servers.get(place)
             is_reported = now_s < self._reported_at.get(place, float("-inf")) + REPORTED_FOR_S
             if server and before is not None and before != server and not is_reported:

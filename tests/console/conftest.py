@@ -1,0 +1,58 @@
+"""An embedded broker in this process, a group on it, and a console."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.admin.groups import create_group
+from lbg_broker.admin.management import ManagementSettings
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.group import GroupSpec
+from lbg_broker.server import Address, ServerSettings, running
+from lbg_console.application import Console
+from support.admin.place import Place
+from support.console import Client, client_of, console_of
+from support.waiting import until
+
+PASSWORD = "a password"
+
+
+@pytest.fixture
+async def place(tmp_path: Path) -> AsyncIterator[Place]:
+    anywhere = Address("127.0.0.1", 0)
+    async with running(ServerSettings(tmp_path / "data", listen=anywhere, management=anywhere)) as server:
+        yield Place(
+            ConnectionSettings(host="127.0.0.1", port=server.port),
+            ManagementSettings.parse(f"http://{server.management_address}"),
+        )
+
+
+@pytest.fixture
+def orders() -> GroupSpec:
+    return GroupSpec("orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10)
+
+
+@pytest.fixture
+async def groups(place: Place, orders: GroupSpec) -> tuple[GroupSpec, GroupSpec]:
+    """Two groups, each with a user of its own, whose password is `PASSWORD`."""
+    payments = GroupSpec("payments", "payments", hash_count=8, queue_count=2, queue_size_mb=10)
+    async with place.administered() as admin:
+        for spec in (orders, payments):
+            await create_group(admin, spec, password=PASSWORD)
+    return orders, payments
+
+
+@pytest.fixture
+async def console(place: Place, groups: tuple[GroupSpec, GroupSpec]) -> AsyncIterator[Console]:
+    async with console_of(place) as console:
+        await until(lambda: console.survey.groups.keys() == {"orders", "payments"}, what="the survey")
+        yield console
+
+
+@pytest.fixture
+async def client(console: Console) -> AsyncIterator[Client]:
+    async with client_of(console) as client:
+        yield client
