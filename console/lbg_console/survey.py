@@ -29,6 +29,7 @@ from lbg_console.observed_group import ObservedGroup, Probe
 
 log = logging.getLogger("lbg.console")
 
+MIN_EVERY_S = 0.1
 MANY_GROUPS = 50
 MANY_EVERY_S = 5.0
 """For more than `MANY_GROUPS`: a look at 100 groups costs the broker some 35 ms of CPU."""
@@ -102,6 +103,7 @@ class GroupSurvey:
         self._records = GroupRecords(admin)
         self._subscribed_at_s = float("inf")
         self._lookers: dict[str | None, set[Look]] = {}
+        self._acted = asyncio.Event()
         self._watches: dict[str, asyncio.Task[None]] = {}
         self._epoch_s = time.time() - time.monotonic()
 
@@ -144,7 +146,10 @@ class GroupSurvey:
                 self._set_state(replace(self.state, error=str(error), every_s=every_s))
             else:
                 self._set_state(SurveyState(self.now_s(), "", every_s, missing))
-            await asyncio.sleep(max(0.1, began_s + every_s - time.monotonic()))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(MIN_EVERY_S, began_s + every_s - time.monotonic())):
+                    await self._acted.wait()
+            self._acted.clear()
 
     async def _observe_once(self) -> str:
         """Returns what the login cannot see."""
@@ -353,6 +358,8 @@ class GroupSurvey:
         if (group := self.groups.get(name)) is not None:
             if text:
                 group.observed.note_act(text, self.now_s())
+                self._records.renew(name)
+                self._acted.set()
             group.is_dirty = True
             self._describe_one(group)
 

@@ -272,7 +272,7 @@ class Views:
             limits = [
                 int(text) / 1000 if (text := request.query.get(name)) else None for name in ("from", "to")
             ]
-        except ValueError:
+        except (ValueError, OverflowError):
             raise web.HTTPBadRequest(text="from and to are milliseconds since the epoch") from None
         document = group.observed.timeline.to_json(self._survey.now_s(), *limits)
         return web.json_response({"group": group.observed.name, **document})

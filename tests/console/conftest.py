@@ -56,3 +56,10 @@ async def console(place: Place, groups: tuple[GroupSpec, GroupSpec]) -> AsyncIte
 async def client(console: Console) -> AsyncIterator[Client]:
     async with client_of(console) as client:
         yield client
+
+
+@pytest.fixture
+async def lone_client(place: Place) -> AsyncIterator[Client]:
+    """Of a console of a broker without groups."""
+    async with console_of(place) as console, client_of(console) as client:
+        yield client

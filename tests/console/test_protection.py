@@ -56,16 +56,16 @@ async def test_a_group_that_the_user_may_not_see_is_as_one_that_is_not_there(cli
     assert [row["group"] for row in overview["groups"]] == ["orders"]
 
 
-async def test_a_login_that_the_broker_refuses_opens_no_session(client: Client) -> None:
+async def test_a_login_that_the_broker_refuses_opens_no_session(lone_client: Client) -> None:
     for username, password in (("guest", "wrong"), ("nobody", "guest"), ("", "guest"), ("guest", "")):
-        answer = await client.sign_in(username, password)
+        answer = await lone_client.sign_in(username, password)
         assert answer.status == 401
         assert "Set-Cookie" not in answer.headers
-    assert (await client.get("/")).status == 303
+    assert (await lone_client.get("/")).status == 303
 
 
-async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(client: Client) -> None:
-    answer = await client.sign_in()
+async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(lone_client: Client) -> None:
+    answer = await lone_client.sign_in()
     cookie = SimpleCookie(cookie_of(answer))
     (morsel,) = cookie.values()
     assert morsel["httponly"]
@@ -76,19 +76,17 @@ async def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(client: 
     assert int(morsel["max-age"]) == SESSION_S
 
 
-async def test_a_sign_in_gives_a_new_session_and_ends_the_former_one(client: Client) -> None:
-    first = SimpleCookie(cookie_of(await client.sign_in()))
-    second = SimpleCookie(cookie_of(await client.sign_in()))
+async def test_a_sign_in_gives_a_new_session_and_ends_the_former_one(lone_client: Client) -> None:
+    first = SimpleCookie(cookie_of(await lone_client.sign_in()))
+    second = SimpleCookie(cookie_of(await lone_client.sign_in()))
     (name,) = first
     assert first[name].value != second[name].value
-    async with client_of(client.console) as other:
+    async with client_of(lone_client.console) as other:
         other.session.cookie_jar.update_cookies({name: first[name].value})
         assert (await other.get("/")).status == 303
 
 
-async def test_behind_https_the_cookie_is_secure_and_the_public_name_is_served(
-    place: Place, groups: tuple[GroupSpec, GroupSpec]
-) -> None:
+async def test_behind_https_the_cookie_is_secure_and_the_public_name_is_served(place: Place) -> None:
     url = "https://console.example.org"
     async with console_of(place, url=url) as console, client_of(console) as client:
         fields = {"username": "guest", "password": "guest"}
@@ -100,16 +98,16 @@ async def test_behind_https_the_cookie_is_secure_and_the_public_name_is_served(
         assert (await client.get("/login", Host="other.example.org")).status == 421
 
 
-async def test_a_name_that_was_made_to_resolve_here_is_not_served(client: Client) -> None:
+async def test_a_name_that_was_made_to_resolve_here_is_not_served(lone_client: Client) -> None:
     for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "localhost.evil", ""]:
-        answer = await client.get("/login", Host=host)
+        answer = await lone_client.get("/login", Host=host)
         assert answer.status in (400, 421), host
         assert 'name="password"' not in answer.text
 
 
-async def test_addresses_and_localhost_are_served(client: Client) -> None:
+async def test_addresses_and_localhost_are_served(lone_client: Client) -> None:
     for host in ["localhost:8780", "127.0.0.1", "[::1]:8780", "10.1.2.3:8780", "a.localhost"]:
-        assert (await client.get("/login", Host=host)).status == 200, host
+        assert (await lone_client.get("/login", Host=host)).status == 200, host
 
 
 async def test_forms_of_pages_of_other_origins_are_refused(client: Client) -> None:
@@ -133,13 +131,13 @@ async def test_forms_of_pages_of_other_origins_are_refused(client: Client) -> No
 
 
 async def test_a_form_without_an_origin_is_refused_unless_the_browser_says_it_is_of_here(
-    client: Client,
+    lone_client: Client,
 ) -> None:
     fields = {"username": "guest", "password": "guest"}
-    assert (await client.post("/login", fields, Origin="")).status == 403
-    answer = await client.post("/login", fields, Origin="", **{"Sec-Fetch-Site": "cross-site"})
+    assert (await lone_client.post("/login", fields, Origin="")).status == 403
+    answer = await lone_client.post("/login", fields, Origin="", **{"Sec-Fetch-Site": "cross-site"})
     assert answer.status == 403
-    answer = await client.post("/login", fields, Origin="", **{"Sec-Fetch-Site": "same-origin"})
+    answer = await lone_client.post("/login", fields, Origin="", **{"Sec-Fetch-Site": "same-origin"})
     assert answer.status == 303
 
 
@@ -154,14 +152,14 @@ async def test_a_form_needs_the_token_of_its_session(client: Client) -> None:
         assert (await other.get("/")).status == 200
 
 
-async def test_signing_out_ends_the_session_and_its_streams(client: Client) -> None:
-    await client.sign_in()
-    async with client.events("/events") as events:
+async def test_signing_out_ends_the_session_and_its_streams(lone_client: Client) -> None:
+    await lone_client.sign_in()
+    async with lone_client.events("/events") as events:
         await events.next("overview")
-        assert (await client.act("/logout")).status == 303
+        assert (await lone_client.act("/logout")).status == 303
         await events.next("signed-out")
-    assert (await client.get("/")).status == 303
-    assert (await client.get("/events", Accept="text/event-stream")).status == 401
+    assert (await lone_client.get("/")).status == 303
+    assert (await lone_client.get("/events", Accept="text/event-stream")).status == 401
 
 
 @pytest.mark.parametrize(
@@ -182,7 +180,7 @@ async def test_a_sign_in_leads_to_no_other_host(path: str, leads_to: str) -> Non
 
 
 async def test_a_flood_of_logins_is_cut_off_and_open_sessions_go_on(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    lone_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     running, most = 0, 0
 
@@ -194,8 +192,8 @@ async def test_a_flood_of_logins_is_cut_off_and_open_sessions_go_on(
         running -= 1
         raise Denied("the broker refuses the login")
 
-    await client.sign_in()
-    async with client_of(client.console) as other:
+    await lone_client.sign_in()
+    async with client_of(lone_client.console) as other:
         monkeypatch.setattr("lbg_console.views.check_login", check)
         flood = 3 * (CHECKS_MAX + WAITING_MAX)
         answers = await asyncio.gather(*(other.sign_in("guest", "wrong") for _ in range(flood)))
@@ -207,7 +205,7 @@ async def test_a_flood_of_logins_is_cut_off_and_open_sessions_go_on(
         refused = await other.sign_in("guest", "guest")
         assert refused.status == 429
         assert int(refused.headers["Retry-After"]) > 0
-    assert (await client.get("/")).status == 200
+    assert (await lone_client.get("/")).status == 200
 
 
 def test_failed_logins_count_for_an_address_and_for_a_user_name_for_a_minute() -> None:
@@ -238,11 +236,11 @@ def test_sessions_end_and_are_bounded() -> None:
     assert len({one.id for one in opened} | {one.csrf for one in opened}) == 2 * len(opened)
 
 
-async def test_a_session_has_a_bounded_number_of_streams(client: Client) -> None:
-    await client.sign_in()
-    opened = [await client.session.get(client.console.url + "/events") for _ in range(STREAMS_MAX)]
+async def test_a_session_has_a_bounded_number_of_streams(lone_client: Client) -> None:
+    await lone_client.sign_in()
+    opened = [await lone_client.session.get(lone_client.console.url + "/events") for _ in range(STREAMS_MAX)]
     assert {one.status for one in opened} == {200}
-    assert (await client.get("/events")).status == 429
+    assert (await lone_client.get("/events")).status == 429
     for one in opened:
         one.close()
 
@@ -254,32 +252,32 @@ def test_whoever_signs_in_needs_a_password_where_the_console_has_a_certificate()
     assert place.host == "broker.example"
 
 
-async def test_every_answer_has_the_headers_that_keep_browsers_strict(client: Client) -> None:
-    await client.sign_in()
+async def test_every_answer_has_the_headers_that_keep_browsers_strict(lone_client: Client) -> None:
+    await lone_client.sign_in()
     for path in ("/", "/login", "/nowhere", "/healthz", "/static/console.css", "/groups/nowhere"):
-        headers = (await client.get(path)).headers
+        headers = (await lone_client.get(path)).headers
         assert headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY, path
         assert headers["X-Frame-Options"] == "DENY"
         assert headers["X-Content-Type-Options"] == "nosniff"
         assert headers["Referrer-Policy"] == "same-origin"
         if not path.startswith("/static"):
             assert headers["Cache-Control"] == "no-store"
-    async with client.events("/events") as events:
+    async with lone_client.events("/events") as events:
         assert events.answer.headers["Content-Security-Policy"] == CONTENT_SECURITY_POLICY
     assert "unsafe" not in CONTENT_SECURITY_POLICY
     assert "http" not in CONTENT_SECURITY_POLICY
 
 
-async def test_static_files_are_those_of_the_package_alone(client: Client) -> None:
+async def test_static_files_are_those_of_the_package_alone(lone_client: Client) -> None:
     for path in ("../../views.py", "..%2f..%2fviews.py", "%2e%2e/%2e%2e/views.py", "/etc/passwd", ""):
-        assert (await client.get(f"/static/{path}")).status == 404
-    page = await client.get("/login")
+        assert (await lone_client.get(f"/static/{path}")).status == 404
+    page = await lone_client.get("/login")
     (asset, *_) = [
         part.split('"')[0] for part in page.text.split('href="')[1:] if part.startswith("/static/")
     ]
-    answer = await client.get(asset)
+    answer = await lone_client.get(asset)
     assert "immutable" in answer.headers["Cache-Control"]
-    again = await client.get(asset.partition("?")[0], **{"If-None-Match": answer.headers["ETag"]})
+    again = await lone_client.get(asset.partition("?")[0], **{"If-None-Match": answer.headers["ETag"]})
     assert (again.status, again.headers["Cache-Control"]) == (304, "no-cache")
 
 

@@ -63,15 +63,23 @@ class GroupRecords:
             due = sorted(self._read_at, key=lambda name: self._read_at[name])[:1]
         self._looks += 1
         for name in due:
-            one = describe(name, await self._admin.observe(name), beats=())
-            self._read_at[name] = self._looks
-            self._pauses[name] = one.is_paused, one.is_ingress_paused
+            observed = await self._admin.observe(name)
             self.specs.pop(name, None)
             self.without_record.pop(name, None)
+            self._read_at[name] = self._looks
+            if observed.is_empty:
+                continue  # it was deleted; the next list does not have it
+            one = describe(name, observed, beats=())
+            self._pauses[name] = one.is_paused, one.is_ingress_paused
             if one.spec is not None:
                 self.specs[name] = one.spec
             elif one.queues or one.problems:
                 self.without_record[name] = one
+
+    def renew(self, name: str) -> None:
+        """The record of this group has changed: it is read next."""
+        if name in self._read_at:
+            self._read_at[name] = -1
 
     def with_pause(self, one: Description) -> Description:
         """With the pauses that its record had when it was last read, where nothing newer is known."""

@@ -1,0 +1,181 @@
+"""The console on a broker: what it shows of members and keys, its streams, its acts."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+import pytest
+from tests.console.conftest import PASSWORD
+
+from lbg_broker.admin.groups import delete_group, show_group
+from lbg_broker.group import GroupSpec
+from lbg_broker.publisher import GroupPublisher
+from support.admin.place import Place
+from support.console import Client, address_of, live_member
+from support.waiting import until
+
+HOSTILE = "<script>alert(1)</script>\"'&\u202e/../\x00"
+
+
+async def publish(place: Place, group: str, key: str, *bodies: bytes) -> None:
+    async with GroupPublisher(address_of(place).urls[0], group=group) as publisher:
+        for body in bodies:
+            await publisher.publish(key=key, body=body)
+
+
+async def test_a_member_whose_connection_ends_is_gone_for_all_who_look(
+    place: Place, orders: GroupSpec, client: Client
+) -> None:
+    await client.sign_in()
+    async with client.events("/groups/orders/events") as one, client.events("/events") as all_:
+        async with live_member(place, orders, 0), live_member(place, orders, 1) as member:
+            group = await one.next("group", lambda data: len(data.get("members") or ()) == 2)
+            assert [row["name"] for row in group["members"]] == ["m0", "m1"]
+            await member.connection.close()  # as the kernel does it for a process that is killed
+            crash = await one.next("change", lambda data: data["kind"] == "crashed")
+            assert crash["member"] == "m1"
+            await one.next("group", lambda data: [row["name"] for row in data["members"]] == ["m0"])
+            row = await all_.next("overview", lambda data: any(row["crashed_at"] for row in data["groups"]))
+            assert row["groups"][0]["members"] == 1
+        await one.next("group", lambda data: data["members"] == [])
+    timeline = (await client.get("/groups/orders/timeline")).json()
+    assert [event["kind"] for event in timeline["events"]].count("crashed") == 2
+    assert [one["number"] for one in timeline["queues"]] == [0, 1]
+
+
+async def test_a_stream_goes_on_after_the_last_event_that_came(
+    place: Place, orders: GroupSpec, client: Client
+) -> None:
+    await client.sign_in()
+    async with client.events("/events") as events:
+        first = await events.next("overview", lambda data: len(data["groups"]) == 2 or not data["full"])
+        await until(lambda: all(one.row for one in client.console.survey.groups.values()), what="all groups")
+        id_ = events.last_id
+    assert first["at"] > 0
+    async with live_member(place, orders):
+        async with client.events("/events", **{"Last-Event-ID": id_}) as events:
+            changed = await events.next("overview", lambda data: data["groups"])
+            assert (changed["full"], [row["group"] for row in changed["groups"]]) == (False, ["orders"])
+        for other in ("made-up", "x-1", f"{id_}-1", f"{id_.partition('-')[0]}-99999999", "-", "9" * 5000):
+            async with client.events("/events", **{"Last-Event-ID": other}) as events:
+                whole = await events.next("overview")
+                assert (whole["full"], len(whole["groups"])) == (True, 2), other
+
+
+async def test_a_group_that_is_deleted_is_gone(place: Place, client: Client) -> None:
+    await client.sign_in()
+    async with client.events("/groups/payments/events") as one, client.events("/events") as all_:
+        await one.next("group")
+        await all_.next("overview")
+        async with place.administered() as admin:
+            await delete_group(admin, "payments")
+        await one.next("gone")
+        assert (await all_.next("overview", lambda data: data["gone"]))["gone"] == ["payments"]
+    assert (await client.get("/groups/payments")).status == 404
+
+
+async def test_texts_from_outside_are_no_html(place: Place, orders: GroupSpec, client: Client) -> None:
+    await publish(place, "orders", HOSTILE, HOSTILE.encode(), b"\xff<b>")
+    await client.sign_in()
+    await until(lambda: client.console.survey.groups["orders"].row, what="the group")
+    async with client.session.get(
+        client.console.url + "/groups/orders/key", params={"key": HOSTILE}, headers={"Accept": "text/html"}
+    ) as answer:
+        page = await answer.text()
+    assert answer.status == 200
+    assert "<script>alert" not in page
+    assert page.count("&lt;script&gt;alert(1)") >= 2, "the key and the body"
+    assert page.count("<article") == 2
+    for path in (f"/groups/{'%3Cscript%3E'}", "/%3Cscript%3E", "/login?next=/%22%3E%3Cscript%3E"):
+        assert "<script>" not in (await client.get(path)).text
+    login = await client.post("/login", {"username": '"><script>', "password": "x"})
+    assert "<script>" not in login.text
+
+
+async def test_a_key_is_shown_with_its_place_and_its_messages(
+    place: Place, orders: GroupSpec, client: Client
+) -> None:
+    await publish(place, "orders", "acme", b"one", b"two")
+    await client.sign_in()
+    async with live_member(place, orders):
+        await until(lambda: (row := client.console.survey.groups["orders"].row) and row["served"] == 2)
+        page = await client.get("/groups/orders/key?key=acme")
+    assert page.status == 200
+    assert re.search(r"<dt>Member</dt><dd><bdi>m0</bdi>", page.text)
+    assert (await client.get(f"/groups/orders/key?key={'x' * 4097}")).status == 400
+    assert (await client.get("/groups/orders/key")).status == 200
+
+
+async def test_a_time_that_is_none_is_refused(client: Client) -> None:
+    await client.sign_in()
+    for text in ("x", "1.5", "--1", "9" * 400, "NaN"):
+        assert (await client.get(f"/groups/orders/timeline?from={text}")).status == 400, text
+    assert (await client.get("/groups/orders/timeline?from=5&to=1")).json()["events"] == []
+
+
+async def test_an_act_is_confirmed_done_with_the_users_rights_and_logged(
+    place: Place, client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="lbg.console.audit")
+    await client.sign_in()
+    async with client.events("/groups/orders/events") as events:
+        group = await events.next("group", lambda data: data["acts_offered"])
+        hrefs = {one["act"]: one["href"] for one in group["acts_offered"]}
+        page = await client.get(hrefs["pause"])
+        assert "lbg group pause orders" in page.text
+        assert (await client.act(hrefs["pause"])).headers["Location"] == "/groups/orders"
+        done = await events.next("group", lambda data: data["acts"] and data["acts"][0]["state"] == "done")
+        assert (done["acts"][0]["by"], done["acts"][0]["act"]) == ("guest", "pause")
+        await events.next("group", lambda data: "resume" in {one["act"] for one in data["acts_offered"]})
+    async with place.administered() as admin:
+        assert (await show_group(admin, "orders")).is_paused
+    (line,) = [one.getMessage() for one in caplog.records if "act=" in one.getMessage()]
+    assert line == (
+        'user="guest" from="127.0.0.1" group="orders" act="pause" detail="" result=done text="paused"'
+    )
+
+
+async def test_an_act_that_the_broker_refuses_to_the_user_fails(client: Client) -> None:
+    await client.sign_in("orders", PASSWORD)
+    async with client.events("/groups/orders/events") as events:
+        assert (await client.act("/groups/orders/acts/repartition", queues="4")).status == 303
+        group = await events.next(
+            "group", lambda data: data["acts"] and data["acts"][0]["state"] != "running"
+        )
+    assert group["acts"][0]["state"] == "failed"
+    assert group["acts"][0]["detail"] == "4 queues"
+    assert PASSWORD not in str(group)
+
+
+async def test_dead_letters_and_parked_keys_of_nothing_are_acts_that_say_so(
+    client: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, logger="lbg.console.audit")
+    await client.sign_in()
+    async with client.events("/groups/orders/events") as events:
+        for act, key, state in (("replay", "a\nb", "done"), ("release", "acme", "failed")):
+            page = await client.get(f"/groups/orders/acts/{act}?key={key.encode().hex()}")
+            assert f"lbg {'dead' if act == 'replay' else 'park'} {act} orders --key" in page.text
+            assert (await client.act(f"/groups/orders/acts/{act}", key=key)).status == 303
+            group = await events.next(
+                "group",
+                lambda data, act=act: (
+                    data["acts"] and data["acts"][0]["act"] == act and data["acts"][0]["text"]
+                ),
+            )
+            assert group["acts"][0]["state"] == state
+    lines = [one.getMessage() for one in caplog.records if "act=" in one.getMessage()]
+    assert len(lines) == 2
+    assert not any("\n" in line for line in lines)
+    assert 'detail="key a\\\\nb"' in lines[0]
+
+
+async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(client: Client) -> None:
+    await client.sign_in()
+    for queues in ("", "0", "-1", "x", "1e9", "65536", "\u0663"):
+        answer = await client.act("/groups/orders/acts/repartition", queues=queues)
+        assert answer.status == 400, queues
+    answers = [await client.act("/groups/orders/acts/pause") for _ in range(2)]
+    assert [one.status for one in answers] == [303, 409]
+    assert (await client.act("/groups/orders/acts/made-up")).status == 404
