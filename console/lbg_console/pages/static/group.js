@@ -242,7 +242,7 @@ function showStates() {
   if (isDeleted) states.push(["deleted", "bad"]);
   stateRows.show(states, ([text]) => text);
   const about = [group.mode ? `mode ${group.mode}` : "no readable record"];
-  const { HC: hashes, QC: queues } = group.attributes ?? {};
+  const { hash_count: hashes, queue_count: queues } = group.attributes ?? {};
   if (queues) about.push(plural(queues, group.word), plural(hashes, "hash").replace(/hashs$/, "hashes"));
   if (group.owner) about.push(`owner ${visible(group.owner)}`);
   setText(byId("about"), about.join(", "));
@@ -310,6 +310,11 @@ function showMoment(moment) {
 let isDeleted = false;
 
 function draw() {
+  showSurvey();
+  if (group.members === undefined) {
+    setText(byId("about"), "it is read for the first time");
+    return;
+  }
   nameMembers();
   const { word } = group;
   timeline.word = word;
@@ -330,8 +335,7 @@ function draw() {
   problemRows.show(group.problems, (one) => one.text);
   setHidden(byId("hot-section"), !group.hot_keys.length);
   showHot(group.hot_keys.map(({ key, rate }) => [key, `${rateText(rate)}/s`]));
-  setNote(byId("survey"), group.survey.error);
-  actRows?.show(group.acts.slice(-ACTS_SHOWN).reverse(), (one) => one.id);
+  actRows?.show(group.acts.slice(0, ACTS_SHOWN), (one) => one.id);
   showOffered(group.acts_offered);
   timeline.draw();
 }
@@ -349,6 +353,10 @@ async function readTimeline() {
   if (!answer.ok) return;
   history.load(await answer.json());
   drawPast();
+}
+
+function showSurvey() {
+  setNote(byId("survey"), group.survey.error);
 }
 
 function setClock(at) {
@@ -375,7 +383,7 @@ new Stream(`${groupPath(name)}/events`, {
   tick: ({ at, survey }) => {
     setClock(at);
     group.survey = survey;
-    setNote(byId("survey"), survey.error);
+    showSurvey();
   },
   gone() {
     isDeleted = true;

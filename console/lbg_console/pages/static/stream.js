@@ -102,10 +102,10 @@ export class Stream {
   }
 }
 
-/** True if the page's own address leads to the sign-in. */
+/** True if the page is for those who signed in. */
 async function isSignedOut() {
   try {
-    return (await fetch(location.href, { redirect: "manual" })).type === "opaqueredirect";
+    return (await fetch(location.href)).status === 401;
   } catch {
     return false;
   }

@@ -1,0 +1,380 @@
+"""The pages of the console in a browser: a broker with two groups, `lbg console` in front of it, and one Chromium."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Dialog, Page, Route, expect, sync_playwright
+
+from lbgroup import Group, Publisher, connect_admin
+from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from support.command_line import clean_environment
+
+HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>`\'\u202e'
+"""A key, a body and a name that are code, or turn the direction, where they are not text."""
+
+VIOLATIONS = (
+    "addEventListener('securitypolicyviolation', e => console.error(e.violatedDirective, e.blockedURI))"
+)
+SERVERS = "#map .server"
+SHOWN = HOSTILE.replace("\u202e", "\\u202e")
+"""The hostile text as a person reads it."""
+
+expect.set_options(timeout=30_000)
+
+
+@contextmanager
+def lbg(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """`lbg ARGUMENTS` as a process, for the length of the block."""
+    command = [sys.executable, "-m", "lbgroup", *arguments]
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@dataclass(frozen=True)
+class Site:
+    """Two consoles of one broker, by their addresses. `members`: processes of group `orders`, by their names."""
+
+    url: str
+    read_only_url: str
+    members: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def site(embedded: EmbeddedBroker) -> Iterator[Site]:
+    asyncio.run(_fill(embedded))
+    broker = ("--broker", embedded.url)
+    with ExitStack() as processes:
+
+        def started(*arguments: str) -> subprocess.Popen[str]:
+            return processes.enter_context(lbg(*arguments, *broker))
+
+        member = ("consume", "--group", "orders", "--rebalance-delay", "0")
+        members = {name: started(*member, "--name", name) for name in ("a", HOSTILE)}
+        console = ("console", "--listen", "127.0.0.1:0", "--management", embedded.management_url)
+        consoles = [started(*console, *more) for more in ((), ("--read-only",))]
+        yield Site(*map(_address, consoles), members)
+
+
+def _address(console: subprocess.Popen[str]) -> str:
+    assert console.stderr is not None
+    line = next(line for line in console.stderr if line.startswith("the console is at "))
+    return line.split()[4].rstrip("/")
+
+
+async def _fill(broker: EmbeddedBroker) -> None:
+    async with connect_admin(broker.url, broker.management_url) as admin:
+        for name in ("orders", "unserved"):
+            await admin.create_group(Group(name, hash_count=8, queue_count=4, queue_size_mb=8))
+    async with Publisher(broker.url, group="unserved") as publisher:
+        await publisher.publish(key=HOSTILE, body=HOSTILE.encode())
+
+
+@pytest.fixture(scope="module")
+def browser(site: Site) -> Iterator[Browser]:
+    """Debian's Chromium. It comes after `site`: while it is there, this thread has an event loop that runs."""
+    executable = shutil.which("chromium")
+    assert executable is not None, "chromium is missing: `make dev` installs it"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable)
+        yield browser
+        browser.close()
+
+
+def sign_in(page: Page, url: str) -> None:
+    page.goto(f"{url}/login")
+    page.get_by_label("User").fill(USER)
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{url}/")
+
+
+class Tab:
+    """A page, and what its console has of errors and of violations of the content security policy."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.errors: list[str] = []
+        page.add_init_script(VIOLATIONS)
+        page.on("console", lambda said: self.errors.append(said.text) if said.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("dialog", self._close)
+
+    def _close(self, dialog: Dialog) -> None:
+        self.errors.append(dialog.message)
+        dialog.dismiss()
+
+    def expect_errors(self, text: str) -> None:
+        """Errors so far, which the test has brought about, have this text."""
+        assert [error for error in self.errors if text not in error] == []
+        self.errors.clear()
+
+
+@pytest.fixture(scope="module")
+def signed_in(browser: Browser, site: Site) -> Tab:
+    """The tab of an administrator, with cookies of both consoles."""
+    tab = Tab(browser.new_page())
+    for url in (site.url, site.read_only_url):
+        sign_in(tab.page, url)
+    return tab
+
+
+@pytest.fixture
+def tab(signed_in: Tab) -> Iterator[Tab]:
+    """For one test, which may not leave an error in it."""
+    yield signed_in
+    signed_in.page.unroute_all()
+    signed_in.expect_errors("no error is expected")
+
+
+def test_a_login_leads_to_the_page_and_signing_out_ends_all_tabs(site: Site, browser: Browser) -> None:
+    with browser.new_context() as context:
+        tab, other = Tab(context.new_page()), Tab(context.new_page())
+        page = tab.page
+        page.goto(f"{site.url}/groups/orders")
+        page.get_by_label("User").fill(USER)
+        page.get_by_label("Password").fill("wrong")
+        page.keyboard.press("Enter")
+        expect(page.get_by_role("alert")).to_contain_text("refuse")
+        tab.expect_errors("401")
+        expect(page.get_by_label("User")).to_have_value(USER)
+        page.get_by_label("Password").fill(PASSWORD)
+        page.keyboard.press("Enter")
+        expect(page).to_have_url(f"{site.url}/groups/orders")
+        other.page.goto(site.url)
+        expect(other.page.locator("#connection")).to_have_text("live")
+        page.get_by_role("button", name="Sign out").click()
+        expect(page).to_have_url(f"{site.url}/login")
+        expect(other.page).to_have_url(f"{site.url}/login?next=%2F")
+        assert tab.errors + other.errors == []
+
+
+def test_texts_of_others_are_text(site: Site, tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/unserved")
+    page.get_by_label("Key", exact=True).fill(HOSTILE)
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_have_text(f"Key {SHOWN}")
+    expect(page.locator(".body")).to_have_text(SHOWN)
+
+    page.goto(f"{site.url}/groups/orders")
+    expect(page.locator(SERVERS, has_text="<img").first).to_be_visible()
+    document = json.loads(page.locator("#state").text_content() or "")
+    assert len(document["services"]) == 4
+    document["hot_keys"] = [{"key": "", "rate": 1.0}]
+    document["problems"] = [{"text": "", "remedy": "", "commands": [""]}]
+    document["acts"] = [{"id": "1", "at": 0, "by": "", "act": "", "detail": "", "state": "", "text": ""}]
+    change = {"id": 1, "at": document["at"], "kind": "joined", "text": ""}
+    answer_events(page, lambda _: [("group", hostile(document)), ("change", hostile(change))])
+    page.reload()
+    expect(page.get_by_text(SHOWN, exact=True).nth(5)).to_be_attached()
+    expect(page.locator("#problems code")).to_have_text(HOSTILE)
+    row = {
+        "group": HOSTILE,
+        "strip": "",
+        "servers": [],
+        "services": 0,
+        "served": 0,
+        "members": 0,
+        "rate": 0.0,
+    }
+    row |= dict.fromkeys(("ready", "unacked", "lag", "oldest_s", "dead_letters", "crashed_at"))
+    row |= {"mode": HOSTILE, "has_older": False, "problems": 1, "problem": HOSTILE}
+    answer_events(page, lambda _: [("overview", overview([row], error=HOSTILE, missing=HOSTILE))])
+    page.goto(site.url)
+    expect(page.locator("#groups a")).to_have_text(SHOWN)
+    assert page.locator("main img, main script:not([type])").count() == 0
+
+
+def test_an_act_is_reached_by_keyboard_and_waits_for_a_confirmation(site: Site, tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/orders")
+    states = page.locator("#states")
+    press_tab_until(page, "Pause consumption")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("Pause consumption")
+    page.get_by_role("link", name="Cancel").click()
+    expect(page.locator("#facts dt").first).to_be_visible()
+    expect(states).not_to_contain_text("paused")
+    press_tab_until(page, "Pause consumption")
+    page.keyboard.press("Enter")
+    expect(page.locator(".command code")).to_have_text("lbg group pause orders")
+    press_tab_until(page, "Pause consumption")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{site.url}/groups/orders")
+    expect(states).to_contain_text("paused")
+    expect(page.locator("#acts li.done").first).to_contain_text("guest: pause")
+    page.get_by_role("link", name="Resume consumption").click()
+    page.get_by_role("button", name="Resume consumption").click()
+    expect(states).not_to_contain_text("paused")
+
+
+def test_read_only_pages_have_no_acts(site: Site, tab: Tab) -> None:
+    for url, count in ((site.url, 1), (site.read_only_url, 0)):
+        page = tab.page
+        page.goto(f"{url}/groups/orders")
+        expect(page.locator(SERVERS)).to_have_count(4)
+        expect(page.get_by_text("read-only")).to_have_count(1 - count)
+        expect(page.get_by_role("link", name="Pause consumption")).to_have_count(count)
+        assert page.locator("form[method=post]").count() == 1, "that of Sign out"
+
+
+def test_only_what_changed_is_written(site: Site, tab: Tab) -> None:
+    def row(number: int, ready: int) -> dict[str, Any]:
+        cells = {
+            "strip": "R" * 16,
+            "servers": [place % 5 for place in range(16)],
+            "served": 16,
+            "services": 16,
+        }
+        counts = {"members": 5, "rate": 1.0, "ready": ready, "unacked": 0, "lag": ready, "dead_letters": 0}
+        rest = {"oldest_s": None, "has_older": False, "problems": 0, "problem": "", "crashed_at": None}
+        return {"group": f"group-{number}", "mode": "Exclusive", **cells, **counts, **rest}
+
+    page = tab.page
+    is_watched = False
+
+    def events(answer: int) -> list[tuple[str, Any]]:
+        if answer == 0:
+            return [("overview", overview([row(number, 1) for number in range(200)]))]
+        changed = [row(number, 2 if number == 7 else 1) for number in range(200)]
+        return [("overview", overview(changed, is_full=False))] if is_watched else []
+
+    answer_events(page, events)
+    page.goto(f"{site.url}/?sort=name")
+    expect(page.locator("#groups tbody .strip span")).to_have_count(3200)
+    page.evaluate(
+        """() => {
+            window.written = [];
+            const watched = {subtree: true, childList: true, characterData: true, attributes: true};
+            new MutationObserver(records => written.push(...records)).observe(groups.tBodies[0], watched);
+        }"""
+    )
+    is_watched = True
+    seventh = page.locator("#groups tr", has=page.get_by_role("link", name="group-7", exact=True))
+    expect(seventh.locator("td").nth(4)).to_have_text("2")
+    rows = page.evaluate(
+        "written.map(one => one.target.parentElement.closest('tr').querySelector('a').textContent)"
+    )
+    assert set(rows) == {"group-7"}
+    assert len(rows) <= 2, "the number, and its colour"
+
+
+def test_a_lost_connection_is_shown_until_it_is_back(site: Site, tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/orders")
+    line = page.locator("#connection")
+    expect(line).to_have_text("live")
+    page.route("**/events", lambda route: route.abort())
+    page.reload()
+    expect(line).to_contain_text("connection lost since")
+    expect(page.locator("body.old")).to_have_count(1)
+    page.unroute_all()
+    expect(line).to_have_text("live")
+    expect(page.locator("body.old")).to_have_count(0)
+    tab.expect_errors("ERR_FAILED")
+
+
+def test_pages_fit_a_phone_and_follow_the_colour_scheme(site: Site, tab: Tab) -> None:
+    page = tab.page
+    size = page.viewport_size
+    assert size is not None
+    page.set_viewport_size({"width": 360, "height": 740})
+    for path in (
+        "/",
+        "/groups/orders",
+        "/groups/unserved/key?key=k",
+        "/groups/orders/acts/repartition?queues=8",
+    ):
+        page.goto(f"{site.url}{path}")
+        expect(page.locator("h1")).to_be_visible()
+        for scheme in ("dark", "light"):
+            page.emulate_media(color_scheme=scheme)
+            paper = page.evaluate(
+                "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)"
+            )
+            assert (sum(paper) < 300) == (scheme == "dark")
+        assert page.evaluate("document.documentElement.scrollWidth") <= 360, path
+    page.set_viewport_size(size)
+
+
+def test_a_killed_member_leaves_the_map_and_stays_in_the_past(site: Site, tab: Tab) -> None:
+    page = tab.page
+    page.goto(f"{site.url}/groups/orders")
+    killed = page.locator(SERVERS, has_text="<img")
+    expect(killed).to_have_count(2)
+    expect(page.locator(SERVERS)).to_have_count(4)
+    expect(page.locator("#members tbody tr")).to_have_count(2)
+    site.members[HOSTILE].kill()
+    expect(killed).to_have_count(0)
+    expect(page.locator(SERVERS, has_text="a")).to_have_count(4)
+    expect(page.locator("#members tbody tr")).to_have_count(1)
+    expect(page.locator("#events .crashed")).to_contain_text("<img")
+
+    page.locator("#events .crashed button").click()
+    expect(page.locator("#moment")).to_contain_text("As it was at")
+    page.get_by_role("slider", name="Moment").focus()
+    for _ in range(3):  # a step is a second; the crash and the moves are of the same one
+        page.keyboard.press("ArrowLeft")
+    expect(killed).to_have_count(2)
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("#moment")).to_be_hidden()
+    expect(killed).to_have_count(0)
+
+
+def answer_events(page: Page, events: Callable[[int], list[tuple[str, Any]]]) -> None:
+    """Answers the page's requests for its event stream; `events` is called with the number of the answer. Each answer
+    ends, so that the page connects again."""
+    count = 0
+
+    def answer(route: Route) -> None:
+        nonlocal count
+        lines = [f"event: {kind}\ndata: {json.dumps(data)}\n\n" for kind, data in events(count)]
+        count += 1
+        route.fulfill(content_type="text/event-stream", body="".join(["retry: 100\n\n", *lines]))
+
+    page.unroute_all()
+    page.route("**/events", answer)
+
+
+def overview(
+    rows: list[dict[str, Any]], *, is_full: bool = True, error: str = "", missing: str = ""
+) -> dict[str, Any]:
+    survey = {"at": 1, "error": error, "every_s": 2.0, "is_partial": bool(missing), "missing": missing}
+    return {"full": is_full, "at": 1, "survey": survey, "gone": [], "groups": rows}
+
+
+def hostile(value: Any) -> Any:
+    """With the hostile text in place of every text that is not a word that the page compares."""
+    match value:
+        case dict():
+            words = ("kind", "word", "role", "status", "progress", "rebalance", "group", "href")
+            return {name: one if name in words else hostile(one) for name, one in value.items()}
+        case list():
+            return [hostile(one) for one in value]
+        case str():
+            return HOSTILE
+    return value
+
+
+def press_tab_until(page: Page, text: str) -> None:
+    """Moves the focus by the Tab key, from where it is, to the element with this text."""
+    seen: list[str] = []
+    while (focused := page.evaluate("document.activeElement.textContent.trim()")) != text:
+        seen.append(focused)
+        assert len(seen) < 60, f"{text!r} is not reached: {seen}"
+        page.keyboard.press("Tab")
