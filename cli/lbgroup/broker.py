@@ -158,6 +158,13 @@ def broker() -> None:
     help="The largest message; a larger one closes its channel (406). RabbitMQ's max_message_size.",
 )
 @click.option(
+    "--console-url",
+    metavar="URL",
+    envvar="LBG_CONSOLE_URL",
+    show_envvar=True,
+    help="Address of `lbg console`: the management API redirects /console to it.",
+)
+@click.option(
     "--detach",
     is_flag=True,
     help=f"Return when it listens, and leave it in the background: `lbg broker stop` ends it. Its log is {LOG_FILE} in "
@@ -178,6 +185,7 @@ def serve(
     admin_password_file: Path | None,
     default_message_group: str,
     max_message_size: int,
+    console_url: str | None,
     detach: bool,
     as_json: bool,
 ) -> None:
@@ -219,6 +227,7 @@ def serve(
         management=None if no_management else _address("--management", management),
         tls=tls,
         administrator=administrator,
+        console_url=None if console_url is None else _console_url(console_url),
         default_message_group=default_message_group,
         message_max_bytes=max_message_size,
     )
@@ -340,6 +349,15 @@ def _address(option: str, text: str) -> Address:
         return Address.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint=option) from error
+
+
+def _console_url(text: str) -> str:
+    from lbg_console.application import public_url
+
+    try:
+        return public_url(text)
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} {error}", param_hint="--console-url") from error
 
 
 def _print_ready(server: Server, *, as_json: bool) -> None:

@@ -15,6 +15,7 @@ PACKAGES = {
     "lbg_sidecar": "sidecar",
     "lbg_operator": "operator",
     "lbg_pipeline": "pipeline",
+    "lbg_console": "console",
     "lbgroup": "cli",
 }
 PATH = re.compile(r"`((?:lbg_\w+|lbgroup|[a-z]\w*)/[\w./*-]*|[\w/]+\.(?:py|toml))(?:: ([\w.]+))?`")

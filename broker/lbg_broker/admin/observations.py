@@ -210,7 +210,7 @@ class Observations:
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
     def _look_at_queues(self, one: Description, now_s: float) -> None:
-        mailboxes = Names(one.group).mailbox_prefix
+        mailboxes = Names(one.group).mailbox(0).removesuffix("0")
         for row in one.reported_services:
             place = (one.group, row.number)
             # The consumer of a member that sends no reports is that of one that has just gone, or come.

@@ -216,12 +216,8 @@ class Names:
     def members(self) -> str:
         return f"lbg.{self.group}.members"
 
-    @property
-    def mailbox_prefix(self) -> str:
-        return f"lbg.{self.group}.member."
-
     def mailbox(self, index: int) -> str:
-        return f"{self.mailbox_prefix}{index}"
+        return f"lbg.{self.group}.member.{index}"
 
     @property
     def validate(self) -> str:

@@ -43,7 +43,14 @@ async def _manage(server: Server, address: Address, stack: AsyncExitStack) -> in
     tls = None if server.tls is None else server.tls.context
     try:
         return await stack.enter_async_context(
-            managing(server, host=address.host, port=address.port, peer_log=server.peer_log, tls=tls)
+            managing(
+                server,
+                host=address.host,
+                port=address.port,
+                peer_log=server.peer_log,
+                tls=tls,
+                console_url=server.settings.console_url,
+            )
         )
     except OSError as error:
         raise StartError(f"cannot listen on {address}: {error}") from error

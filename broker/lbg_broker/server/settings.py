@@ -71,6 +71,9 @@ class ServerSettings:
     management: Address | None = None
     """Address of the management HTTP API. None: nowhere."""
 
+    console_url: str | None = None
+    """Address of `lbg console`, to which the management API redirects /console. None: there is none."""
+
     default_message_group: str = DEFAULT_MESSAGE_GROUP
     """The group of messages that name none, on queues of message groups."""
 

@@ -142,18 +142,35 @@ SHUTDOWN_S = 1.0
 CONNECTIONS_MAX = 2048
 
 
-def application(broker: ManagedBroker, *, checks_host: bool = False) -> web.Application:
-    """The API of one broker."""
+def application(
+    broker: ManagedBroker, *, checks_host: bool = False, console_url: str | None = None
+) -> web.Application:
+    """The API of one broker. `console_url`: /console leads there."""
     app = web.Application(middlewares=[guard(checks_host=checks_host), _errors_as_json, _logged_in])
     app[BROKER] = broker
     for routes in (connections.ROUTES, users.ROUTES, queues.ROUTES, ROUTES):
         app.add_routes(routes)
+    if console_url is not None:
+        app.router.add_get("/console", _redirect_to(console_url))
     return app
+
+
+def _redirect_to(url: str) -> Handler:
+    async def redirect(_request: web.Request) -> web.StreamResponse:
+        raise web.HTTPTemporaryRedirect(url)
+
+    return redirect
 
 
 @asynccontextmanager
 async def managing(
-    broker: ManagedBroker, *, host: str, port: int, peer_log: PeerLog, tls: ssl.SSLContext | None = None
+    broker: ManagedBroker,
+    *,
+    host: str,
+    port: int,
+    peer_log: PeerLog,
+    tls: ssl.SSLContext | None = None,
+    console_url: str | None = None,
 ) -> AsyncIterator[int]:
     """Serve the API for as long as the block lasts; gives the port, which the system chooses when asked for 0.
 
@@ -163,7 +180,7 @@ async def managing(
     connections_max = min(CONNECTIONS_MAX, descriptors() // 8)
     runner = BoundedRunner(
         # A page that was rebound has no certificate of the name.
-        application(broker, checks_host=is_local and tls is None),
+        application(broker, checks_host=is_local and tls is None, console_url=console_url),
         connections_max=connections_max,
         of_an_address_max=connections_max * 3 // 4,
         peer_log=peer_log,

@@ -104,3 +104,15 @@ async def test_a_disk_that_hangs_makes_it_unready(tmp_path: Path, monkeypatch: p
         goes_on.set()
         await declaring
         assert (await probe("/readyz"))[0] == 200
+
+
+async def test_the_path_of_the_console_leads_to_the_console_if_there_is_one() -> None:
+    for url, status in (("https://console.example.org", 307), (None, 404)):
+        app = application(FakeManagedBroker(), console_url=url)
+        async with (
+            TestServer(app) as server,
+            ClientSession() as session,
+            session.get(server.make_url("/console"), allow_redirects=False) as answer,
+        ):
+            assert answer.status == status
+            assert answer.headers.get("Location") == url
