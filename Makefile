@@ -55,7 +55,7 @@ $(VENV)/.images: $(VENV)/.runtime
 
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
-	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless
+	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless chromium
 	@.ci/npm-packages tests/clients
 
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own

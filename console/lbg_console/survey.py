@@ -73,7 +73,7 @@ class SurveyedGroup:
 
     @property
     def why(self) -> Mapping[str, str]:
-        """What could not be read, and the reasons."""
+        """Reasons for what could not be read."""
         return {} if self.snapshot is None else self.snapshot.why
 
     def add_news(self, kind: str, data: dict[str, Any]) -> None:
@@ -156,17 +156,12 @@ class GroupSurvey:
         snapshots: dict[str, Snapshot] = {}
         without_record: Mapping[str, Description] = {}
         if self._names:
-            for name in self._names:
-                snapshot = await self._admin.observe(name)
-                if snapshot.is_empty:
-                    self._keep(snapshots)
-                    raise GroupNotFound(name)
-                snapshots[name] = snapshot
+            snapshots = {name: await self._admin.observe(name) for name in self._names}
         else:
             await self._records.read()
             without_record = self._records.without_record
             snapshots.update(await self._admin.observe_many(list(self._records.specs.values())))
-            snapshots = {name: one for name, one in snapshots.items() if not one.is_empty}
+        snapshots = {name: one for name, one in snapshots.items() if not one.is_empty}
         self._keep(snapshots.keys() | without_record.keys())
         for name, snapshot in snapshots.items():
             group = self.groups[name]
@@ -181,6 +176,9 @@ class GroupSurvey:
             waiting = await waiting_us(self._admin, described)
             for name, group in self.groups.items():
                 group.waiting_us = waiting.get(name)
+        for name in self._names:
+            if name not in snapshots:
+                raise GroupNotFound(name)
         whys = dict.fromkeys(
             f"{subject}: {why}" for one in snapshots.values() for subject, why in one.why.items() if why
         )

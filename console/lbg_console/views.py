@@ -239,8 +239,12 @@ class Views:
         return f"lbg-console-{local[1] if isinstance(local, tuple) else 0}"
 
     def _own_username(self) -> str:
-        place = self._address.places()[0]
-        return place.username if place.credentials is None else place.credentials().username
+        """Of the login that observes; empty where its files cannot be read now."""
+        try:
+            place = self._address.places()[0]
+            return place.username if place.credentials is None else place.credentials().username
+        except (OSError, ValueError):
+            return ""
 
     # Groups
 
@@ -463,7 +467,7 @@ class Views:
 
 
 def _place_of(one: Description, key: str) -> dict[str, Any]:
-    """Where a key goes. Raises SpecError for one that the group's hash function cannot take."""
+    """Place of a key: hash, queue and member. Raises SpecError for one that the group's hash function cannot take."""
     spec = one.spec
     if spec is None:
         raise SpecError("group", one.group, "has no readable record, so the queue of a key is not known")

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = [
-    *("broker", "sidecar", "operator", "pipeline", "cli"),
+    *("broker", "sidecar", "operator", "pipeline", "console", "cli"),
     *("bench", "tests", "docs", "examples", "charts", "crds", "docker", "e2e"),
 ]
 ENDINGS = {".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".js", ".json", ".tpl", ".txt", ""}

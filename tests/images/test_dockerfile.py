@@ -130,6 +130,7 @@ def test_only_what_the_wheel_is_made_of_is_sent() -> None:
         "sidecar",
         "operator",
         "pipeline",
+        "console",
         "cli",
         "docker",
     }
