@@ -31,7 +31,7 @@ export class Charts {
         { label: "unacked", stroke: lag, width: 1.5, dash: [5, 3], value: latest(countText) },
       ]),
       this.chart(byId("rate"), [
-        { label: "rate", stroke: rate, fill: `${rate}22`, width: 1.5, value: latest((rate) => (rate === null ? "unknown" : rateText(rate))) },
+        { label: "rate", stroke: rate, fill: `${rate}22`, width: 1.5, value: latest(rateText) },
       ]),
     ];
   }
@@ -45,7 +45,7 @@ export class Charts {
         height: HEIGHT,
         ms: 1,
         cursor: { sync: { key: "lbg" }, drag: { x: false, y: false }, y: false, points: { size: 6 } },
-        scales: { x: { time: true, auto: false }, y: { range: (_, low, high) => [0, Math.max(1, (high ?? 0) * 1.08)] } },
+        scales: { x: { time: true, auto: false }, y: { range: (_, low, high) => [0, Math.max(4, (high ?? 0) * 1.08)] } },
         axes: [
           { ...axis, space: 74, values: (_, times) => times.map(axisText) },
           { ...axis, size: 52, values: (_, counts) => counts.map(compactText) },

@@ -1,4 +1,4 @@
-/** Elements, text and words of the pages. Text reaches the document by `textContent` alone. */
+/** Elements, text and words of the pages. Text reaches the page by `textContent` alone. */
 
 export const byId = (id) => document.getElementById(id);
 
@@ -10,7 +10,7 @@ export function element(name, classes = "", ...children) {
   return made;
 }
 
-/** Writes only what differs: an unchanged text costs the document nothing. */
+/** Writes only what differs: an unchanged text costs nothing. */
 export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
@@ -89,7 +89,8 @@ const CLOCK = new Intl.DateTimeFormat("en", { hour: "2-digit", minute: "2-digit"
 /** A count; null is one that could not be read. */
 export const countText = (count) => (count === null || count === undefined ? "unknown" : COUNT.format(count));
 export const compactText = (count) => (count === null || count === undefined ? "" : COMPACT.format(count));
-export const rateText = (rate) => COUNT.format(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate));
+/** Messages per second; null where they are not counted. */
+export const rateText = (rate) => (rate === null ? "-" : COUNT.format(rate < 10 ? Math.round(rate * 10) / 10 : Math.round(rate)));
 export const clockText = (ms) => CLOCK.format(ms);
 
 export function ageText(seconds) {
@@ -103,7 +104,7 @@ export function oldestText({ oldest_s: seconds, has_older: hasOlder = false }) {
   return `${hasOlder ? ">" : ""}${ageText(seconds)}`;
 }
 
-export const plural = (count, word) => `${countText(count)} ${word}${count === 1 ? "" : "s"}`;
+export const plural = (count, word, many = `${word}s`) => `${countText(count)} ${count === 1 ? word : many}`;
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;
 const INVISIBLE_IN_BODY = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;

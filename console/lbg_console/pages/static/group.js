@@ -9,7 +9,7 @@ import {
 import { History } from "./history.js";
 import { LiveMap, shortNames } from "./live_map.js";
 import { Stream } from "./stream.js";
-import { Timeline, isMarked } from "./timeline.js";
+import { Timeline } from "./timeline.js";
 
 const ACTS_SHOWN = 5;
 const EVENTS_SHOWN = 200;
@@ -206,7 +206,7 @@ const eventRows = new Rows(byId("events"), (event) => {
 
 function showEvents() {
   const [from, to] = timeline.range();
-  const shown = history.between(from, to).filter((one) => isMarked(one) || one.kind === "act").reverse().slice(0, EVENTS_SHOWN);
+  const shown = history.between(from, to).reverse().slice(0, EVENTS_SHOWN);
   eventRows.show(shown, (one) => one.id);
   setHidden(byId("no-events"), shown.length > 0);
 }
@@ -243,7 +243,7 @@ function showStates() {
   stateRows.show(states, ([text]) => text);
   const about = [group.mode ? `mode ${group.mode}` : "no readable record"];
   const { hash_count: hashes, queue_count: queues } = group.attributes ?? {};
-  if (queues) about.push(plural(queues, group.word), plural(hashes, "hash").replace(/hashs$/, "hashes"));
+  if (queues) about.push(plural(queues, group.word), plural(hashes, "hash", "hashes"));
   if (group.owner) about.push(`owner ${visible(group.owner)}`);
   setText(byId("about"), about.join(", "));
 }
@@ -259,9 +259,9 @@ function showShared() {
     setText(parent.firstElementChild, text);
   }
   if (!sessions) return;
-  if (!parent.querySelector("table")) parent.append(element("p", "note"), sessionTable());
+  if (!parent.firstElementChild) parent.append(sessionTable(), element("p", "note"));
   const more = sessions.count > sessions.rows.length ? `, the first ${sessions.rows.length} of ${countText(sessions.count)} sessions` : "";
-  setText(parent.firstElementChild, `${plural(sessions.pool, "message")} without a session yet${sessions.closed ? ", closed for new ones" : ""}${more}`);
+  setText(parent.lastElementChild, `${plural(sessions.pool, "message")} without a session yet${sessions.closed ? ", closed for new ones" : ""}${more}`);
   sessionRows.show(sessions.rows, (one) => one.session);
 }
 
@@ -318,7 +318,7 @@ function draw() {
   nameMembers();
   const { word } = group;
   timeline.word = word;
-  setText(byId("word"), word);
+  setText(byId("timeline-title"), group.is_shared ? "Over time" : `Who served each ${word}`);
   showFacts();
   showStates();
   showMap();
@@ -329,7 +329,6 @@ function draw() {
   const title = word[0].toUpperCase() + word.slice(1);
   setText(byId("services").caption, `${title}s`);
   setText(byId("services").tHead.rows[0].cells[0], title);
-  setHidden(byId("timeline-section"), group.is_shared);
   serviceRows.show(group.services ?? [], (one) => one.number);
   setHidden(byId("problems-section"), !group.problems.length);
   problemRows.show(group.problems, (one) => one.text);
@@ -351,7 +350,9 @@ const drawPast = once(() => {
 async function readTimeline() {
   const answer = await fetch(`${groupPath(name)}/timeline`);
   if (!answer.ok) return;
+  const wasEmpty = history.version === 0;
   history.load(await answer.json());
+  if (wasEmpty) timeline.fit();
   drawPast();
 }
 

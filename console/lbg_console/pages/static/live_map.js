@@ -52,7 +52,8 @@ export class LiveMap {
     const words = [];
     if (one.member === null) words.push(NOBODY[one.status] ?? "");
     else if (stuck) words.push(TROUBLES[stuck.progress]);
-    else words.push(isPaused ? "paused" : `${rateText(one.rate)}/s`);
+    else if (isPaused) words.push("paused");
+    else if (one.rate !== null) words.push(`${rateText(one.rate)}/s`);
     if (active?.in_flight) words.push(`+${active.in_flight}`);
     const classes = [one.member === null ? "nobody" : `m${this.colourOf(one.member)}`];
     if (stuck) classes.push("stuck");

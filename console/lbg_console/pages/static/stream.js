@@ -21,6 +21,8 @@ export class Stream {
     this.source = null;
     this.retry = null;
     document.addEventListener("visibilitychange", () => (document.hidden ? this.close() : this.open()));
+    // Else the end of the session would lead back here.
+    document.querySelector("form.me")?.addEventListener("submit", () => this.close());
     setInterval(() => this.watch(), 1000);
     if (!document.hidden) this.open();
   }

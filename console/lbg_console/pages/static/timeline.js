@@ -10,8 +10,8 @@ const STEPS = 1000;
 const TICKS_MS = [15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400].map((seconds) => seconds * 1000);
 const MARKED = new Set(["moved", "unserved", "joined", "left", "crashed", "paused", "resumed", "ingress_paused", "ingress_resumed"]);
 
-/** Kinds of events that one steps through and that are listed. */
-export const isMarked = (event) => MARKED.has(event.kind);
+/** Kinds of events that one steps through. */
+const isMarked = (event) => MARKED.has(event.kind);
 
 export class Timeline {
   /** `colourOf`: place of a member in the row of colours. `nowMs`: the server's clock. `onMoment`: null is now. */
@@ -60,6 +60,11 @@ export class Timeline {
     const length = Number(this.window.value);
     const from = length ? to - length : Math.min(this.history.knownFrom ?? to - 300000, to - 60000);
     return [from, to];
+  }
+
+  /** A shorter time than at first where no more is known. */
+  fit() {
+    if (this.nowMs() - this.history.knownFrom < Number(this.window.options[0].value)) this.window.selectedIndex = 0;
   }
 
   choose(moment) {
@@ -126,8 +131,8 @@ export class Timeline {
     }
     const count = (kind) => events.filter((one) => one.kind === kind).length;
     const label =
-      `Who served each ${this.word} from ${clockText(from).slice(0, 5)} to ${clockText(to).slice(0, 5)}: ` +
-      `${plural(count("moved"), "move")}, ${plural(count("crashed"), "crash").replace(/crashs$/, "crashes")}; listed below under Events`;
+      `${numbers.length ? `Who served each ${this.word}` : "Events"} from ${clockText(from).slice(0, 5)} to ${clockText(to).slice(0, 5)}: ` +
+      `${plural(count("moved"), "move")}, ${plural(count("crashed"), "crash", "crashes")}; listed below under Events`;
     if (this.canvas.getAttribute("aria-label") !== label) this.canvas.setAttribute("aria-label", label);
   }
 
