@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -324,6 +325,8 @@ def test_a_killed_member_leaves_the_map_and_stays_in_the_past(site: Site, tab: T
     expect(page.locator(SERVERS, has_text="a")).to_have_count(4)
     expect(page.locator("#members tbody tr")).to_have_count(1)
     expect(page.locator("#events .crashed")).to_contain_text("<img")
+    expect(page.locator("#timeline")).to_have_attribute("aria-label", re.compile(r"[1-9]\d* moves, 1 crash;"))
+    expect(page.locator(".chart canvas")).to_have_count(2)
 
     page.locator("#events .crashed button").click()
     expect(page.locator("#moment")).to_contain_text("As it was at")

@@ -365,9 +365,8 @@ function setClock(at) {
 }
 
 draw();
-readTimeline();
 setInterval(() => timeline.moment === null && !document.hidden && !document.body.classList.contains("old") && timeline.draw(), 1000);
-new Stream(`${groupPath(name)}/events`, {
+const handlers = {
   group(event) {
     group = event;
     setClock(event.at);
@@ -390,5 +389,5 @@ new Stream(`${groupPath(name)}/events`, {
     isDeleted = true;
     drawSoon();
   },
-  reconnected: readTimeline,
-});
+};
+new Stream(`${groupPath(name)}/events`, handlers, readTimeline);

@@ -1,6 +1,8 @@
 /** What is known of a group's past: who served each queue, events, and points of the charts. No element of the page. */
 
 const POINTS_MAX = 20000;
+const EVENTS_MAX = 2000;
+const SPANS_MAX = 500;
 const GAP_MS = 20000;
 const SERIES = ["rate", "ready", "unacked"];
 
@@ -41,6 +43,7 @@ export class History {
     else {
       if (last) last.to = event.at;
       spans.push(span);
+      if (spans.length > SPANS_MAX) spans.shift();
     }
   }
 
@@ -49,6 +52,7 @@ export class History {
     const place = this.events.findLastIndex((one) => one.id === event.id);
     if (place >= 0) this.events[place] = event;
     else this.events.push(event);
+    if (this.events.length > EVENTS_MAX) this.events.shift();
   }
 
   sample(point) {

@@ -167,8 +167,11 @@ sort.addEventListener("change", choose);
 byId("choice").addEventListener("submit", (event) => event.preventDefault());
 
 receive(pageState());
-new Stream("/events", { overview: receive, tick: ({ at, survey }) => {
-  now = at;
-  showSurvey(survey);
-  drawSoon();
-} });
+new Stream("/events", {
+  overview: receive,
+  tick({ at, survey }) {
+    now = at;
+    showSurvey(survey);
+    drawSoon();
+  },
+});

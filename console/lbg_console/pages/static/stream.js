@@ -6,14 +6,16 @@ const SILENT_MS = 15000;
 const RETRY_MS = [1000, 1000, 2000, 5000];
 
 /**
- * Follows the events of `url` for the life of the page. `handlers`: a function for each kind of event.
+ * Follows the events of `url` for the life of the page. `handlers`: a function for each kind of event. `onOpen` is called
+ * for each connection: what happens from then on is an event.
  *
  * A hidden tab has no connection: a browser has six for a host, which tabs share.
  */
 export class Stream {
-  constructor(url, handlers) {
+  constructor(url, handlers, onOpen = () => {}) {
     this.url = url;
     this.handlers = handlers;
+    this.onOpen = onOpen;
     this.survey = null;
     this.lostAt = null;
     this.errors = 0;
@@ -31,10 +33,10 @@ export class Stream {
     this.close();
     this.lastAt = Date.now();
     const source = (this.source = new EventSource(this.url));
-    source.onopen = () => this.onOpen();
-    source.onerror = () => this.onError();
+    source.onopen = () => this.opened();
+    source.onerror = () => this.failed();
     for (const [kind, handle] of Object.entries({ tick: () => {}, ...this.handlers })) {
-      source.addEventListener(kind, (event) => this.onEvent(handle, JSON.parse(event.data)));
+      source.addEventListener(kind, (event) => this.receive(handle, JSON.parse(event.data)));
     }
     source.addEventListener("signed-out", () => this.signIn());
   }
@@ -45,22 +47,21 @@ export class Stream {
     this.source = null;
   }
 
-  onOpen() {
-    const wasLost = this.lostAt !== null;
+  opened() {
     this.lostAt = null;
     this.errors = 0;
     this.show();
-    if (wasLost) this.handlers.reconnected?.({});
+    this.onOpen();
   }
 
-  onEvent(handle, data) {
+  receive(handle, data) {
     this.lastAt = Date.now();
     if (data.survey) this.survey = data.survey;
     handle(data);
     this.show();
   }
 
-  async onError() {
+  async failed() {
     this.lostAt ??= Date.now();
     this.errors += 1;
     this.show();
