@@ -20,7 +20,7 @@ from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError
 from lbg_broker.admin.group_reader import EVERY_S, GroupRecords, waiting_us
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.member_requests import watch_activity
-from lbg_broker.admin.snapshot import Snapshot
+from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
 from lbg_broker.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS
 from lbg_broker.client import Delivery
 from lbg_broker.group import GroupSpec, Names
@@ -35,7 +35,7 @@ MANY_EVERY_S = 5.0
 """For more than `MANY_GROUPS`: a look at 100 groups costs the broker some 35 ms of CPU."""
 
 LISTEN_S = 1.5
-"""Members are described once each of them has had the time for a status report."""
+"""Members are unknown until each of them has had the time for a status report."""
 
 DRAWN_EVERY_S = 0.25
 OTHERS_EVERY_S = 1.0
@@ -63,6 +63,8 @@ class SurveyedGroup:
         self.waiting_us: int | None = None
         self.bound_at_s = UNBOUND
         self.described_at_s = float("-inf")
+        self.has_listened = False
+        """Each member has had the time for a status report; before that, members are unknown."""
         self.is_dirty = True
         self.row: dict[str, Any] | None = None
         self.row_version = 0
@@ -322,12 +324,13 @@ class GroupSurvey:
 
     def _describe_one(self, group: SurveyedGroup) -> None:
         now_s, observed = self.now_s(), group.observed
-        if now_s < max(group.bound_at_s, self._subscribed_at_s) + LISTEN_S and observed.row is None:
-            return
+        if now_s >= max(group.bound_at_s, self._subscribed_at_s) + LISTEN_S and group.bound_at_s != UNBOUND:
+            group.has_listened = True
         if group.without_record is not None:
             described = group.without_record
         elif group.snapshot is not None:
-            described = describe(observed.name, group.snapshot, beats=observed.beats)
+            beats = observed.beats if group.has_listened else UNKNOWN
+            described = describe(observed.name, group.snapshot, beats=beats)
         else:
             return
         # What the login cannot see is said once for all groups, and is no problem of each.
@@ -336,7 +339,7 @@ class GroupSurvey:
             described if self._names else self._records.with_pause(described),
             problems=tuple(one for one in described.problems if one not in unseen),
         )
-        group.is_dirty, group.described_at_s = False, now_s
+        group.is_dirty, group.described_at_s = not group.has_listened, now_s
         observed.describe(described, now_s, now_us=time.time_ns() // 1000, waiting_us=group.waiting_us)
         for event in observed.news:
             group.add_news("change", event.to_json())
