@@ -100,8 +100,8 @@ class EventStreams:
                     if self._survey.groups.get(name) is not group or not self._sees(session, group):
                         await stream.send("gone", {})
                         break
-                    id_ = f"{self._epoch}-{group.version}-{group.news_count}"
                     if group.version != version and group.row is not None:
+                        id_ = f"{self._epoch}-{group.version}-{news}"
                         await stream.send("group", self.group(group), id_)
                     version = group.version
                     for number, kind, data in list(group.news):
@@ -122,6 +122,8 @@ class EventStreams:
                 stream.tick_due = loop.time() + TICK_S
                 tick = {"at": round(survey.now_s() * 1000), "survey": survey.state.to_json()}
                 await stream.send("tick", tick)
+            if stream.is_over(survey.now_s()):
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(max(0.0, stream.tick_due - loop.time())):
                     await look.changed.wait()
@@ -172,6 +174,8 @@ class _Stream:
             with suppress(ConnectionError, TimeoutError):
                 await self.send("signed-out", {})
         # A client that has gone, or does not read.
+        if kind is not None and self._request.transport is not None:
+            self._request.transport.abort()
         return kind is not None and issubclass(kind, ConnectionError | TimeoutError)
 
     @contextmanager

@@ -25,6 +25,9 @@ SILENT_S = 3.0
 PROBED_AFTER_S = 1.5
 """A member that is silent for longer is asked for: its mailbox is there, or it is gone."""
 
+PROBED_MAX = 32
+"""Members of a group that somebody looks at that are all asked for; in larger ones the others are soonest."""
+
 FORGET_S = 60.0
 """A silent member whose mailbox could not be asked for is forgotten."""
 
@@ -167,10 +170,10 @@ class ObservedGroup:
             self._on_changes([self.seen.changes[-1]])
 
     def probes(self, now_s: float, *, is_watched: bool) -> Iterator[Probe]:
-        """Members that others may not miss: a lone one, and silent ones; all of a watched group."""
-        is_alone = len(self.sightings) == 1
+        """Members that others may not miss: a lone one, and silent ones; all of a small group that is watched."""
+        is_each = len(self.sightings) == 1 or (is_watched and len(self.sightings) <= PROBED_MAX)
         for index, one in self.sightings.items():
-            if is_watched or is_alone or now_s > one.at_s + PROBED_AFTER_S:
+            if is_each or now_s > one.at_s + PROBED_AFTER_S:
                 yield Probe(index, one.incarnation)
 
     def describe(

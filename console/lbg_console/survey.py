@@ -247,7 +247,7 @@ class GroupSurvey:
     def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         now_s = self.now_s()
         for delivery in deliveries:
-            group = self.groups.get(delivery.exchange.split(".")[1])
+            group = self.groups.get(delivery.exchange.removeprefix("lbg.").removesuffix(".members"))
             if group is None:
                 continue
             is_loss = group.observed.on_message(bytes(delivery.body), now_s)

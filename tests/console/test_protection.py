@@ -162,6 +162,16 @@ async def test_signing_out_ends_the_session_and_its_streams(lone_client: Client)
     assert (await lone_client.get("/events", Accept="text/event-stream")).status == 401
 
 
+async def test_a_stream_ends_with_its_session_also_when_nothing_changes(
+    lone_client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_console.sessions.SESSION_S", 0.5)
+    monkeypatch.setattr("lbg_console.event_streams.TICK_S", 0.1)
+    await lone_client.post("/login", {"username": "guest", "password": "guest"})
+    async with lone_client.events("/events") as events:
+        await events.next("signed-out")
+
+
 @pytest.mark.parametrize(
     ("path", "leads_to"),
     [
