@@ -70,6 +70,7 @@ class Console:
         )
         self._runner: web.AppRunner | None = None
         self._observing: asyncio.Task[None] | None = None
+        self._rechecking: asyncio.Task[None] | None = None
 
     @property
     def url(self) -> str:
@@ -103,14 +104,18 @@ class Console:
             await self._runner.cleanup()
             raise
         self._observing = asyncio.create_task(self.survey.run())
+        self._rechecking = asyncio.create_task(self._views.recheck())
         return self
 
     async def __aexit__(self, *error: object) -> None:
         assert self._runner is not None
         assert self._observing is not None
+        assert self._rechecking is not None
         await self._views.acts.close()
-        self._observing.cancel()
-        await asyncio.gather(self._observing, return_exceptions=True)
+        tasks = (self._observing, self._rechecking)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.cleanup()
         await self._admin.close()
         self._peer_log.close()

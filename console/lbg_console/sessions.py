@@ -21,6 +21,9 @@ from lbg_broker.peers import network_of
 SESSION_S = 8 * 3600.0
 """As of RabbitMQ's page."""
 
+RECHECK_S = 300.0
+"""After so long the login of a session is checked again."""
+
 SESSIONS_MAX = 1000
 """The one that was opened first goes for one more."""
 
@@ -42,13 +45,15 @@ SEES_ALL = frozenset({"administrator", "monitoring"})
 
 @dataclass(slots=True)
 class Session:
-    """`sees_all`: not only the groups whose user this is. `csrf`: a form of this session has it."""
+    """`sees_all`: not only the groups whose user this is. `checked_at_s`: the broker accepted the login then. `csrf`: a
+    form of this session has it."""
 
     id: str
     username: str
     password: str = field(repr=False)
     sees_all: bool
     ends_at_s: float
+    checked_at_s: float
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32), repr=False)
     streams: set[Callable[[], None]] = field(default_factory=set, repr=False)
     """Each ends a stream of this session."""
@@ -65,7 +70,7 @@ class Sessions:
                 self.close(one)
         while len(self._sessions) >= SESSIONS_MAX:
             self.close(next(iter(self._sessions.values())))
-        session = Session(secrets.token_urlsafe(32), username, password, sees_all, now_s + SESSION_S)
+        session = Session(secrets.token_urlsafe(32), username, password, sees_all, now_s + SESSION_S, now_s)
         self._sessions[session.id] = session
         return session
 
@@ -75,6 +80,10 @@ class Sessions:
             self.close(session)
             return None
         return session
+
+    def due(self, now_s: float) -> list[Session]:
+        """Sessions whose login is to be checked again."""
+        return [one for one in self._sessions.values() if one.checked_at_s <= now_s - RECHECK_S]
 
     def close(self, session: Session) -> None:
         session.is_over = True

@@ -47,6 +47,7 @@ PAGES = Path(__file__).parent / "pages"
 MESSAGES_MAX = 20
 BODY_BYTES = 1000
 KEY_MAX_CHARS = 4096
+RECHECK_EVERY_S = 15.0
 PEEKS_MAX = 8
 """Keys that are read at a time, each on connections of its own."""
 
@@ -167,7 +168,7 @@ class Views:
         self._gate.checked += 1
         try:
             async with self._checks:
-                sees_all = bool(username) and await check_login(self._address, username, password)
+                sees_all = bool(username) and await self._sees_all(username, password)
         except Denied as error:
             self._gate.failed(peer, username, self._survey.now_s())
             self._peer_log.warn(peer, f"{peer}: login of user {printable(username)!r} refused: {error}")
@@ -182,7 +183,6 @@ class Views:
             return self._login_page(request, next_, username, "a user name is missing", status=401)
         if (former := self.session_of(request)) is not None:
             self.sessions.close(former)
-        sees_all = sees_all or username == self._own_username()
         session = self.sessions.open(username, password, sees_all=sees_all, now_s=self._survey.now_s())
         audit.info('user="%s" from="%s" signed in', printable(username), peer)
         answer = web.HTTPSeeOther(next_)
@@ -237,6 +237,28 @@ class Views:
             return "__Host-lbg-console"  # RFC 6265bis, section 4.1.3.2
         local = None if request.transport is None else request.transport.get_extra_info("sockname")
         return f"lbg-console-{local[1] if isinstance(local, tuple) else 0}"
+
+    async def recheck(self) -> None:
+        """Until it is cancelled, ends the sessions of users whom the broker does not let in any more."""
+        while True:
+            await asyncio.sleep(RECHECK_EVERY_S)
+            for session in self.sessions.due(self._survey.now_s()):
+                try:
+                    async with self._checks:
+                        session.sees_all = await self._sees_all(session.username, session.password)
+                except Denied:
+                    audit.info(
+                        'user="%s" signed out: the broker refuses the login', printable(session.username)
+                    )
+                    self.sessions.close(session)
+                except (ProvisioningError, ClientError, OSError):
+                    break  # the broker cannot be asked now
+                session.checked_at_s = self._survey.now_s()
+
+    async def _sees_all(self, username: str, password: str) -> bool:
+        """True if this user sees all groups that the console observes. Raises Denied for a login that is wrong."""
+        sees_all = await check_login(self._address, username, password)
+        return sees_all or username == self._own_username()
 
     def _own_username(self) -> str:
         """Of the login that observes; empty where its files cannot be read now."""

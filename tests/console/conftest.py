@@ -46,7 +46,10 @@ async def groups(place: Place, orders: GroupSpec) -> tuple[GroupSpec, GroupSpec]
 
 
 @pytest.fixture
-async def console(place: Place, groups: tuple[GroupSpec, GroupSpec]) -> AsyncIterator[Console]:
+async def console(
+    place: Place, groups: tuple[GroupSpec, GroupSpec], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Console]:
+    monkeypatch.setattr("lbg_console.views.RECHECK_EVERY_S", 0.2)
     async with console_of(place) as console:
         await until(lambda: console.survey.groups.keys() == {"orders", "payments"}, what="the survey")
         yield console

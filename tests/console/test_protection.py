@@ -8,6 +8,7 @@ from http.cookies import SimpleCookie
 import pytest
 from tests.console.conftest import PASSWORD
 
+from lbg_broker.admin.actions import DeleteUser
 from lbg_broker.admin.errors import Denied
 from lbg_broker.client import BrokerAddress
 from lbg_broker.group import GroupSpec
@@ -170,6 +171,19 @@ async def test_a_stream_ends_with_its_session_also_when_nothing_changes(
     await lone_client.post("/login", {"username": "guest", "password": "guest"})
     async with lone_client.events("/events") as events:
         await events.next("signed-out")
+
+
+async def test_a_user_whom_the_broker_does_not_let_in_any_more_is_signed_out(
+    place: Place, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_console.sessions.RECHECK_S", 0.0)
+    await client.sign_in("orders", PASSWORD)
+    async with client.events("/events") as events:
+        await events.next("overview")
+        async with place.administered() as admin:
+            await admin.perform(DeleteUser("orders"))
+        await events.next("signed-out")
+    assert (await client.get("/")).status == 303
 
 
 @pytest.mark.parametrize(
