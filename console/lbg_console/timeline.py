@@ -156,7 +156,9 @@ class Timeline:
         and the broker shows it."""
         self.serve(queue, member, now_s)
         spans = self._spans[queue]
-        cause = {None: spans[-1].cause, True: PLANNED, False: CRASH}[is_planned]
+        # A queue that nobody served before is taken over without a plan, too.
+        unplanned = CRASH if former is not None else spans[-1].cause
+        cause = {None: spans[-1].cause, True: PLANNED, False: unplanned}[is_planned]
         spans[-1] = replace(spans[-1], cause=cause, pause_s=pause_s)
         fields = {"queue": queue, "member": member, "former": former, "cause": cause, "pause_s": pause_s}
         for place in range(len(self._events) - 1, -1, -1):

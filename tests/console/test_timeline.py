@@ -70,6 +70,13 @@ def test_a_move_that_was_seen_is_completed_by_its_report() -> None:
     assert [one["text"] for one in timeline.to_json(70)["events"]] == ["told", "later"]
 
 
+def test_the_first_server_of_a_queue_took_it_over_from_nobody() -> None:
+    timeline = Timeline(0)
+    timeline.serve(0, None, 10)
+    timeline.moved(0, "a", 20, "to a", former=None, is_planned=False, pause_s=None, within_s=8)
+    assert spans(timeline, 30) == [(10, None, ""), (20, "a", "")]
+
+
 def test_the_memory_of_a_timeline_is_bounded() -> None:
     timeline = Timeline(0)
     for number in range(3 * SPANS_MAX):
