@@ -341,7 +341,7 @@ async def ask_members(
         "answer": answer,
         **fields,
     }
-    queue = await amqp.own_queue()
+    queue = await amqp.own_queue(of_members_of=group)
     try:
         async with amqp.link.channel(within_s=None) as channel:
             tag = await channel.consume(queue, on_deliveries, no_ack=True)
@@ -522,6 +522,9 @@ def unread_lines(result: PeekResult) -> Iterator[str]:
                 "active consumer; only those that a member holds are shown"
             )
         else:
-            yield f"{count:,} more messages wait in {queue}: the broker shows the first ones only"
+            yield (
+                f"{count:,} more messages wait in {queue}: the broker shows the first ones only, and to "
+                "administrators only"
+            )
     for name in result.silent:
         yield f"member {name} did not answer: it is busy, or of a version without peek"
