@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import click
 
 from lbgroup.cli import COMMANDS, cli
+from lbgroup.kubectl import kubectl_lbg
 
 WIDTH = 100
 HEAD = """# The `lbg` command
@@ -30,6 +31,8 @@ def reference() -> str:
     pages = [HEAD, _page(cli, root)]
     for name, entry in COMMANDS.items():
         pages += _pages(entry.load(), name, root)
+    kubectl = click.Context(click.Group("kubectl"), info_name="kubectl", terminal_width=WIDTH)
+    pages += _pages(kubectl_lbg, "lbg", kubectl)
     return "\n".join(pages)
 
 

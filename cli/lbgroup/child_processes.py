@@ -18,6 +18,15 @@ LBG = (sys.executable, "-m", "lbgroup")
 LINE_MAX_BYTES = 8 * 1024 * 1024
 """The validator's report is one line, with every move in it."""
 _PR_SET_PDEATHSIG = 1
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+"""Loaded here: after the fork of a child nothing may be imported any more."""
+
+
+def die_with_parent() -> None:
+    """Called in a child, before its program. Linux: the kernel kills it when the thread that started it ends, as when
+    the process is killed (prctl(2), PR_SET_PDEATHSIG)."""
+    if _LIBC is not None:
+        _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 @dataclass(slots=True)
@@ -53,8 +62,6 @@ class ProcessGroup:
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._children: list[ChildProcess] = []
-        # Loaded here: after the fork of a child nothing may be imported any more.
-        self._libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
     async def __aenter__(self) -> ProcessGroup:
         return self
@@ -85,7 +92,7 @@ class ProcessGroup:
                 env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
                 limit=LINE_MAX_BYTES,
                 start_new_session=True,
-                preexec_fn=self._die_with_parent,
+                preexec_fn=die_with_parent,
             )
         child = ChildProcess(name, process, log)
         if on_line is not None:
@@ -100,11 +107,6 @@ class ProcessGroup:
             if child.process.returncode and is_read and not child.is_expected_to_end:
                 status = child.process.returncode
                 raise CliError(f"{child.name} ended with status {status}: {child.last_line()}")
-
-    def _die_with_parent(self) -> None:
-        """In the child. Linux: the kernel kills it when this process is killed itself (prctl(2), PR_SET_PDEATHSIG)."""
-        if self._libc is not None:
-            self._libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
 
 
 async def _read_lines(process: asyncio.subprocess.Process, on_line: Callable[[str], None]) -> None:

@@ -93,10 +93,10 @@ def error_line(error: BaseException) -> str:
     return f"lbg: error: {text or type(error).__name__}"
 
 
-def run(command: click.Command, args: list[str] | None = None) -> int:
-    """Run `command` and turn its errors into an exit status and a line on standard error."""
+def run(command: click.Command, args: list[str] | None = None, *, name: str = "lbg") -> int:
+    """Run `command` and turn its errors into an exit status and a line on standard error. `name` stands in its help."""
     try:
-        status = command.main(args, prog_name="lbg", standalone_mode=False)
+        status = command.main(args, prog_name=name, standalone_mode=False)
         sys.stdout.flush()
     except click.exceptions.Exit as stop:
         return stop.exit_code

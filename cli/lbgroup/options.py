@@ -116,6 +116,8 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
         def with_address(*args: Any, **kwargs: Any) -> Any:
             from lbg_broker.client import AddressConflict, BrokerAddress, split_urls
 
+            if "address" in kwargs:  # of `kubectl lbg`, which has none of these options
+                return command(*args, **kwargs)
             values = {name: kwargs.pop(name) for name in options}
             urls = split_urls(*values.pop("broker"))
             management = split_urls(*values.pop("management")) if "management" in values else None
@@ -195,6 +197,9 @@ _MANAGEMENT = {
         variable="LBG_MANAGEMENT",
     ),
 }
+BROKER_OPTIONS = frozenset({*_BROKER, *_TLS, *_LOGIN, *_MANAGEMENT})
+"""Names of the parameters that become a command's `address`."""
+
 _OTHER_BROKER = {
     "broker": _addresses(
         "--broker",

@@ -12,7 +12,7 @@ from lbg_operator.kube.kinds import NAMESPACE as KUBE_NAMESPACE
 from lbg_operator.metrics_api.lag import Service
 from lbg_operator.metrics_api.tls import secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
-from support.kubernetes.chart import LARGE, NAMESPACE, Object, of_kind, rendered
+from support.kubernetes.chart import LARGE, NAMESPACE, Object, named, of_kind, rendered
 
 Right = tuple[str, str, str]
 
@@ -30,11 +30,6 @@ def given(role: Object) -> set[Right]:
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-
-
-def named(objects: list[Object], kind: str, name: str) -> Object:
-    (found,) = (one for one in of_kind(objects, kind) if one["metadata"]["name"] == name)
-    return found
 
 
 WITH_KEDA: Mapping[str, Any] = {"metrics": {"provider": "keda"}}
@@ -100,6 +95,18 @@ def test_the_rights_are_given_where_it_watches_and_nowhere_else(
         if one["metadata"]["name"] == "lbg-pipeline" or is_after_deletion(one):
             continue
         assert one["subjects"] == [{"kind": "ServiceAccount", "name": "lbg-operator", "namespace": NAMESPACE}]
+
+
+def test_who_forwards_ports_to_brokers_has_that_role_and_nobody_by_default() -> None:
+    role = named(rendered(), "ClusterRole", "lbg-operator-lbg-system-forward")
+    assert given(role) == {
+        ("", "services", "get"),
+        ("", "pods", "get"),
+        ("", "pods", "list"),
+        ("", "pods/portforward", "get"),
+        ("", "pods/portforward", "create"),
+    }
+    assert not any("aggregate" in label for label in role["metadata"]["labels"])
 
 
 def test_in_its_own_namespace_it_may_keep_its_certificate_wherever_it_watches() -> None:

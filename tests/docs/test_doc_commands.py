@@ -25,14 +25,14 @@ import pytest
 import yaml
 
 from lbgroup.cli import cli
+from lbgroup.kubectl import kubectl_lbg
 from support.documents import BLOCKS, PAGES, ROOT, Block, Command, called
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_-]*|.*(…|\$|<).*")
 
 
-def error_in(command: Command) -> str | None:
+def error_in(command: Command, group: click.Command = cli) -> str | None:
     """Error of `lbg` on the command line of a document, None if it is right."""
-    group: click.Command = cli
     words = list(command.words[1:])
     while isinstance(group, click.Group) and words and not words[0].startswith("-"):
         name = words.pop(0)
@@ -159,7 +159,7 @@ KINDS = {
 }
 """Kinds of Kubernetes itself that documents use."""
 OF_A_KIND = {"get", "describe", "delete", "scale", "wait", "patch", "explain"}
-OF_A_POD = {"logs", "exec", "attach"}
+OF_A_POD = {"logs", "exec", "attach", "port-forward"}
 WITH_VALUE = {
     *(
         "-n",
@@ -223,6 +223,8 @@ def described(file: str) -> bool:
 
 def kubectl_error(command: Command) -> str | None:
     """Error in the verb, kind, file or field of a command, None if it is right."""
+    if command.words[1:2] == ("lbg",):
+        return error_in(Command(command.place, command.words[1:], command.is_whole), kubectl_lbg)
     arguments, options = parsed(command.words[1:])
     if "--raw" in options:
         return None

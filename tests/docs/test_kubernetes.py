@@ -16,9 +16,10 @@ import pytest
 import yaml
 
 from lbg_operator.crds import App, BrokerManifest, GroupManifest, Journal, RabbitMQ
+from lbg_operator.resources.names import credentials_name
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.chart import of_kind, rendered
+from support.kubernetes.chart import named, of_kind, rendered
 from support.kubernetes.manifests import fill_in, schema_of
 from support.ports import free_port
 from support.waiting import GUARD_S
@@ -144,6 +145,14 @@ def posted(url: str, body: bytes) -> int:
 def test_every_page_that_it_leads_to_is_there() -> None:
     for link in re.findall(r"\]\(([\w./-]+)(?:#[\w-]+)?\)", PAGE):
         assert (ROOT / "docs" / link).resolve().is_file(), link
+
+
+def test_the_roles_for_the_plug_in_are_those_of_a_group_and_of_the_chart() -> None:
+    role, binding = (one for one in shown() if one.get("kind") in ("Role", "RoleBinding"))
+    for one in (role, binding):
+        kubernetes_validate.validate(one, "1.29", strict=True)
+    assert role["rules"][1]["resourceNames"] == [credentials_name(GROUP["metadata"]["name"])]
+    assert named(rendered(), "ClusterRole", binding["roleRef"]["name"])
 
 
 def test_the_jobs_on_journals_that_it_shows_are_made() -> None:

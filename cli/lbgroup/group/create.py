@@ -46,7 +46,8 @@ def with_admin(
     from lbg_broker.admin.live import LiveAdmin
 
     async def run() -> T:
-        admin = LiveAdmin(address.places(), management_of(address) if with_management else None)
+        uses_management = with_management and address.management_urls is not None
+        admin = LiveAdmin(address.places(), management_of(address) if uses_management else None)
         try:
             return await work(admin)
         finally:

@@ -93,6 +93,11 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
     return [one for one in objects if one["kind"] == kind]
 
 
+def named(objects: list[Object], kind: str, name: str) -> Object:
+    (found,) = (one for one in of_kind(objects, kind) if one["metadata"]["name"] == name)
+    return found
+
+
 def pods_of(objects: list[Object]) -> Iterator[tuple[str, Object]]:
     """Every pod there will be, as its kind and name and its PodSpec."""
     for one in objects:
