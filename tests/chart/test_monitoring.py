@@ -15,7 +15,7 @@ import yaml
 from lbg_operator.resources.names import GROUP_LABEL, selector_of
 from lbg_operator.resources.sidecar_injection import OBSERVED_PORT
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
-from support.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
+from support.kubernetes.chart import CHART, LARGE, Object, named, of_kind, rendered
 from support.operator.metrics import series_of_operator
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
@@ -182,6 +182,19 @@ def test_a_dashboard_arrives_at_grafana_as_it_is_in_the_repository() -> None:
     assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in maps)
 
 
+def test_dashboards_link_to_the_console_whose_address_is_known() -> None:
+    at_ingress = {"enabled": True, "ingress": {"enabled": True, "host": "lbg.example.com"}}
+    for console, url in (
+        ({"url": "https://lbg.example.com/"}, "https://lbg.example.com"),
+        (at_ingress, "http://lbg.example.com"),
+    ):
+        maps = of_kind(rendered({"console": console}), "ConfigMap")
+        found = [json.loads(text) for one in maps for text in one["data"].values()]
+        links = [dashboard["links"].pop() for dashboard in found]
+        assert {(one["type"], one["title"], one["url"]) for one in links} == {("link", "Console", url)}
+        assert sorted(found, key=str) == sorted(DASHBOARDS.values(), key=str)
+
+
 def test_the_rules_arrive_at_prometheus_as_they_are_in_the_repository() -> None:
     (rule,) = of_kind(rendered(LARGE), "PrometheusRule")
     assert rule["spec"] == ALERTS
@@ -196,7 +209,7 @@ def test_the_sidecars_and_the_operator_are_scraped_where_they_say_it() -> None:
     assert pods["spec"]["namespaceSelector"] == {"matchNames": LARGE["watchNamespaces"]}
     (endpoint,) = pods["spec"]["podMetricsEndpoints"]
     assert (endpoint["port"], OBSERVED_PORT) == ("lbg-observed", 8751)
-    (service,) = of_kind(objects, "Service")
+    service = named(objects, "Service", "lbg-operator")
     assert services["spec"]["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
     (endpoint,) = services["spec"]["endpoints"]
     assert endpoint["port"] in {one["name"] for one in service["spec"]["ports"]}

@@ -13,7 +13,7 @@ import yaml
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from lbgroup.cli import cli
-from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, of_kind, pods_of, rendered
+from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, named, of_kind, pods_of, rendered
 from support.kubernetes.manifests import CRDS, fill_in, schema_of
 
 
@@ -64,16 +64,24 @@ def test_nothing_is_rendered_twice_and_everything_says_whose_it_is(values: Mappi
         assert labels["app.kubernetes.io/managed-by"] == "Helm"
 
 
+VOLUMES = {
+    ("emptyDir", "Deployment"),
+    ("emptyDir", "CronJob"),
+    ("persistentVolumeClaim", "CronJob"),
+    ("secret", "Deployment"),  # of the console
+}
+
+
 @with_values
 def test_every_pod_is_restricted(values: Mapping[str, Any]) -> None:
     """Kubernetes: "Pod Security Standards", level restricted; and beyond it, a root that cannot be written to."""
     pods = list(pods_of(rendered(values)))
-    assert len(pods) == (7 if values is LARGE else 3)
+    assert len(pods) == (8 if values is LARGE else 3)
     for name, pod in pods:
         assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys(), name
         for volume in pod.get("volumes", ()):
             (kind,) = volume.keys() - {"name"}
-            assert kind == "emptyDir" or (kind, "CronJob" in name) == ("persistentVolumeClaim", True), name
+            assert (kind, name.split()[0]) in VOLUMES, name
         beside = {"fsGroup", "fsGroupChangePolicy"} if "CronJob" in name else set()
         assert {one: told for one, told in pod["securityContext"].items() if one not in beside} == {
             "runAsNonRoot": True,
@@ -89,7 +97,7 @@ def test_every_pod_is_restricted(values: Mapping[str, Any]) -> None:
 
 
 def test_the_operator_takes_the_settings_that_it_is_given() -> None:
-    (deployment,) = of_kind(rendered(LARGE), "Deployment")
+    deployment = named(rendered(LARGE), "Deployment", "lbg-operator")
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     told = {one["name"]: one.get("value", NAMESPACE) for one in container["env"]}
     settings = OperatorSettings.from_environment(told)
@@ -106,8 +114,7 @@ def test_the_operator_takes_the_settings_that_it_is_given() -> None:
         watched=("shop", "lbg-system"),
         metrics="external",
     )
-    (service,) = of_kind(rendered(LARGE), "Service")
-    assert service["metadata"]["name"] == settings.service
+    assert named(rendered(LARGE), "Service", settings.service)
 
 
 def test_every_default_of_the_chart_is_one_of_the_operator() -> None:
@@ -167,16 +174,17 @@ def test_services_and_probes_lead_to_ports_that_are_there() -> None:
 def test_only_the_operator_is_behind_its_service() -> None:
     """Pods of hooks bear labels of their own: they answer nothing, and the policy of the operator is not theirs."""
     objects = rendered(LARGE)
-    (service,) = of_kind(objects, "Service")
+    service = named(objects, "Service", "lbg-operator")
     (job,), (pod,) = of_kind(objects, "Job"), of_kind(objects, "Pod")
     jobs = [one["spec"]["jobTemplate"]["spec"]["template"] for one in of_kind(objects, "CronJob")]
-    for one in (job["spec"]["template"], pod, *jobs):
+    console = named(objects, "Deployment", "lbg-console")["spec"]["template"]
+    for one in (job["spec"]["template"], pod, console, *jobs):
         assert not service["spec"]["selector"].items() <= one["metadata"]["labels"].items()
 
 
 def test_the_hook_that_releases_groups_stops_this_operator_and_looks_where_it_looked() -> None:
     objects = rendered(LARGE)
-    (job,), (deployment,) = of_kind(objects, "Job"), of_kind(objects, "Deployment")
+    (job,), deployment = of_kind(objects, "Job"), named(objects, "Deployment", "lbg-operator")
     (container,) = job["spec"]["template"]["spec"]["containers"]
     command = cli.get_command(None, "operator").get_command(None, container["args"][0])
     told = command.make_context("release", container["args"][1:]).params
@@ -238,7 +246,7 @@ def annotated(objects: list[Object]) -> list[Object]:
 def test_the_test_pod_may_read_what_others_may_not() -> None:
     objects = rendered(LARGE)
     (pod,) = of_kind(objects, "Pod")
-    (policy,) = (one for one in of_kind(objects, "NetworkPolicy") if one["spec"]["ingress"])
+    policy = named(objects, "NetworkPolicy", "lbg-operator")
     selectors = [peer["podSelector"]["matchLabels"] for peer in policy["spec"]["ingress"][0]["from"][1:]]
     assert all(one.items() <= pod["metadata"]["labels"].items() for one in selectors)
     assert selectors

@@ -147,6 +147,15 @@ def test_every_page_that_it_leads_to_is_there() -> None:
         assert (ROOT / "docs" / link).resolve().is_file(), link
 
 
+def test_the_console_that_it_shows_is_made() -> None:
+    (values,) = (one for one in shown() if one.keys() == {"console"})
+    objects = rendered(values)
+    (ingress,) = of_kind(objects, "Ingress")
+    assert ingress["spec"]["rules"][0]["host"] == values["console"]["ingress"]["host"]
+    assert named(objects, "Service", "lbg-console")["spec"]["ports"][0]["port"] == 80
+    assert "port-forward service/lbg-console 8780:80" in PAGE
+
+
 def test_the_roles_for_the_plug_in_are_those_of_a_group_and_of_the_chart() -> None:
     role, binding = (one for one in shown() if one.get("kind") in ("Role", "RoleBinding"))
     for one in (role, binding):

@@ -20,6 +20,26 @@
 {{- end -}}
 {{- end -}}
 
+{{- /* Of the console: of a release lbg, lbg-console. */ -}}
+{{- define "lbg.console" -}}
+{{- $release := .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- if contains "lbg" $release -}}
+{{- $release }}-console
+{{- else -}}
+{{- $release }}-lbg-console
+{{- end -}}
+{{- end -}}
+
+{{- /* The address of the console for browsers; empty if it is not known. */ -}}
+{{- define "lbg.consoleUrl" -}}
+{{- $console := .Values.console -}}
+{{- if $console.url -}}
+{{- trimSuffix "/" $console.url -}}
+{{- else if and $console.enabled $console.ingress.enabled -}}
+{{- ternary "http" "https" (empty $console.ingress.tlsSecretName) }}://{{ $console.ingress.host -}}
+{{- end -}}
+{{- end -}}
+
 {{- define "lbg.selector" -}}
 app.kubernetes.io/name: lbg-operator
 app.kubernetes.io/instance: {{ .Release.Name }}

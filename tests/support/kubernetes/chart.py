@@ -40,6 +40,21 @@ LARGE: Mapping[str, Any] = {
     "metrics": {"provider": "external"},
     "monitoring": {"objects": "always", "labels": {"release": "prometheus"}},
     "networkPolicy": {"metricsFrom": [{"namespaceSelector": {}}]},
+    "console": {
+        "enabled": True,
+        "readOnly": False,
+        "uris": ["amqps://rabbit-0.messaging.svc", "amqps://rabbit-1.messaging.svc"],
+        "managementURIs": ["https://rabbit.messaging.svc:15671"],
+        "loginSecretName": "console-login",
+        "caSecretName": "rabbitmq-ca",
+        "ingress": {
+            "enabled": True,
+            "className": "nginx",
+            "annotations": {"nginx.ingress.kubernetes.io/whitelist-source-range": "10.0.0.0/8"},
+            "host": "lbg.example.com",
+            "tlsSecretName": "lbg-tls",
+        },
+    },
     "pipeline": {
         "enabled": True,
         "namespace": "shop",
