@@ -71,6 +71,8 @@ def console(
     url: str | None,
     is_read_only: bool,
     address: BrokerAddress,
+    *,
+    signs_in: bool = False,
 ) -> None:
     """Show all groups of a broker in a browser, or groups NAME: who serves each queue, live and in the last hour.
 
@@ -84,15 +86,17 @@ def console(
 
     for name in names:
         Names(name)  # raises SpecError for what cannot be a group's name
-    management_of(address)  # a URL that is none is a usage error
-    settings = ConsoleSettings(address, listen.host, listen.port, names, url, is_read_only)
+    if address.management_urls is not None:
+        management_of(address)  # a URL that is none is a usage error
+    settings = ConsoleSettings(address, listen.host, listen.port, names, url, is_read_only, signs_in)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise_descriptor_limit()
 
     async def serve() -> None:
         try:
             async with Console(settings) as serving:
-                click.echo(f"the console is at {url or serving.url}/ until Ctrl-C", err=True)
+                where = serving.sign_in_url if signs_in else f"{url or serving.url}/"
+                click.echo(f"the console is at {where} until Ctrl-C", err=True)
                 await serving.wait()
         except OSError as error:
             raise CliError(f"--listen {listen}: {error.strerror or error}") from error

@@ -312,7 +312,7 @@ class _Forwarded(click.Command):
     """A command of `lbg` on the group of a LoadBalancedGroup: without the options of a broker, and with kubectl's."""
 
     def __init__(self, inner: click.Command, path: str, summary: str) -> None:
-        own = [one for one in inner.params if one.name not in BROKER_OPTIONS | {"name"}]
+        own = [one for one in inner.params if one.name not in BROKER_OPTIONS | {"name", "names", "url"}]
         super().__init__(
             inner.name,
             params=[click.Argument(["name"]), *own, *_kubectl_options()],
@@ -326,8 +326,12 @@ class _Forwarded(click.Command):
         kubectl = _kubectl_of(ctx)
         access = access_of(kubectl, values.pop("name"))
         assert self._inner.callback is not None
+        if self._inner.name == "console":  # one browser signs in with the login of the Secret
+            values |= {"names": (access.name,), "url": None, "signs_in": True}
+        else:
+            values["name"] = access.name
         with broker_of(kubectl, access) as address:
-            return self._inner.callback(name=access.name, address=address, **values)
+            return self._inner.callback(address=address, **values)
 
 
 class _ForwardedGroup(LazyGroup):
@@ -343,6 +347,7 @@ class _ForwardedGroup(LazyGroup):
 
 _PATHS = {
     "lbgroup.top:top": "top",
+    "lbgroup.console:console": "console",
     "lbgroup.group:show": "group show",
     "lbgroup.group:peek": "group peek",
 }
@@ -368,6 +373,7 @@ def group() -> None:
     cls=_ForwardedGroup,
     table={
         "top": LazyCommand("lbgroup.top:top", "Watch a group: rates, lag, members, problems."),
+        "console": LazyCommand("lbgroup.console:console", "Show a group in a browser, live."),
         "group": LazyCommand("lbgroup.kubectl:group", "Show a group, and peek at its messages."),
         "peek": _PEEK,
     },

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -35,7 +35,8 @@ SHUTDOWN_S = 1.0
 @dataclass(frozen=True, slots=True)
 class ConsoleSettings:
     """`address`: the broker, with the login that observes its groups. `groups`: these alone; none: all, for which it
-    takes an administrator's login. `url`: public address, http[s]://host[:port], behind a proxy or an Ingress."""
+    takes an administrator's login. `url`: public address, http[s]://host[:port], behind a proxy or an Ingress.
+    `signs_in`: one browser may sign in with the login in `address`, by `Console.sign_in_url`."""
 
     address: BrokerAddress
     host: str = "127.0.0.1"
@@ -43,6 +44,7 @@ class ConsoleSettings:
     groups: tuple[str, ...] = ()
     url: str | None = None
     is_read_only: bool = False
+    signs_in: bool = False
 
     @property
     def host_names(self) -> frozenset[str]:
@@ -58,7 +60,8 @@ class Console:
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
         address = settings.address
-        self._admin = LiveAdmin(address.places(), ManagementApi.of_broker(address))
+        has_api = address.management_urls is not None
+        self._admin = LiveAdmin(address.places(), ManagementApi.of_broker(address) if has_api else None)
         self.survey = GroupSurvey(self._admin, settings.groups)
         self._peer_log = PeerLog(log)
         self._views = Views(
@@ -66,6 +69,7 @@ class Console:
             self.survey,
             url=settings.url,
             is_read_only=settings.is_read_only,
+            signs_in=settings.signs_in,
             peer_log=self._peer_log,
         )
         self._runner: web.AppRunner | None = None
@@ -78,6 +82,13 @@ class Console:
         assert self._runner is not None
         host, port = self._runner.addresses[0][:2]
         return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    @property
+    def sign_in_url(self) -> str:
+        """Address at which one browser signs in without a password, once, and gets the first page, or its one group."""
+        groups = self._settings.groups
+        next_ = f"/groups/{groups[0]}" if len(groups) == 1 else "/"
+        return f"{self.url}/login?{urlencode({'token': self._views.sign_in_token, 'next': next_})}"
 
     async def __aenter__(self) -> Console:
         connections_max = min(CONNECTIONS_MAX, descriptors() // 4)

@@ -134,8 +134,11 @@ def places_of(address: BrokerAddress, username: str, password: str) -> tuple[Con
 
 def admin_of(address: BrokerAddress, username: str, password: str) -> LiveAdmin:
     """The broker, with this login at both of its APIs. Nobody chooses where the console connects to."""
+    places = places_of(address, username, password)
+    if address.management_urls is None:
+        return LiveAdmin(places)
     where = [replace(one, user=username, password=password) for one in management_places(address)]
-    return LiveAdmin(places_of(address, username, password), ManagementApi.of_broker(address, where))
+    return LiveAdmin(places, ManagementApi.of_broker(address, where))
 
 
 async def check_login(address: BrokerAddress, username: str, password: str) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import mimetypes
+import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -76,7 +78,7 @@ def static_files() -> dict[str, StaticFile]:
 
 
 class Views:
-    """`url`: the public address of the console, where it has one."""
+    """`url`: the public address of the console, where it has one. `signs_in`: there is a `sign_in_token`."""
 
     def __init__(
         self,
@@ -85,9 +87,12 @@ class Views:
         *,
         url: str | None,
         is_read_only: bool,
+        signs_in: bool,
         peer_log: PeerLog,
     ) -> None:
         self.sessions = Sessions()
+        self.sign_in_token = secrets.token_urlsafe(32) if signs_in else ""
+        """In place of a password, once; empty when it was used, and where there is none."""
         self.acts = ActRunner(address, survey.note_act)
         self._address = address
         self._survey = survey
@@ -153,7 +158,16 @@ class Views:
         next_ = local_path(request.query.get("next", "/"))
         if self.session_of(request) is not None:
             raise web.HTTPSeeOther(next_)
-        return self._login_page(request, next_)
+        token = request.query.get("token")
+        if token is None:
+            return self._login_page(request, next_)
+        if not hmac.compare_digest(token.encode(), self.sign_in_token.encode()) or not self.sign_in_token:
+            return self._login_page(
+                request, next_, error="this link was used: start the command again", status=401
+            )
+        self.sign_in_token = ""
+        place = self._address.places()[0]
+        raise self._signed_in(request, next_, place.username, place.password, sees_all=True)
 
     async def login(self, request: web.Request) -> web.Response:
         form = await request.post()
@@ -183,8 +197,14 @@ class Views:
             return self._login_page(request, next_, username, "a user name is missing", status=401)
         if (former := self.session_of(request)) is not None:
             self.sessions.close(former)
+        raise self._signed_in(request, next_, username, password, sees_all=sees_all)
+
+    def _signed_in(
+        self, request: web.Request, next_: str, username: str, password: str, *, sees_all: bool
+    ) -> web.HTTPSeeOther:
+        """Answer that opens a session."""
         session = self.sessions.open(username, password, sees_all=sees_all, now_s=self._survey.now_s())
-        audit.info('user="%s" from="%s" signed in', printable(username), peer)
+        audit.info('user="%s" from="%s" signed in', printable(username), request.remote)
         answer = web.HTTPSeeOther(next_)
         answer.set_cookie(
             self._cookie(request),
@@ -195,7 +215,7 @@ class Views:
             samesite="Strict",
             secure=self._is_secure,
         )
-        raise answer
+        return answer
 
     async def logout(self, request: web.Request) -> web.Response:
         session = self.require_session(request)

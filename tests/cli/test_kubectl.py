@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,6 +116,38 @@ def test_top_show_and_peek_are_of_the_group_by_its_secret_and_the_password_is_no
     assert kubectl.commands[2:3] == ["port-forward service/main :5672"]
     assert all("--context=here" in call["arguments"] for call in kubectl.calls)
     assert password not in json.dumps(kubectl.calls)
+
+
+@pytest.mark.process
+def test_the_console_is_of_the_group_and_signs_a_browser_in_without_a_password(
+    broker: Where, group: str, kubectl: StandInKubectl
+) -> None:
+    has_group(kubectl, group, forwarded_to(kubectl, broker.broker), password="guest")
+    kubectl.objects["shop/secrets/flights-lbg"]["data"]["username"] = base64.b64encode(b"guest").decode()
+    kubectl.save()
+    main = "import lbgroup.kubectl; raise SystemExit(lbgroup.kubectl.main())"
+    words = ("console", "flights", "--listen", "127.0.0.1:0", *OPTIONS)
+    command = [sys.executable, "-c", main, *words]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            link = re.search(r"http://([^/\s]+)(/\S+)", process.stderr.readline())
+            assert link is not None
+            answers = [answer_of(*link.groups()) for _ in range(2)]
+        finally:
+            process.terminate()
+        assert process.wait(GUARD_S) == 128 + signal.SIGTERM
+    assert [one.status for one in answers] == [303, 401]
+    assert answers[0].headers["Location"] == f"/groups/{group}"
+
+
+def answer_of(host: str, path: str) -> http.client.HTTPResponse:
+    connection = http.client.HTTPConnection(host, timeout=GUARD_S)
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    answer.read()
+    connection.close()
+    return answer
 
 
 @pytest.mark.process

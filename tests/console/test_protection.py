@@ -87,6 +87,26 @@ async def test_a_sign_in_gives_a_new_session_and_ends_the_former_one(lone_client
         assert (await other.get("/")).status == 303
 
 
+async def test_a_link_signs_one_browser_in_once_as_the_login_of_the_console(
+    place: Place, groups: tuple[GroupSpec, GroupSpec]
+) -> None:
+    login = {"username": "orders", "password": PASSWORD}
+    async with console_of(place, groups=("orders",), signs_in=True, **login) as console:
+        await until(lambda: "orders" in console.survey.groups, what="the survey")
+        link = console.sign_in_url.removeprefix(console.url)
+        async with client_of(console) as first, client_of(console) as second:
+            for wrong in ("", "x", "%E2%82%AC"):
+                assert (await first.get(f"/login?token={wrong}")).status == 401
+            answer = await first.get(link)
+            assert (answer.status, answer.headers["Location"]) == (303, "/groups/orders")
+            assert (await first.get("/groups/orders")).status == 200
+            used = await second.get(link)
+            assert (used.status, "this link was used" in used.text) == (401, True)
+            assert (await second.get("/groups/orders")).status == 303
+    async with console_of(place) as console, client_of(console) as client:
+        assert (await client.get("/login?token=")).status == 401, "there is no link"
+
+
 async def test_behind_https_the_cookie_is_secure_and_the_public_name_is_served(place: Place) -> None:
     url = "https://console.example.org"
     async with console_of(place, url=url) as console, client_of(console) as client:
