@@ -24,6 +24,7 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 WITHOUT = {
     "consume": "prints messages as JSON Lines in any case",
     "sidecar": "prints logs only",
+    "console": "prints logs only",
     "operator run": "prints logs only",
     "completion": "prints a script",
 }
