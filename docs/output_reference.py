@@ -149,7 +149,8 @@ same as `--output json`, and `--json --output table` is refused.
 `output.schema.json#/$defs/group-show`.
 
 Without `--output`: `lbg consume` prints messages as JSON Lines in any case; with a command it prints logs only, as do
-`lbg sidecar`, `lbg console` and `lbg operator run` ([logging.md](logging.md)). `lbg completion` prints a script of a shell.
+`lbg sidecar`, `lbg console` and `lbg operator run` ([logging.md](logging.md)). `lbg completion` prints a script of a
+shell.
 """
 
 
