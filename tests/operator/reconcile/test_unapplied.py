@@ -401,10 +401,10 @@ def image_of(place: Place) -> str:
 
 
 @in_virtual_time
-async def test_another_number_of_queues_than_the_broker_has_is_not_ready() -> None:
+async def test_another_size_of_queues_than_the_broker_has_is_not_ready() -> None:
     async with Place() as place:
         await place.ready()
-        place.edit_group({"queues": {"count": 12}})
+        place.edit_group({"queues": {"size": "2G"}})
         await asyncio.sleep(40)
         assert place.conditions()["Provisioned"] == ("False", "GroupDiffers")
         assert place.conditions()["Ready"] == ("Unknown", "NotApplied")
