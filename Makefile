@@ -28,7 +28,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo quick test test-all fuzz test-cluster test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,32 +49,40 @@ $(VENV)/.bench: $(VENV)/.dev
 	$(PIP) install -c constraints.txt -e '.[bench]'
 	@touch $@
 
+$(VENV)/.browser: $(VENV)/.dev
+	$(PIP) install -c constraints.txt -e '.[browser]'
+	@touch $@
+
 $(VENV)/.images: $(VENV)/.runtime
 	$(PIP) install -c constraints.txt -e '.[images]'
 	@touch $@
 
 install: $(VENV)/.runtime  ## make .venv and leave .venv/bin/lbg in it
 dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
-	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless chromium
+	@.ci/debian-packages rabbitmq-server postgresql prometheus nodejs node-ws default-jre-headless
 	@.ci/npm-packages tests/clients
 
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
-	$(PYTEST) $(AT_ONCE) -m "not process and not slow" --hypothesis-profile=quick tests --ignore=tests/oracle --ignore=tests/rabbitmq
+	$(PYTEST) $(AT_ONCE) -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/oracle --ignore=tests/rabbitmq
 
-test: dev  ## run every test but the slow repetitions and those of test-cluster, with fewer examples
-	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster" --hypothesis-profile=test
+test: dev  ## run every test but the slow repetitions and those of test-cluster and test-browser, with fewer examples
+	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser" --hypothesis-profile=test
 
-test-all: dev  ## run every test but those of test-cluster
-	$(PYTEST) $(AT_ONCE) -m "not cluster"
+test-all: dev  ## run every test but those of test-cluster and test-browser
+	$(PYTEST) $(AT_ONCE) -m "not cluster and not browser"
 
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
 	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m support.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
 	$(PYTEST) -m cluster tests/rabbitmq
+
+test-browser: dev $(VENV)/.browser  ## look at the console's pages in Chromium, by Playwright
+	@.ci/debian-packages chromium
+	$(PYTEST) -m browser tests/console
 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on Debian trixie's, 4.0, in a folder (as root); RELEASE=sid: 4.3
 	@.ci/rabbitmq4 $(RELEASE) $(RABBITMQ4)

@@ -17,7 +17,11 @@ from lbg_console.timeline import milliseconds
 CRASH_SHOWN_S = 300.0
 SESSIONS_MAX = 200
 _LETTERS = {"Ready": "R", "Paused": "P", "Unassigned": "A", "Unbound": "U"}
-_COMMAND = re.compile(r"`(lbg [^`]+)`")
+_VERBS = "group (?:adopt|create|pause|publisher|repartition|resume|rotate|show)|park enable"
+_COMMAND = re.compile(rf"`(lbg (?:{_VERBS})(?: [\w.-]+| …)*)`")
+_SKIP = re.compile(r"; skip (it|the oldest) with: (lbg group skip [\w.-]+ [\w.:/-]+)$")
+_KEYS = "; keys: "
+"""Before texts of others in a problem: no command is taken out of what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,17 @@ def _age(seconds: float | None) -> float | None:
 
 
 def _problem(group: str, text: str) -> dict[str, Any]:
-    """The remedy is a part of the text, as are commands."""
+    """The remedy is a part of the text, as are commands: only those that LBG itself recommends, with plain words."""
+    if skip := _SKIP.search(text):
+        return {
+            "text": text[: skip.start()],
+            "remedy": f"Skip {skip[1]}: it becomes a dead letter, and its key goes on.",
+            "commands": [skip[2]],
+        }
     subject, _, remedy = text.rpartition(": ") if "`lbg " in text.rpartition(": ")[2] else (text, "", "")
-    commands = [re.sub(r"\bG\b|\bNAME\b", group, command) for command in _COMMAND.findall(text)]
+    commands = [
+        re.sub(r"\bG\b|\bNAME\b", group, command) for command in _COMMAND.findall(text.partition(_KEYS)[0])
+    ]
     return {
         "text": (subject or text).replace("`", ""),
         "remedy": remedy.replace("`", ""),

@@ -30,7 +30,9 @@ from support.waiting import GUARD_S
 
 RUN_BY = {
     ("README.md", "Use it"): "docs/test_readme.py",
+    ("console.md", "The console"): "console/test_command.py",
     ("install.md", "Try it"): "images/test_wheel.py",
+    ("kubernetes.md", "kubectl lbg"): "cli/test_kubectl.py",
     ("parked-keys.md", "Use"): "cli/test_park.py",
     ("publishing.md", "Through the sidecar"): "sidecar/publish_api/test_endpoint.py",
     ("rabbitmq.md", "Start"): "docs/test_rabbitmq.py",

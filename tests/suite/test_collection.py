@@ -101,13 +101,15 @@ def selected(target: str, tests: Collected) -> set[str]:
 def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_before(
     everything: Collected,
 ) -> None:
-    quick, test, test_all, cluster = (
-        selected(target, everything) for target in ("quick", "test", "test-all", "test-cluster")
+    quick, test, test_all, cluster, browser = (
+        selected(target, everything)
+        for target in ("quick", "test", "test-all", "test-cluster", "test-browser")
     )
     assert quick < test < test_all
     assert cluster
-    assert test_all & cluster == set()
-    assert sorted(set(everything.ids) - test_all - cluster) == []
+    assert browser
+    assert test_all & (cluster | browser) == set()
+    assert sorted(set(everything.ids) - test_all - cluster - browser) == []
 
 
 @pytest.mark.timeout(600)

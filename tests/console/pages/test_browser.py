@@ -11,14 +11,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Browser, Dialog, Page, Route, expect, sync_playwright
 
 from lbgroup import Group, Publisher, connect_admin
 from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
 from support.command_line import clean_environment
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Dialog, Page, Route
 
 HOSTILE = '<img src=x onerror="alert(1)"><script>alert(2)</script>`\'\u202e'
 """A key, a body and a name that are code, or turn the direction, where they are not text."""
@@ -30,7 +32,15 @@ SERVERS = "#map .server"
 SHOWN = HOSTILE.replace("\u202e", "\\u202e")
 """The hostile text as a person reads it."""
 
-expect.set_options(timeout=30_000)
+pytestmark = pytest.mark.browser
+
+
+def expect(place: Any) -> Any:
+    """Playwright's assertions about a place of a page. Only `make test-browser` installs it."""
+    from playwright.sync_api import expect as expected
+
+    expected.set_options(timeout=30_000)
+    return expected(place)
 
 
 @contextmanager
@@ -89,7 +99,9 @@ async def _fill(broker: EmbeddedBroker) -> None:
 def browser(site: Site) -> Iterator[Browser]:
     """Debian's Chromium. It comes after `site`: while it is there, this thread has an event loop that runs."""
     executable = shutil.which("chromium")
-    assert executable is not None, "chromium is missing: `make dev` installs it"
+    assert executable is not None, "chromium is missing: `make test-browser` installs it"
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=executable)
         yield browser
