@@ -47,6 +47,14 @@ def scheduled(entry: dict[str, object]) -> dict[str, object]:
         ({"scaling": {"maxReplicas": 2, "schedule": 513 * [DAILY]}}, "must have at most 512 items"),
         ({"mode": "Sessions"}, "queues.count must be 1 in modes MessageGroups and Sessions"),
         ({"mode": "Partitioned", "replicas": 9}, "QC >= CC"),
+        ({"replicas": 17, "queues": {"count": 8, "max": 16}}, "QC >= CC"),
+        ({"queues": {"count": 8, "max": 4}}, "queues.max must be at least queues.count"),
+        ({"queues": {"count": 8, "max": 200}}, "HC >= QC"),
+        ({"assignment": "Static", "queues": {"count": 8, "max": 16}}, "queues.max needs assignment Balanced"),
+        (
+            {"mode": "Sessions", "queues": {"count": 1, "max": 2}},
+            "queues.max is for modes Exclusive and Partitioned",
+        ),
         ({"mode": "Partitioned", "assignment": "Static"}, "assignment must be Balanced"),
     ],
 )

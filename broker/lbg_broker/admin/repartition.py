@@ -40,8 +40,8 @@ from lbg_broker.admin.errors import (
 from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_broker.admin.key_move import KeyMoveRun, change_queues, is_key_move_left
 from lbg_broker.admin.management_admin import ManagementAdmin
-from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.plan import recorded, require_supported
+from lbg_broker.admin.ownership import Claim, Record
+from lbg_broker.admin.plan import recorded, require_owner, require_supported
 from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.admin.queue_changes import (
     LATE_S,
@@ -429,31 +429,49 @@ async def _repartition_locked(
 
 
 async def change_online(
-    admin: BrokerAdmin, desired: GroupSpec, run: KeyMoveRun, *, within_s: float
+    admin: BrokerAdmin,
+    desired: GroupSpec,
+    run: KeyMoveRun,
+    *,
+    claim: Claim,
+    within_s: float,
+    after_moves: bool = False,
 ) -> GroupSpec | None:
     """Changes a group online to the number of queues or partitions, and the limit of clients, of `desired`, for so
     many seconds; returns the group as it is recorded then. The broker moves partitions by itself, and `run` goes on
     with separate queues at the next call.
 
-    None, and nothing is done, if the group differs in anything else, or its number does not change online. Raises
-    ProvisioningError.
+    None, and nothing is done, if the group differs in anything else, or its number does not change online, or with
+    `after_moves` while keys move by another change. Raises NotOwned and other errors of ProvisioningError.
     """
     async with admin.lock(desired.name):
         observed = await admin.observe(desired.name)
         spec = recorded(desired.name, observed)
         if spec is None or spec.mode in UNCOUNTED_MODES or observed.queue_count_to_be is not None:
             return None
+        require_owner(desired, observed, claim)
         if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
+            return None
+        if after_moves and _moves_to_another(observed, desired):
             return None
         if has_partitions(spec, observed.engine):
             layout = SingleQueueLayout(admin, Names(desired.name))
-            is_begun = await _begin_online(admin, layout, observed, desired, discard=False)
+            run.is_changed = await _begin_online(admin, layout, observed, desired, discard=False)
             run.is_complete = True  # the broker does the rest
-            return desired if is_begun else None
+            return desired if run.is_changed else None
         require_supported(desired, observed)
     with suppress(NotMoved):
         await change_queues(run, timeout_s=within_s)
     return recorded(desired.name, await admin.observe(desired.name))
+
+
+def _moves_to_another(observed: Snapshot, desired: GroupSpec) -> bool:
+    """True if keys move to another number of queues or partitions than that of `desired`."""
+    status = observed.queues.get(Names(desired.name).parent)
+    native = status.native if isinstance(status, QueueStatus) else None
+    of_partitions = native.moving_keys if isinstance(native, PartitionsStatus) else None
+    moving = of_partitions or observed.moving_keys(desired.name)
+    return moving is not None and moving.partitions != desired.queue_count
 
 
 async def _begin_online(

@@ -7,7 +7,15 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lbg_broker.group import PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec, SpecError, group_name_of
+from lbg_broker.group import (
+    PARTITIONED,
+    SESSIONS,
+    UNCOUNTED_MODES,
+    GroupSpec,
+    SpecError,
+    group_name_of,
+    recounted,
+)
 from lbg_broker.group.spec import BYTES_PER_MB
 from lbg_operator.crds.consumer import Consumer, bytes_in, consumer_of
 from lbg_operator.crds.scaling import Floor, Scaling, floor_at
@@ -79,7 +87,8 @@ class BrokerRef:
 
 @dataclass(frozen=True, slots=True)
 class GroupManifest:
-    """`spec` is the group as the broker knows it."""
+    """`spec` is the group as the broker knows it, with its present number of queues, which is from `queues_min`
+    (spec.queues.count) to `queues_max`."""
 
     metadata: Metadata
     broker: BrokerRef
@@ -93,6 +102,8 @@ class GroupManifest:
     scaling: Scaling | None
     deletion_policy: str
     drain_timeout_s: int
+    queues_min: int
+    queues_max: int
     publisher_user: str = SHARED
     adopts: bool = False
     """It asks for a group of another owner; the Broker has to allow that."""
@@ -112,13 +123,16 @@ class GroupManifest:
     @classmethod
     def _parse(cls, manifest: Mapping[str, Any]) -> GroupManifest:
         metadata, spec = Metadata.of(manifest), manifest["spec"]
+        queues_min = spec["queues"]["count"]
+        queues_max = max(min(spec["queues"].get("max", 0), spec["hash"]["count"]), queues_min)
+        queue_count = min(max(manifest.get("status", {}).get("queueCount", 0), queues_min), queues_max)
         scaling = Scaling.parse(spec["scaling"]) if "scaling" in spec else None
         return cls(
             metadata=metadata,
             broker=BrokerRef(
                 spec["brokerRef"].get("namespace", metadata.namespace), spec["brokerRef"]["name"]
             ),
-            spec=_spec(group_name_of(manifest), spec),
+            spec=_spec(group_name_of(manifest), spec, queue_count),
             assignment=spec["assignment"],
             rebalance_delay_s=spec["rebalanceDelaySeconds"],
             max_handoff_s=spec["maxHandoffSeconds"],
@@ -128,6 +142,8 @@ class GroupManifest:
             scaling=scaling,
             deletion_policy=spec["deletionPolicy"],
             drain_timeout_s=spec["drainTimeoutSeconds"],
+            queues_min=queues_min,
+            queues_max=queues_max,
             publisher_user=spec.get("publisherUser", SHARED),
             adopts=spec.get("adopt", False),
             paused=spec.get("paused", False),
@@ -174,19 +190,46 @@ class GroupManifest:
         return self.spec.mode == SESSIONS
 
     @property
+    def may_raise_queues(self) -> bool:
+        """True if the operator may raise the number of queues (spec.queues.max)."""
+        return self.queues_max > self.queues_min
+
+    def with_queues(self, count: int) -> GroupManifest:
+        """The same with `count` queues, or the nearest number that the manifest permits."""
+        permitted = min(max(count, self.queues_min), self.queues_max)
+        if permitted == self.spec.queue_count:
+            return self
+        return replace(self, spec=recounted(self.spec, permitted))
+
+    @property
+    def queues_wanted(self) -> int:
+        """Number of queues for the wanted consumers: the present one, doubled as often as needed, because then half of
+        the keys stay in their queues. A number that is too high stays."""
+        count = self.spec.queue_count
+        while self.consumers_wanted > count < self.queues_max:
+            count = min(2 * count, self.queues_max)
+        return count
+
+    @property
     def replicas_max(self) -> int:
-        """The most consumer pods that there may be: as many as can have something to do."""
-        most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.spec.queue_count
+        """The most consumer pods that there may ever be: as many as can have something to do."""
+        most = REPLICAS_MAX if self.spec.mode in UNCOUNTED_MODES else self.queues_max
         return most if self.scaling is None else min(most, self.scaling.max_replicas)
 
     @property
-    def pods_wanted(self) -> int:
-        """Desired number of consumer pods. A schedule alone lifts `replicas` as an autoscaler would, and leaves
-        0 alone as one does."""
+    def consumers_wanted(self) -> int:
+        """Desired number of consumers. A schedule alone lifts `replicas` as an autoscaler would, and leaves 0 alone as
+        one does."""
         scaling = self.scaling
         if scaling is None or scaling.has_target or self.replicas == 0:
             return min(self.replicas, self.replicas_max)
         return min(max(self.replicas, scaling.min_replicas), self.replicas_max)
+
+    @property
+    def pods_wanted(self) -> int:
+        """Desired number of consumer pods, at most one for each present queue."""
+        wanted = self.consumers_wanted
+        return wanted if self.spec.mode in UNCOUNTED_MODES else min(wanted, self.spec.queue_count)
 
     def at(self, now: datetime) -> tuple[GroupManifest, Floor | None]:
         """With the fewest consumers as the schedule has them at `now`, and what that is; None without a schedule, and
@@ -198,7 +241,7 @@ class GroupManifest:
         return replace(self, scaling=replace(scaling, min_replicas=floor.min_replicas)), floor
 
 
-def _spec(name: str, spec: Mapping[str, Any]) -> GroupSpec:
+def _spec(name: str, spec: Mapping[str, Any], queue_count: int) -> GroupSpec:
     """Without maxReplicas: the group's record cannot be changed, and scaling can."""
     size_bytes = bytes_in("spec.queues.size", spec["queues"]["size"])
     is_partitioned = spec["mode"] == PARTITIONED
@@ -207,7 +250,7 @@ def _spec(name: str, spec: Mapping[str, Any]) -> GroupSpec:
             name,
             spec["hash"].get("prefix", name),
             hash_count=spec["hash"]["count"],
-            queue_count=spec["queues"]["count"],
+            queue_count=queue_count,
             queue_size_mb=size_bytes // BYTES_PER_MB,
             client_username=name,
             hash_function=spec["hash"]["function"],

@@ -129,6 +129,7 @@ class _Version(NamedTuple):
     uid: str
     generation: int
     group_name: str
+    queue_count: int | None
 
 
 @dataclass(slots=True)
@@ -165,9 +166,14 @@ class ReconcileContext:
         return self.wall_clock().strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def group(self, manifest: Mapping[str, Any]) -> GroupManifest:
-        """Parsed once for each generation and name on the broker. Raises ManifestError."""
+        """Parsed once for each generation, name on the broker and number of queues. Raises ManifestError."""
         key, metadata = Key.of(manifest), manifest["metadata"]
-        version = _Version(metadata.get("uid", ""), metadata.get("generation", 0), group_name_of(manifest))
+        version = _Version(
+            metadata.get("uid", ""),
+            metadata.get("generation", 0),
+            group_name_of(manifest),
+            manifest.get("status", {}).get("queueCount"),
+        )
         known = self._parsed.get(key)
         if known is None or known[0] != version or "deletionTimestamp" in metadata:
             try:

@@ -92,7 +92,10 @@ class GroupReconciler:
             if is_tried:
                 had_parking = self._provisioner.has_parking(key)
                 observation = await self._provision(key, group, observation, reach)
-                if self._provisioner.has_parking(key) != had_parking:  # so its consumers are others
+                provisioned = self._provisioner.as_provisioned(key, group)
+                # With another number of queues there may be more consumers, and with parking they are others.
+                if provisioned is not group or self._provisioner.has_parking(key) != had_parking:
+                    group = provisioned
                     desired, children = self._desired_state(key, group)
                     observation = replace(observation, refusal=desired.refusal)
             is_known = was_provisioned or self._provisioner.is_provisioned(key)
@@ -267,8 +270,12 @@ class GroupReconciler:
         workload, autoscaler = store.get(*workload_of(group)), store.get(AUTOSCALER, key)
         keda = self._context.autoscaling.keda_status(group)
         sessions = workload if group.has_sessions else None
+        queue_count = self._provisioner.queue_count(key)
+        if queue_count is None:
+            queue_count = (store.get(GROUP, key) or {}).get("status", {}).get("queueCount")
         return replace(
             observation,
+            queue_count=queue_count,
             description=None if survey is None else survey.description,
             unread="" if survey is None else survey.why,
             workload=None if workload is None else workload["status"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -115,6 +116,9 @@ class GroupDeletion:
                 why = f"the broker cannot be used now: waiting up to {group.drain_timeout_s} s for it"
                 self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
+        with suppress(TimeoutError, ProvisioningError):  # what follows fails in the same way
+            async with asyncio.timeout(LIMIT_S):
+                group = await self._provisioner.as_recorded(group, reach)
         if why := await self._not_owned(key, group, reach, is_made=is_made):
             return await self.remove_finalizer(key, why)
         if not is_late and not await self._is_drained(key, group):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from lbg_broker.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
 from lbg_broker.admin.actions import Action, PutUser
-from lbg_broker.admin.errors import MembersRun
+from lbg_broker.admin.errors import Busy, MembersRun
 from lbg_broker.admin.groups import (
     GENERATED_PASSWORD_BYTES,
     Created,
@@ -22,6 +22,7 @@ from lbg_broker.admin.key_move import KeyMoveRun
 from lbg_broker.admin.member_requests import pause_announced
 from lbg_broker.admin.ownership import Claim
 from lbg_broker.admin.parking_queue import enable_parking, plan_parking
+from lbg_broker.admin.plan import recorded
 from lbg_broker.admin.repartition import change_online
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import PARTITIONED, GroupSpec, Names
@@ -112,6 +113,11 @@ class Provisioner:
         workload = self._context.store.get(DEPLOYMENT, group)
         return workload is not None and PARKING in workload["metadata"].get("annotations", {})
 
+    def queue_count(self, group: Key) -> int | None:
+        """Number of queues with which the group was last seen whole; None if this operator has not seen it so."""
+        done = self._done.get(group)
+        return None if done is None else done.spec.queue_count
+
     def is_of_another_owner(self, group: Key) -> bool:
         """True if the group of this name on the broker was last found to be somebody else's."""
         return group in self._foreign
@@ -161,10 +167,15 @@ class Provisioner:
         return True
 
     async def provision(self, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
-        """Creates the group on its broker, and returns the failure if there is one. Raises ClusterError."""
+        """Creates the group on its broker, or raises its number of queues, and returns the failure if there is one.
+        Raises ClusterError."""
         key = Key(group.metadata.namespace, group.metadata.name)
-        if self._is_settled(key, group, reach):
-            return None
+        group, failure = self.as_provisioned(key, group), None
+        if not self._is_settled(key, group, reach):
+            failure = await self._make_whole(key, group, reach)
+        return failure or await self._raise_queues(key, self.as_provisioned(key, group), reach)
+
+    async def _make_whole(self, key: Key, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
         name = credentials_name(group.metadata.name)
         login = await self._login(group, reach, group.spec.client_username, name)
         await self._context.applied.apply(key, credentials_of(group, login), now=self._context.now())
@@ -178,6 +189,7 @@ class Provisioner:
             async with asyncio.timeout(LIMIT_S):
                 claim = self._claim(group, login.password)
                 created = await self._created(group, reach, claim, login.password)
+                group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
                 done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
@@ -218,8 +230,9 @@ class Provisioner:
         return None
 
     async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
-        """Creates the group, or makes it whole. Another number of queues or partitions is begun where it changes
-        online, and gone on with: the group differs from the manifest in nothing else, and is the object's own."""
+        """Creates the group, or makes it whole. A number of queues that it has, and that the manifest permits, stays.
+        Another number of queues or partitions is begun where it changes online, and gone on with: the group differs
+        from the manifest in nothing else, and is the object's own."""
 
         def create(spec: GroupSpec) -> Awaitable[Created]:
             return create_group(
@@ -231,26 +244,85 @@ class Provisioner:
             try:
                 return await create(group.spec)
             except GroupDiffers:
-                run = self._change(group, reach)
-        elif run.queue_count != group.spec.queue_count or run.admin is not reach.admin:
-            run = self._change(group, reach)
-        now = await change_online(reach.admin, group.spec, run, within_s=CHANGE_S)
-        if now is None:
-            self._changes.pop(key, None)
-            return await create(group.spec)
-        if key not in self._changes:
-            unit = "partitions" if group.spec.mode == PARTITIONED else "queues"
-            moves = f"on the broker: keys move to {group.spec.queue_count} {unit}"
-            self._announce(key, "Repartitioning", moves)
-        self._changes[key] = run
-        if run.is_complete:
-            del self._changes[key]
-        return await create(now)
+                group = await self.as_recorded(group, reach)
+        else:
+            group = group.with_queues(run.queue_count)
+        return await create(await self._changed(key, group, reach, claim) or group.spec)
 
-    def _change(self, group: GroupManifest, reach: Reach) -> KeyMoveRun:
-        spec = group.spec
-        limit = spec.max_clients if spec.limits_clients else None
-        return KeyMoveRun(reach.admin, spec.name, spec.queue_count, limit)
+    async def _changed(
+        self, key: Key, group: GroupManifest, reach: Reach, claim: Claim, *, after_moves: bool = False
+    ) -> GroupSpec | None:
+        """The group as it is recorded after the next steps to its number of queues in `group`. None if that does not
+        change online, or with `after_moves` if keys move by another change. Raises ProvisioningError."""
+        spec, run = group.spec, self._changes.get(key)
+        if run is None or run.queue_count != spec.queue_count or run.admin is not reach.admin:
+            limit = spec.max_clients if spec.limits_clients else None
+            run = KeyMoveRun(reach.admin, spec.name, spec.queue_count, limit)
+        now = await change_online(
+            reach.admin, spec, run, claim=claim, within_s=CHANGE_S, after_moves=after_moves
+        )
+        if now is not None and run.is_changed and not (after_moves or key in self._changes):
+            unit = "partitions" if spec.mode == PARTITIONED else "queues"
+            self._announce(key, "Repartitioning", f"on the broker: keys move to {spec.queue_count} {unit}")
+        if now is None or run.is_complete:
+            self._changes.pop(key, None)
+        else:
+            self._changes[key] = run
+        return now
+
+    async def as_recorded(self, group: GroupManifest, reach: Reach) -> GroupManifest:
+        """The group with the number of queues of its record, as far as the manifest permits it. Raises
+        ProvisioningError."""
+        if not group.may_raise_queues:
+            return group
+        name = group.spec.name
+        spec = recorded(name, await reach.admin.observe(name))
+        return group if spec is None else group.with_queues(spec.queue_count)
+
+    def as_provisioned(self, key: Key, group: GroupManifest) -> GroupManifest:
+        """The group with the number of queues with which it was last seen whole, as far as the manifest permits it."""
+        done = self._done.get(key)
+        return group if done is None else group.with_queues(done.spec.queue_count)
+
+    async def _raise_queues(self, key: Key, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
+        """Raises the number of queues if more consumers are wanted: one change at a time, as each one moves keys. Goes
+        on with a change of separate queues that another run has begun, and which no broker ends."""
+        login, survey = self._logins.get(key), self._context.surveys.latest(key)
+        if not group.may_raise_queues or login is None or key in self._changes:
+            return None
+        moving = None if survey is None or survey.description is None else survey.description.moving_keys
+        if moving is not None and moving.unit == "partitions":
+            return None  # a survey reports the end
+        count = group.queues_wanted if moving is None else moving.partitions
+        raised, name = group.with_queues(count), group.spec.name
+        if moving is None and raised is group:
+            return None
+        try:
+            async with asyncio.timeout(LIMIT_S):
+                claim = self._claim(group, login.password)
+                now = await self._changed(key, raised, reach, claim, after_moves=moving is None)
+        except TimeoutError:
+            return Unreachable(
+                f"the broker did not change group {name} to {count} queues within {LIMIT_S:g} s"
+            )
+        except Busy:
+            return None  # another run makes the steps
+        except ProvisioningError as error:
+            return error
+        if now is None:
+            return None
+        at = float("-inf") if key in self._changes else self._done[key].at
+        self._done[key] = replace(self._done[key], spec=group.with_queues(now.queue_count).spec, at=at)
+        self._context.surveys.watch(key, broker_key(group), self._done[key].spec)
+        self._context.surveys.soon(key)
+        if moving is None:
+            self._announce(
+                key,
+                "QueuesRaised",
+                f"the number of queues is raised from {group.spec.queue_count} to {count}, as "
+                f"{group.consumers_wanted} consumers are wanted; it may be {group.queues_max} (queues.max)",
+            )
+        return None
 
     async def _provision_publisher(
         self, key: Key, group: GroupManifest, reach: Reach, claim: Claim

@@ -103,18 +103,20 @@ class Observation:
     """Observed state of an object in one reconcile. `description` is None when the broker could not be read, and
     `unread` says why.
 
-    `refusal`: the manifest is not accepted. `failure`: provisioning ended with this. `autoscaler` is the status of the
-    HorizontalPodAutoscaler, None while there is none; `workload` that of the Deployment. `unapplied`: what the cluster
-    did not take, and `is_applied`: whether it had all of this generation once. `not_begun`: why nothing is done on the
-    broker yet. `lost_secret`: the Secret of the group's user, where it is gone and nobody knows or can change the
-    password. `metrics`: what keeps lag from autoscalers in this cluster; `floor`: what the schedule comes to, None
-    without one. `pods` are those of the consumers, which have `mounts`; `missing` says that fewer are made than there
-    should be. In mode Sessions `scale_in` is what fewer of them wait for. `now_s` counts from the epoch.
+    `queue_count`: the group's number of queues when it was last seen whole. `refusal`: the manifest is not accepted.
+    `failure`: provisioning ended with this. `autoscaler` is the status of the HorizontalPodAutoscaler, None while there
+    is none; `workload` that of the Deployment. `unapplied`: what the cluster did not take, and `is_applied`: whether it
+    had all of this generation once. `not_begun`: why nothing is done on the broker yet. `lost_secret`: the Secret of
+    the group's user, where it is gone and nobody knows or can change the password. `metrics`: what keeps lag from
+    autoscalers in this cluster; `floor`: what the schedule comes to, None without one. `pods` are those of the
+    consumers, which have `mounts`; `missing` says that fewer are made than there should be. In mode Sessions `scale_in`
+    is what fewer of them wait for. `now_s` counts from the epoch.
     """
 
     refusal: Refusal | None = None
     broker_ready: bool = True
     failure: ProvisioningError | None = None
+    queue_count: int | None = None
     description: Description | None = None
     unread: str = ""
     unapplied: Unapplied = ALL_APPLIED
@@ -143,6 +145,8 @@ def conditions_of(group: GroupManifest | None, observation: Observation) -> list
         ]
         if group.has_sessions and group.consumer is not None:
             conditions.append(scaled(observation))
+        if group.may_raise_queues and observation.queue_count is not None:
+            conditions.append(queues_scaled(group, observation, observation.queue_count))
         description = observation.description
         if group.parks or (description is not None and description.parked is not None):
             conditions.append(keys_parked(group, description, observation.unread))
@@ -271,6 +275,30 @@ def scaled(observation: Observation) -> Condition:
     return Condition(
         Reason.SESSIONS_ENDING,
         f"scaling in to {waits.desired} waits for the end of these sessions: {waits.sessions}",
+    )
+
+
+def queues_scaled(group: GroupManifest, observation: Observation, count: int) -> Condition:
+    """Of a group whose number of queues the operator may raise. `count`: its present number."""
+    wanted = group.consumers_wanted
+    if wanted > count:
+        moving = None if observation.description is None else observation.description.moving_keys
+        many = f"{_count(wanted, 'consumer')} are wanted, and there are {_count(count, 'queue')}"
+        if moving is not None and moving.partitions > count:
+            return Condition(Reason.QUEUES_RAISING, f"{many}; they become {moving.partitions}: {moving}")
+        waits = "this is possible, see Provisioned"
+        if moving is not None:
+            waits = f"the keys of the previous change have moved: {moving}"
+        return Condition(Reason.QUEUES_RAISING, f"{many}; they become {group.queues_wanted} when {waits}")
+    if count > group.queues_min:
+        return Condition(
+            Reason.QUEUES_RAISED,
+            f"{count} queues instead of {group.queues_min} (queues.count), as more consumers were wanted than there "
+            f"were queues; to lower the number, lower queues.max ({group.queues_max})",
+        )
+    there = f"{_count(count, 'queue')} for {_count(wanted, 'consumer')}"
+    return Condition(
+        Reason.QUEUES_SUFFICIENT, f"{there}; the number may rise to {group.queues_max} (queues.max)"
     )
 
 

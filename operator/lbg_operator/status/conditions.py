@@ -15,6 +15,7 @@ class Type(enum.StrEnum):
     SCALING_ACTIVE = "ScalingActive"
     DEGRADED = "Degraded"
     SCALED = "Scaled"
+    QUEUES_SCALED = "QueuesScaled"
     KEYS_PARKED = "KeysParked"
     STALLED = "Stalled"
 
@@ -170,6 +171,24 @@ class Reason(enum.Enum):
         Type.SCALED,
         State.UNKNOWN,
         "Scale-in waits: the broker could not be read, so the messages of the sessions are unknown.",
+    )
+
+    QUEUES_SUFFICIENT = (
+        Type.QUEUES_SCALED,
+        State.TRUE,
+        "There are queues for all wanted consumers; the message has what queues.max permits.",
+    )
+    QUEUES_RAISED = (
+        Type.QUEUES_SCALED,
+        State.TRUE,
+        "More consumers were wanted than there were queues, and the number of queues was raised within queues.max. The "
+        "operator does not lower it by itself.",
+    )
+    QUEUES_RAISING = (
+        Type.QUEUES_SCALED,
+        State.UNKNOWN,
+        "More consumers are wanted than there are queues, and the number of queues is being raised, or will be; the "
+        "message has what that waits for.",
     )
 
     REACHABLE = (Type.READY, State.TRUE, "Groups can be created on this broker.")

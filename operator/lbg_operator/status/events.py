@@ -21,6 +21,7 @@ _GOOD = {
     "Provisioned": "True",
     "Ready": "True",
     "ScalingActive": "True",
+    "QueuesScaled": "True",
     "Degraded": "False",
     "KeysParked": "False",
 }

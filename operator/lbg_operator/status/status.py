@@ -135,6 +135,8 @@ def status_of(
     status["secretName"] = credentials_name(group.metadata.name)
     if group.has_publisher_user:
         status["publisherSecretName"] = publisher_name(group.metadata.name)
+    if observation.queue_count is not None:
+        status["queueCount"] = observation.queue_count
     members = UNKNOWN if observation.description is None else observation.description.members
     if group.paused and members is not UNKNOWN:
         status["paused"] = all(one.paused for one in members)

@@ -7,6 +7,7 @@ import itertools
 import subprocess
 from base64 import b64decode, b64encode
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,53 @@ async def test_a_poisoned_key_is_parked_reported_and_released(place: OperatorPro
         await place.until(lambda: is_reported("False"), "nothing is parked any more")
     assert sorted(done) == [b"a0", b"a1", b"b0"]
     assert done.index(b"a0") < done.index(b"a1")
+
+
+async def test_an_autoscaler_s_wish_raises_the_partitions_while_messages_are_in_flight(
+    place: OperatorProcess, tmp_path: Path
+) -> None:
+    told = {"mode": "Partitioned", "queues": {"count": 2, "max": 8}, "hash": {"count": 16}, "replicas": 1}
+    place.cluster.put(group_manifest({**told, "consumer": consumer()}, name="first"))
+    place.start()
+    await place.until(lambda: (DEPLOYMENT, "shop", "first") in place.cluster.objects, "the consumers")
+    keys = [f"k{number}" for number in range(12)]
+    goes_on = asyncio.Event()
+    done: dict[str, list[bytes]] = {key: [] for key in keys}
+    running, overtaken = set[str](), set[str]()
+
+    async def handle(message: Message) -> None:
+        key = message.key
+        assert key is not None
+        if key in running:
+            overtaken.add(key)
+        running.add(key)
+        try:
+            await goes_on.wait()
+            done[key].append(bytes(message.data))
+        finally:
+            running.discard(key)
+
+    settings = configure(sidecar_environment(place, "first", tmp_path)).member
+    administrator = f"amqp://{USER}:{PASSWORD}@127.0.0.1:{place.broker.port}"
+    async with Member(settings, handle), GroupPublisher(administrator, group=settings.group) as publisher:
+        for key in keys:
+            await publisher.publish(key=key, body=b"0", topic="t")
+        await place.until(lambda: running == set(keys), "the first message of each key is in flight")
+        place.cluster.edit(GROUP, "shop", "first", {"spec": {"replicas": 3}})
+        await place.until(lambda: place.status("first").get("queueCount") == 4, "the raised number")
+        await place.until(
+            lambda: place.cluster.objects[DEPLOYMENT, "shop", "first"]["spec"]["replicas"] == 3, "the pods"
+        )
+        assert place.condition("first", "QueuesScaled") == "True"
+        assert place.message("first", "QueuesScaled").startswith("4 queues instead of 2 (queues.count)")
+        await place.until(lambda: "hashes move" in place.message("first", "Provisioned"), "keys move")
+        async with Member(replace(settings, name="first-1"), handle):
+            for key in keys:
+                await publisher.publish(key=key, body=b"1", topic="t")
+            goes_on.set()
+            await place.until(lambda: all(len(one) == 2 for one in done.values()), "every message is handled")
+    assert overtaken == set()
+    assert set(map(tuple, done.values())) == {(b"0", b"1")}
 
 
 def sidecar_environment(place: OperatorProcess, name: str, directory: Path) -> dict[str, str]:

@@ -43,7 +43,7 @@ class Pods:
         for (kind, namespace, group), one in self._cluster.objects.items():
             if kind is GROUP and group_name_of(one) == name:
                 pods = self.of(group, str(namespace)) if self.has_members else []
-                count = one["spec"]["queues"]["count"]
+                count = one.get("status", {}).get("queueCount", one["spec"]["queues"]["count"])
                 return [_beat(index, pod, len(pods), count) for index, pod in enumerate(pods)]
         return ()
 

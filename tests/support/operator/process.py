@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 
@@ -116,9 +117,12 @@ class OperatorProcess:
             await asyncio.sleep(0.05)
         raise AssertionError(why)
 
+    def status(self, name: str) -> dict[str, Any]:
+        seen: dict[str, Any] = self.cluster.objects.get((GROUP, "shop", name), {})
+        return dict(seen.get("status", {}))
+
     def condition(self, name: str, kind: str) -> str:
-        one = self.cluster.objects.get((GROUP, "shop", name), {})
-        told = one.get("status", {}).get("conditions", ())
+        told = self.status(name).get("conditions", ())
         return next((each["status"] for each in told if each["type"] == kind), "")
 
     def message(self, name: str, kind: str) -> str:
