@@ -15,7 +15,7 @@ from bench.chaos.stage import GROUP, Stage
 from bench.chaos.stream import position_in, publisher_number
 from bench.chaos.verdict import Name, Verdict
 from lbg_broker.client import connect
-from lbg_broker.group import HEADER_PUBLISHER, Names
+from lbg_broker.group import HEADER_PUBLISHER, Names, stream_queues
 from lbg_sidecar.io.startup import group_of
 
 NEWS_EVERY_S = 15.0
@@ -108,7 +108,8 @@ async def drain(stage: Stage) -> None:
     progress = Progress(stage)
     connection = await connect(stage.broker_url)
     channel = await connection.open_channel()
-    queues = (await group_of(connection, GROUP)).queues
+    group = await group_of(connection, GROUP)
+    queues = stream_queues(group.spec, group.engine)
 
     async def waiting() -> int:
         return sum([(await channel.queue_declare(queue, passive=True)).message_count for queue in queues])

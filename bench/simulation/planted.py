@@ -272,7 +272,7 @@ REPARTITIONS = Setting(
 )
 
 
-@bug(repartition, "drain", setting=REPARTITIONS, first=17)
+@bug(repartition, "drain", setting=REPARTITIONS, first=13)
 def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callable[..., Any]:
     async def drain(group: str, ingress: Ingress, depths: Any, **options: Any) -> None:
         await ingress.ensure_closed()

@@ -105,7 +105,7 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "ingress_paused": one.is_ingress_paused,
         "rebalance": one.rebalance,
         "repartition": one.queue_count_to_be,
-        "problems": [_problem(one.group, text) for text in one.problems],
+        "problems": [problem_document(one.group, text) for text in one.problems],
         "members": None
         if one.members is UNKNOWN
         else [_member(group, one, member, now_s) for member in one.members],
@@ -129,7 +129,7 @@ def _age(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1) if seconds < 10 else round(seconds)
 
 
-def _problem(group: str, text: str) -> dict[str, Any]:
+def problem_document(group: str, text: str) -> dict[str, Any]:
     """The remedy is a part of the text, as are commands: only those that LBG itself recommends, with plain words."""
     if skip := _SKIP.search(text):
         return {

@@ -283,8 +283,10 @@ class MessageHandler:
         if message.done:
             self._queues_change = False
             self._early.clear()
-            if message.queues != count:
-                self._effects.append(Reread(f"the group has {message.queues} queues, and had {count}"))
+            if message.queues != count or self._key_moves.is_record_due:
+                self._key_moves.is_record_due = False
+                had = f", and had {count}" if message.queues != count else " now"
+                self._effects.append(Reread(f"the group has {message.queues} queues{had}"))
             return
         self._queues_change = True
         for knowledge in self._early:

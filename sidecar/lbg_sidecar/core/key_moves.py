@@ -69,6 +69,8 @@ class KeyMoves:
         self.state = KeyMoveState()
         self.followed: str | None = None
         """Id of the change whose stream is being read over this connection."""
+        self.is_record_due = False
+        """A change has ended, and the group's record was not read since."""
         self._effects = effects
         self._processed = processed
         self._queues_of = processed.queues_of
@@ -154,6 +156,7 @@ class KeyMoves:
         """Nothing waits for anything any more; fences that are here come from before."""
         self._resize_to_state(now)
         self._finish()
+        self.is_record_due = True
         self._effects.append(FollowKeyMove(False))
 
     def _finish(self) -> None:
