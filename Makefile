@@ -51,6 +51,7 @@ $(VENV)/.bench: $(VENV)/.dev
 
 $(VENV)/.browser: $(VENV)/.dev
 	$(PIP) install -c constraints.txt -e '.[browser]'
+	@.ci/debian-packages chromium
 	@touch $@
 
 $(VENV)/.images: $(VENV)/.runtime
@@ -81,7 +82,6 @@ test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majo
 	$(PYTEST) -m cluster tests/rabbitmq
 
 test-browser: dev $(VENV)/.browser  ## look at the console's pages in Chromium, by Playwright
-	@.ci/debian-packages chromium
 	$(PYTEST) -m browser tests/console
 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on Debian trixie's, 4.0, in a folder (as root); RELEASE=sid: 4.3

@@ -26,6 +26,15 @@ def ready(shop: Kubectl, group: str) -> None:
     until(lambda: stage.is_condition(shop, "lbg", group, "Ready"), what=f"group {group} to be ready")
 
 
+def test_more_consumers_than_queues_raise_the_number_of_queues(shop: Kubectl, shell: Shell) -> None:
+    group = stage.group("orders", queues=2, replicas=4)
+    group["spec"]["queues"]["max"] = 4
+    shop.apply(group)
+    until(lambda: shop.get("lbg", "orders")["status"].get("queueCount") == 4, what="four queues")
+    (look,) = blocks("autoscaling.md", "More consumers than queues")
+    assert "QueuesScaled" in shell.run(look)
+
+
 def test_scaling_by_lag_and_by_schedule_is_looked_at(shop: Kubectl, shell: Shell) -> None:
     weekly = {"days": ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"], "from": "00:00", "until": "00:00"}
     entry = {"minReplicas": 2, "weekly": weekly}

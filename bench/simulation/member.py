@@ -317,7 +317,8 @@ class SimMember:
         """The record has been read on this connection."""
         if link is not self.link:
             return
-        if self.machine.rules.assignment is Assignment.STATIC:
+        is_there = self.machine.rules.queue_count == self.history.spec.queue_count
+        if self.machine.rules.assignment is Assignment.STATIC and not is_there:
             self.disconnect(why)
             return
         assert isinstance(self.machine, ExclusiveMember)

@@ -369,7 +369,7 @@ class Member:
                 return
             if driver.link is not link:
                 return
-            if group is None or not self._can_take(group):
+            if group is None or not self._can_take(group, driver.machine.rules.queue_count):
                 driver.disconnect(self._reread_why)
                 return
             self._group, self.spec = group, group.spec
@@ -379,14 +379,16 @@ class Member:
                 driver.reshape(queue_count)
                 states.retain(range(queue_count))
 
-    def _can_take(self, group: Group) -> bool:
+    def _can_take(self, group: Group, queue_count: int) -> bool:
         """True if nothing but the number of queues, and the limit of clients, differs from the group as it was read
-        before, and the settings fit it."""
+        before, and the settings fit it. With assignment `static` only if the machine has that number already."""
         spec, settings = self.spec, self.settings
         if spec is None or self._group is None or group.has_parking != self._group.has_parking:
             return False
         changed = {one.field for one in differences(spec, group.spec)}
-        if settings.assignment == Assignment.STATIC or not changed <= {"queue_count", "max_clients"}:
+        if not changed <= {"queue_count", "max_clients"}:
+            return False
+        if settings.assignment == Assignment.STATIC and group.spec.queue_count != queue_count:
             return False
         try:
             balancing_rules(settings, group.spec, is_native=group.is_native)
