@@ -8,7 +8,7 @@ from bench.simulation.application import place_of
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
 from bench.simulation.cluster import CONSUMER_TIMEOUT_S
-from bench.simulation.member_channels import KeyMoveEnd, LoopLink, ParkingEnd
+from bench.simulation.member_channels import KeyMoveEnd, Link, LoopLink, ParkingEnd
 from bench.simulation.network import HEARTBEAT_S
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
@@ -25,7 +25,6 @@ from lbg_broker.amqp.methods import (
 )
 from lbg_broker.client import PreconditionFailed
 from lbg_broker.client.backoff import Backoff
-from lbg_broker.client.retransmit import OpenTags, Outgoing
 from lbg_broker.group import (
     MESSAGE_GROUPS,
     PARTITIONED,
@@ -43,7 +42,6 @@ from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import KeysMove
 from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.core.roster import Post, Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
 from lbg_sidecar.message import ACK, Verdict, forwarded, in_flight_of
@@ -56,38 +54,6 @@ RETRY_DEAD_S = 0.5
 TICK_MIN_S = 0.001
 TIMINGS = Timings(beat_s=10.0, report_s=10.0)
 """Status reports are for observers, and there are none: so they are rare."""
-
-
-class Link:
-    """Both connections of a member that has claimed an index."""
-
-    def __init__(self, consuming: Client, publishing: Client) -> None:
-        self.consuming = consuming
-        self.publishing = publishing
-        self.index = -1
-        self.posting: Channel
-        self.dead: Channel
-        self.counting: Channel | None = None
-        self.directed = OpenTags[tuple[bytes, int]]()
-        self.letters = OpenTags[Outgoing[InFlight]]()
-        self.retransmitter = Retransmitter()
-        self.channels: dict[Attachment, Channel] = {}
-        self.attached: set[Attachment] = set()
-        self.attachments: dict[int, Attachment] = {}
-        """By the number of their channels."""
-        self.products: LoopLink | None = None
-        self.parking: ParkingEnd | None = None
-        self.key_moves: KeyMoveEnd | None = None
-
-    def abort(self) -> None:
-        if self.products is not None:
-            self.products.is_closed = True
-        if self.parking is not None:
-            self.parking.close()
-        if self.key_moves is not None:
-            self.key_moves.close()
-        self.consuming.abort()
-        self.publishing.abort()
 
 
 class SimMember:

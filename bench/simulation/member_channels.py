@@ -1,4 +1,4 @@
-"""A member's ends of parking and of moves of keys: the product's channels, on its two connections."""
+"""A member's two connections, and on them the product's channels of parking and of moves of keys."""
 
 from __future__ import annotations
 
@@ -6,15 +6,18 @@ import asyncio
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
+from bench.simulation.client import Channel as SimChannel
 from bench.simulation.client import ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Task
 from bench.simulation.event_loop import LoopConnection, VirtualLoop
 from lbg_broker.client import Channel, ClientConnection, ClientError, ConfirmingPublisher
+from lbg_broker.client.retransmit import OpenTags, Outgoing
 from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
-from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
+from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.parking_channels import ParkingChannels
 
@@ -174,3 +177,35 @@ class ParkingEnd(ChannelsEnd):
     def on_parked_read(self, entries: list[Entry]) -> None:
         self._member.machine.parked_read(entries, self._member.now)
         self._member.run()
+
+
+class Link:
+    """Both connections of a member that has claimed an index."""
+
+    def __init__(self, consuming: Client, publishing: Client) -> None:
+        self.consuming = consuming
+        self.publishing = publishing
+        self.index = -1
+        self.posting: SimChannel
+        self.dead: SimChannel
+        self.counting: SimChannel | None = None
+        self.directed = OpenTags[tuple[bytes, int]]()
+        self.letters = OpenTags[Outgoing[InFlight]]()
+        self.retransmitter = Retransmitter()
+        self.channels: dict[Attachment, SimChannel] = {}
+        self.attached: set[Attachment] = set()
+        self.attachments: dict[int, Attachment] = {}
+        """By the number of their channels."""
+        self.products: LoopLink | None = None
+        self.parking: ParkingEnd | None = None
+        self.key_moves: KeyMoveEnd | None = None
+
+    def abort(self) -> None:
+        if self.products is not None:
+            self.products.is_closed = True
+        if self.parking is not None:
+            self.parking.close()
+        if self.key_moves is not None:
+            self.key_moves.close()
+        self.consuming.abort()
+        self.publishing.abort()

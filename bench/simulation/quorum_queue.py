@@ -65,7 +65,7 @@ class QuorumQueue:
     @property
     def counts(self) -> tuple[int, int]:
         """As a passive declare has them: ready messages, and consumers, of which it counts one at most
-        (`lbg_sidecar.core.exclusive.Sweep`)."""
+        (`lbg_sidecar.core.queue_consumers.Sweep`)."""
         return self.ready_count, min(1, len(self.consumers))
 
     @property

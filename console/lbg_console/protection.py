@@ -82,7 +82,7 @@ def require_origin(request: web.Request, url: str | None) -> None:
 def require_token(request: web.Request, form: Mapping[str, object], token: str) -> None:
     """Raises HTTPForbidden for a form without the token of the session."""
     given = request.headers.get("X-CSRF-Token") or form.get("csrf")
-    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), token.encode()):
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(errors="replace"), token.encode()):
         raise web.HTTPForbidden(text="the form is not of this session: load the page again")
 
 

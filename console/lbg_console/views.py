@@ -161,7 +161,8 @@ class Views:
         token = request.query.get("token")
         if token is None:
             return self._login_page(request, next_)
-        if not hmac.compare_digest(token.encode(), self.sign_in_token.encode()) or not self.sign_in_token:
+        expected = self.sign_in_token
+        if not expected or not hmac.compare_digest(token.encode(errors="replace"), expected.encode()):
             return self._login_page(
                 request, next_, error="this link was used: start the command again", status=401
             )

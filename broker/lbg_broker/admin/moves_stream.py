@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 from lbg_broker.admin.errors import RecordUnavailable
@@ -109,69 +111,66 @@ async def read(amqp: AmqpAdmin, group: str) -> KeyMoveState:
 async def return_messages(amqp: AmqpAdmin, group: str, number: int) -> None:
     """Publishes what is left in a queue that is too many, and that nobody consumes, to the group again, and drops
     fences. Raises AdminError."""
-    await amqp.renew_lock(group)
-    names, arrived = Names(group), asyncio.Queue[Delivery]()
-    with amqp.link.translated_errors():
-        connection = await amqp.link.connection()
-        channel = await connection.open_channel()
-
-        def on_deliveries(deliveries: list[Delivery]) -> None:
-            for delivery in deliveries:
-                arrived.put_nowait(delivery)
-
-        try:
-            await channel.consume(names.queue(number), on_deliveries, prefetch_count=READ_AHEAD_MESSAGES)
-            async with amqp.link.channel() as writing:
-                publisher = await _publisher(writing)
-                while True:
-                    try:
-                        async with asyncio.timeout(HEAD_S):
-                            delivery = await arrived.get()
-                    except TimeoutError:
-                        return
-                    properties = delivery.properties
-                    headers = dict(properties.headers or {})
-                    if HEADER_FENCE not in headers:
-                        key = str(headers.pop(HEADER_ROUTING_KEY, delivery.routing_key))
-                        properties.headers = headers
-                        await publisher.publish(
-                            names.exchange, key, bytes(delivery.body), properties=properties, mandatory=True
-                        )
-                    channel.ack(delivery.delivery_tag)
-        finally:
-            channel.close_soon()
+    async with (
+        _consuming(amqp, group, number, prefetch=READ_AHEAD_MESSAGES) as (channel, arrived),
+        amqp.link.channel() as writing,
+    ):
+        publisher = await _publisher(writing)
+        while (delivery := await _next(arrived, HEAD_S)) is not None:
+            properties = delivery.properties
+            headers = dict(properties.headers or {})
+            if HEADER_FENCE not in headers:
+                key = str(headers.pop(HEADER_ROUTING_KEY, delivery.routing_key))
+                properties.headers = headers
+                body = bytes(delivery.body)
+                await publisher.publish(
+                    Names(group).exchange, key, body, properties=properties, mandatory=True
+                )
+            channel.ack(delivery.delivery_tag)
 
 
 async def pass_fences(amqp: AmqpAdmin, group: str, number: int, move: str) -> None:
     """Passes the fences of `move` at the head of the queue, as its only consumer. Any other message goes back to its
     place, and messages behind it stay there. Raises AdminError."""
+    async with _consuming(amqp, group, number, prefetch=1) as (channel, arrived):
+        within_s = HEAD_S
+        while (delivery := await _next(arrived, within_s)) is not None:
+            fence = delivery.headers.get(HEADER_FENCE)
+            if fence is None:
+                return
+            if fence == move:
+                by = secrets.token_hex(IDENTITY_BYTES)
+                async with amqp.link.channel() as writing:
+                    await _append(writing, group, BarrierEntry(by, (number,)))
+                    await _append(writing, group, PassEntry(move, number, by))
+            channel.ack(delivery.delivery_tag)
+            within_s = NEXT_S
+
+
+@asynccontextmanager
+async def _consuming(
+    amqp: AmqpAdmin, group: str, number: int, *, prefetch: int
+) -> AsyncIterator[tuple[Channel, asyncio.Queue[Delivery]]]:
+    """Consumes from a numbered queue of the group. At the end all that was not acknowledged is back in its place."""
     await amqp.renew_lock(group)
-    first: asyncio.Queue[Delivery] = asyncio.Queue()
+    arrived: asyncio.Queue[Delivery] = asyncio.Queue()
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            arrived.put_nowait(delivery)
+
     with amqp.link.translated_errors():
-        connection = await amqp.link.connection()
-        channel = await connection.open_channel()
-
-        def on_deliveries(deliveries: list[Delivery]) -> None:
-            for delivery in deliveries:
-                first.put_nowait(delivery)
-
+        channel = await (await amqp.link.connection()).open_channel()
         try:
-            await channel.consume(Names(group).queue(number), on_deliveries, prefetch_count=1)
-            within_s = HEAD_S
-            while True:
-                try:
-                    async with asyncio.timeout(within_s):
-                        delivery = await first.get()
-                except TimeoutError:
-                    return
-                if delivery.headers.get(HEADER_FENCE) is None:
-                    return
-                if delivery.headers[HEADER_FENCE] == move:
-                    by = secrets.token_hex(IDENTITY_BYTES)
-                    async with amqp.link.channel() as writing:
-                        await _append(writing, group, BarrierEntry(by, (number,)))
-                        await _append(writing, group, PassEntry(move, number, by))
-                channel.ack(delivery.delivery_tag)
-                within_s = NEXT_S
+            await channel.consume(Names(group).queue(number), on_deliveries, prefetch_count=prefetch)
+            yield channel, arrived
         finally:
-            channel.close_soon()  # gives back what it holds, in its place
+            channel.close_soon()
+
+
+async def _next(arrived: asyncio.Queue[Delivery], within_s: float) -> Delivery | None:
+    try:
+        async with asyncio.timeout(within_s):
+            return await arrived.get()
+    except TimeoutError:
+        return None

@@ -44,13 +44,10 @@ class KeyMoveChannels:
         names: Names,
         link: KeyMoveLink,
         events: KeyMoveEvents,
-        *,
-        patience: RetransmitTimeouts | None = None,
     ) -> None:
         self._names = names
         self._link = link
         self._events = events
-        self._patience = patience or RetransmitTimeouts()
         self._publisher: ExchangePublisher | None = None
         self._unsent: list[Callable[[ExchangePublisher], None]] = []
         """Entries and messages that wait for the publisher's channel."""
@@ -108,7 +105,7 @@ class KeyMoveChannels:
                     routing_key=lambda in_flight: forwarded_key(self._queue_of[in_flight]),
                     on_confirmed=self._forwarded,
                     refused_hint="is the queue there to which its key moves? The key waits for it",
-                    patience=self._patience,
+                    patience=RetransmitTimeouts(),
                 )
             channel = await self._link.consume_connection.open_channel()
             try:

@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_broker.admin import Unsupported
-from lbg_broker.admin.actions import Action, PutFence, PutPermissions
+from lbg_broker.admin.actions import Action, DeclareQueue, PutFence, PutPermissions, ReturnMessages
 from lbg_broker.admin.errors import KeysMove, NotJoined, NotMoved, Refused
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, show_group
 from lbg_broker.admin.live import LiveAdmin
@@ -19,8 +19,18 @@ from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
-from lbg_broker.group import GroupSpec, Names, Permissions, hash_of, recounted, routing_key, topology_of
+from lbg_broker.client import BasicProperties, ConfirmingPublisher, Delivery, connect
+from lbg_broker.group import (
+    HEADER_FENCE,
+    HEADER_ROUTING_KEY,
+    GroupSpec,
+    Names,
+    Permissions,
+    hash_of,
+    recounted,
+    routing_key,
+    topology_of,
+)
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.moving_member import MovingMember
 from support.admin.place import Place
@@ -102,6 +112,44 @@ async def require_whole(admin: LiveAdmin, spec: GroupSpec) -> None:
     assert {one for one in observed.bindings if "member." not in one.queue} >= of_queues
     assert {one.name for one in topology.queues} == set(observed.queues)
     assert not [one for one in observed.bindings if one.routing_key.startswith("q.")]
+
+
+async def test_what_is_left_in_a_queue_that_is_too_many_comes_to_the_queue_of_its_hash(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """A message that was routed late, one that a member had forwarded, and a fence: nobody consumes the queue."""
+    await create_group(admin, orders)
+    names, surplus = Names(orders.name), orders.queue_count
+    of_hash = [routing_key(orders.hash_prefix, hash_, "") for hash_ in (0, 1)]
+    like = topology_of(orders, (await admin.observe(orders.name)).engine).queues[0]
+    await admin.perform(DeclareQueue(replace(like, name=names.queue(surplus))))
+    connection = await connect(place.settings)
+    try:
+        publisher = await ConfirmingPublisher.open(connection)
+        for body, headers in (
+            (b"fence", {HEADER_FENCE: "a change"}),
+            (b"0", {HEADER_ROUTING_KEY: of_hash[0], "lbg-key": "k"}),
+            (b"1", {HEADER_ROUTING_KEY: of_hash[1]}),
+        ):
+            properties = BasicProperties(headers=dict(headers), delivery_mode=2)
+            await publisher.publish("", names.queue(surplus), body, properties=properties, mandatory=True)
+        await admin.perform(ReturnMessages(orders.name, surplus))
+        channel = await connection.open_channel()
+        found = {}
+        for number in (0, 1, surplus):
+            arrived: list[Delivery] = []
+            await channel.consume(names.queue(number), arrived.extend)
+            if number != surplus:
+                await until(lambda arrived=arrived: arrived)
+            found[number] = [(one.routing_key, bytes(one.body), dict(one.headers)) for one in arrived]
+        assert found == {
+            0: [(of_hash[0], b"0", {"lbg-key": "k"})],
+            1: [(of_hash[1], b"1", {})],
+            surplus: [],
+        }
+        assert (await channel.queue_declare(names.queue(surplus), passive=True)).message_count == 0
+    finally:
+        await connection.close()
 
 
 @pytest.mark.parametrize("counts", [(6, 3), (2, 5)])

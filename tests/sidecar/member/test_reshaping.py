@@ -7,8 +7,9 @@ import pytest
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Reconnect
-from lbg_sidecar.core.exclusive import ExclusiveMember, Sweep
+from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.queue_consumers import Sweep
 from lbg_sidecar.core.roster import Timings
 from lbg_sidecar.message import ACK
 
