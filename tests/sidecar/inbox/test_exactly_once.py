@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -84,8 +84,13 @@ async def test_batches_insert_each_message_once_and_in_order_through_kills_aroun
             nonlocal killed
             while True:
                 process = await start()
-                if await process.wait() == -signal.SIGKILL:
-                    killed += 1
+                try:
+                    if await process.wait() == -signal.SIGKILL:
+                        killed += 1
+                finally:
+                    with suppress(ProcessLookupError):
+                        process.kill()
+                    await process.wait()
 
         def rows() -> list[tuple[str, int]]:
             with closing(connect(kind, place)) as connection:
