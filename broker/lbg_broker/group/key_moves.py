@@ -125,13 +125,22 @@ class PassEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class NumbersEntry:
+    """Numbers that were processed, of hashes that leave queue `queue`, by a member that hands it over next."""
+
+    move: str
+    queue: int
+    streams: tuple[StreamRuns, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EndEntry:
     """Every hash is led to its new queue, and every fence is passed."""
 
     move: str
 
 
-Entry = BeginEntry | JoinEntry | BarrierEntry | PassEntry | EndEntry
+Entry = BeginEntry | JoinEntry | BarrierEntry | PassEntry | NumbersEntry | EndEntry
 
 
 class EntryError(ValueError):
@@ -153,6 +162,8 @@ def _content(entry: Entry) -> dict[str, Any]:
             return {"op": "barrier", "id": id_, "queues": queues}
         case PassEntry(move_id, queue, by, streams):
             return {"op": "pass", "move": move_id, "queue": queue, "by": by, "streams": streams}
+        case NumbersEntry(move_id, queue, streams):
+            return {"op": "numbers", "move": move_id, "queue": queue, "streams": streams}
         case EndEntry(move_id):
             return {"op": "end", "move": move_id}
 
@@ -182,15 +193,21 @@ def _entry_of(content: dict[str, Any]) -> Entry:
         case "barrier":
             return BarrierEntry(str(content["id"]), tuple(map(int, content["queues"])))
         case "pass":
-            streams = tuple(
-                (str(publisher), int(hash_), tuple((int(first), int(last)) for first, last in runs))
-                for publisher, hash_, runs in content["streams"]
-            )
+            streams = _streams_of(content)
             return PassEntry(str(content["move"]), int(content["queue"]), str(content["by"]), streams)
+        case "numbers":
+            return NumbersEntry(str(content["move"]), int(content["queue"]), _streams_of(content))
         case "end":
             return EndEntry(str(content["move"]))
         case other:
             raise EntryError(f"an entry {other!r}, which this version does not know")
+
+
+def _streams_of(content: dict[str, Any]) -> tuple[StreamRuns, ...]:
+    return tuple(
+        (str(publisher), int(hash_), tuple((int(first), int(last)) for first, last in runs))
+        for publisher, hash_, runs in content["streams"]
+    )
 
 
 class Turn(enum.Enum):
@@ -231,6 +248,8 @@ class KeyMoveState:
                 if move is None or move_id != move.id or queue in self.passed or self.serves.get(queue) != by:
                     return False
                 self.passed[queue] = entry
+            case NumbersEntry(move_id):
+                return move is not None and move_id == move.id
             case EndEntry(move_id):
                 if move is None or move_id != move.id or self.is_ended:
                     return False

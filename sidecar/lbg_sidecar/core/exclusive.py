@@ -238,6 +238,7 @@ class ExclusiveMember(MemberCore):
             fit=self._consume_opened,
         )
         self.bindings.may_consume = self.key_moves.may_consume
+        self.handoffs.may_hand_over = self.key_moves.may_hand_over
         self.takeovers = Takeovers(
             self.rules, self.handoffs, self.roster, self.dispatcher.lanes, self.effects
         )

@@ -79,6 +79,9 @@ class Handoffs:
         self.settled: Callable[[], frozenset[int]] = frozenset
         """The live set before the rebalance delay: its consumers may still be attached."""
         self.moves: dict[int, Handoff] = {}
+        self.may_hand_over: Callable[[Attachment, float], bool] = lambda _attachment, _now: True
+        """False while what the next consumer has to know of a drained queue is not recorded. A member that hands over
+        all its queues waits for it as long as for calls that have not begun: half of the longest handoff."""
         self.may_abandon = True
         """True: a handoff that does not drain within `drain_s` is abandoned, and the queue stays here. False while the
         member hands over all its queues: then it drains until `force`."""
@@ -263,7 +266,9 @@ class Handoffs:
 
     def _release_if_drained(self, handoff: Handoff, attachment: Attachment, now: float) -> None:
         if self._bindings.is_drained(attachment):
-            self._release(handoff, now)
+            is_late = not self.may_abandon and handoff.halt_at == float("inf")
+            if self.may_hand_over(attachment, now) or is_late:
+                self._release(handoff, now)
 
     def _release(self, handoff: Handoff, now: float) -> None:
         handoff.stage = Stage.DETACHING

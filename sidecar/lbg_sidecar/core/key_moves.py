@@ -19,7 +19,9 @@ from lbg_broker.group.key_moves import (
     JoinEntry,
     KeyMove,
     KeyMoveState,
+    NumbersEntry,
     PassEntry,
+    StreamRuns,
     Turn,
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
@@ -39,6 +41,16 @@ class _Barrier:
     @property
     def entry(self) -> BarrierEntry:
         return BarrierEntry(self.id, tuple(sorted(one.queue for one in self.attachments if not one.closed)))
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """Of a queue that is handed over: written, and in the stream once `is_read`."""
+
+    attachment: Attachment
+    entry: NumbersEntry
+    sent_at: float
+    is_read: bool = False
 
 
 @dataclass(slots=True)
@@ -94,6 +106,8 @@ class KeyMoves:
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
         self._gated: set[Attachment] = set()
+        self._numbers: dict[int, _Numbers] = {}
+        """Of queues that are handed over, by queue."""
         self._serve_due: dict[Attachment, float] = {}
         """Attachments whose barrier is not the latest one of their queue, and the time at which they write another."""
         self._join_due = float("inf")
@@ -140,6 +154,11 @@ class KeyMoves:
                 self._release_held()
                 self._fit(now)
                 self._passed(queue)
+            case NumbersEntry(_, queue, streams):
+                self._processed.merge(Positions(streams))
+                numbers = self._numbers.get(queue)
+                if numbers is not None and numbers.entry == entry:
+                    numbers.is_read = True
             case EndEntry():
                 self._end(now)
             case _:
@@ -187,6 +206,7 @@ class KeyMoves:
         self._join_due = float("inf")
         self._fences.clear()
         self._passing.clear()
+        self._numbers.clear()
         self._serve_due.clear()
         self._held.clear()
         self._barrier = None
@@ -252,6 +272,12 @@ class KeyMoves:
             elif now >= passing.sent_at + ENTRY_AGAIN_S:
                 passing.sent_at = now
                 self._effects.append(RecordKeyMove(passing.entry))
+        for queue, numbers in list(self._numbers.items()):
+            if numbers.attachment.closed:
+                del self._numbers[queue]
+            elif not numbers.is_read and now >= numbers.sent_at + ENTRY_AGAIN_S:
+                numbers.sent_at = now
+                self._effects.append(RecordKeyMove(numbers.entry))
         if now >= self._join_due:
             self._join(now)
         for attachment, due in list(self._serve_due.items()):
@@ -264,7 +290,8 @@ class KeyMoves:
     def next_due(self) -> float:
         barrier_due = float("inf") if self._barrier is None else self._barrier.sent_at + ENTRY_AGAIN_S
         passing_due = (one.sent_at + ENTRY_AGAIN_S for one in self._passing.values())
-        return min(barrier_due, self._join_due, *self._serve_due.values(), *passing_due)
+        numbers_due = (one.sent_at + ENTRY_AGAIN_S for one in self._numbers.values() if not one.is_read)
+        return min(barrier_due, self._join_due, *self._serve_due.values(), *passing_due, *numbers_due)
 
     def may_consume(self, queue: int) -> bool:
         """False for a staging queue whose old queue has not passed its fence."""
@@ -319,6 +346,31 @@ class KeyMoves:
                 del self._held[in_flight]
                 self._lanes.let_go(in_flight)
 
+    # Handoffs
+
+    def may_hand_over(self, attachment: Attachment, now: float) -> bool:
+        """True once the stream has the numbers that were processed of hashes that leave this queue, which is paused.
+
+        A message that was routed while its hash had two bindings comes from the next queue too, and is known by its
+        number there: by whoever serves that queue, and whoever passes the fence of this one.
+        """
+        state, queue = self.state, attachment.queue
+        move = state.move
+        if move is None or state.is_ended or move.id != self.followed or queue in state.passed:
+            return True
+        streams = self._leaving(move, queue)
+        if not streams:
+            return True
+        numbers = self._numbers.get(queue)
+        if numbers is None or set(numbers.entry.streams) != set(streams):
+            numbers = _Numbers(attachment, NumbersEntry(move.id, queue, streams), now)
+            self._numbers[queue] = numbers
+            self._effects.append(RecordKeyMove(numbers.entry))
+        return numbers.is_read
+
+    def _leaving(self, move: KeyMove, queue: int) -> tuple[StreamRuns, ...]:
+        return tuple(one for one in self._processed.of_queue(queue).streams if move.leaves(one[1], queue))
+
     # Fences
 
     def without_fences(self, arrivals: list[InFlight], now: float) -> list[InFlight]:
@@ -369,8 +421,7 @@ class KeyMoves:
             return
         del self._fences[attachment]
         attachment.unconfirmed.update(dict.fromkeys(fences))
-        streams = tuple(one for one in self._processed.of_queue(queue).streams if move.leaves(one[1], queue))
-        entry = PassEntry(move.id, queue, by, streams)
+        entry = PassEntry(move.id, queue, by, self._leaving(move, queue))
         self._passing[queue] = _Passing(attachment, fences, entry, now)
         self._effects.append(RecordKeyMove(entry))
 

@@ -15,6 +15,7 @@ from lbg_broker.group.key_moves import (
     JoinEntry,
     KeyMove,
     KeyMoveState,
+    NumbersEntry,
     PassEntry,
     Turn,
     decoded_entry,
@@ -43,6 +44,7 @@ ENTRIES = st.one_of(
     st.builds(
         PassEntry, WORDS, NUMBERS, WORDS, st.lists(st.tuples(WORDS, NUMBERS, RUNS), max_size=3).map(tuple)
     ),
+    st.builds(NumbersEntry, WORDS, NUMBERS, st.lists(st.tuples(WORDS, NUMBERS, RUNS), max_size=3).map(tuple)),
     st.builds(EndEntry, WORDS),
 )
 

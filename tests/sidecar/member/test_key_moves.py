@@ -108,6 +108,33 @@ def test_a_hash_waits_for_what_its_old_queue_had_and_for_nothing_else() -> None:
     assert member.machine.rules.queue_count == 3
 
 
+@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 2)])
+def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing(old: int, new: int) -> None:
+    world = World(old, queue_count=old, hash_count=16)
+
+    def release(queue: int) -> None:
+        for member in world.up():
+            binding = member.machine.bindings.all[queue]
+            if binding.active:
+                member.machine.handoffs.start(binding, None, "held for too long", world.now)
+                member.run()
+                released.append(queue)
+
+    released: list[int] = []
+    mover = KeyMover(world, both_s=0.1, unbound=release)
+    for _ in range(3):
+        world.join()
+    world.run(12)
+    publishing(world)
+    mover.start(new)
+    world.run(30)
+    assert not mover.is_running
+    finish(world, mover)
+    check(world)
+    assert len(set(released)) == 4
+    assert world.repeats == 0
+
+
 @lives(max_examples=example_count(20))
 @given(
     seed=st.integers(0, 2**32),

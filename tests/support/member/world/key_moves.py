@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from lbg_broker.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
 from lbg_sidecar.core.message_codec import encode
@@ -16,10 +16,15 @@ SENDER = Identity(0, "lbg group repartition", "command")
 
 
 class KeyMover:
-    """`start` begins a change or goes on with it; `kill` ends the command, and nothing else."""
+    """`start` begins a change or goes on with it; `kill` ends the command, and nothing else. `both_s`: for so long each
+    hash has two bindings, beside a delay. `unbound` is called with the number of a queue before it gets its fence."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(
+        self, world: World, *, both_s: float = 0.0, unbound: Callable[[int], None] = lambda _queue: None
+    ) -> None:
         self.world = world
+        self._both_s = both_s
+        self._unbound = unbound
         self.lives = 0
         self.is_running = False
 
@@ -109,8 +114,9 @@ class KeyMover:
                 is_left = True
                 if target not in routes[hash_]:
                     routes[hash_].append(target)
-                yield self.world.delay()
+                yield self._both_s + self.world.delay()
                 routes[hash_].remove(source)
+        self._unbound(source)
         if is_left or not self.world.broker.has_fence(source):
             yield FENCE_DELAY_S
             self.world.broker.fence(source, move.id)
