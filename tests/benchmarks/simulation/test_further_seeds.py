@@ -9,7 +9,7 @@ from bench.simulation.runs import MODES
 from lbg_broker.group import EXCLUSIVE
 from support.exploration import example_count
 
-SEEDS = range(7, 1 + example_count(20))
+SEEDS = range(7, 1 + example_count(13))
 """Behind those of test_histories.py; none where properties have few examples."""
 
 
