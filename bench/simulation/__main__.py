@@ -26,7 +26,8 @@ from lbg_broker.group.topology import EMBEDDED
 def tell(seed: int, setting: Setting) -> int:
     """One history, with what happened in it. Of one with a violation the shortest that has one."""
     history = History(seed, setting, is_verbose=True)
-    if history.run():
+    if violations := history.run():
+        print(f"violation at {violations[0]}\nleaving out faults as long as there is one ...", flush=True)
         history = shrunk(seed, setting, history.faults)
     print(history.timeline())
     return 1 if history.judge.violations else 0
@@ -80,10 +81,19 @@ def main() -> int:
     by_title: dict[str, list[Result]] = defaultdict(list)
     failed: list[Result] = []
     is_interrupted = False
+    done_s = 0.0
     with multiprocessing.get_context("spawn").Pool(given.jobs, initializer=ignore_interrupts) as pool:
         try:
             for result in pool.imap_unordered(result_of, jobs(first_seed, given.hours, settings)):
                 by_title[result.job.setting.title].append(result)
+                done_s += result.simulated_s
+                if sys.stderr.isatty():
+                    print(
+                        f"\r{done_s / 3600:.1f} of {given.hours:g} hours",
+                        end=" ",
+                        file=sys.stderr,
+                        flush=True,
+                    )
                 if result.violations:
                     failed.append(result)
                     title = result.job.setting.title
