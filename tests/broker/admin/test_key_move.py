@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from lbg_broker.admin import Unsupported
-from lbg_broker.admin.actions import Action, DeclareQueue, PutFence, PutPermissions, ReturnMessages
+from lbg_broker.admin.actions import Action, Bind, DeclareQueue, PutFence, PutPermissions, ReturnMessages
 from lbg_broker.admin.errors import KeysMove, NotJoined, NotMoved, Refused
 from lbg_broker.admin.groups import create_group, delete_group, rotate_user, show_group
 from lbg_broker.admin.live import LiveAdmin
@@ -166,6 +166,30 @@ async def test_publishers_and_keys_go_on_in_order(
                 await require_whole(admin, recounted(orders, count))
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
     assert in_order(member.got)
+
+
+@pytest.mark.parametrize("place", ["embedded"], indirect=True)
+async def test_each_old_queue_that_hashes_leave_has_a_staging_queue_and_each_of_these_hashes_two_bindings(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """From 32 to 31 queues: every queue loses hashes."""
+    spec = orders.altered(hash_count=64, queue_count=32)
+    await create_group(admin, spec)
+    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, spec)
+    counting = CutAdmin(place, changes=100_000, half=False)
+    async with running(member):
+        async with running(publishing):
+            await repartition_group(counting, "orders", 31, timeout_s=100.0)
+        await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
+    await counting.close()
+    names, moving = Names("orders"), 64 - 31
+    declared = [one.queue.name for one in counting.performed if isinstance(one, DeclareQueue)]
+    assert declared == [names.moves, *(names.queue(number) for number in range(32, 64))]
+    bound = [one for action in counting.performed if isinstance(action, Bind) for one in action.bindings]
+    assert sum(one.exchange == names.exchange for one in bound) == 2 * moving
+    assert sum(isinstance(one, PutFence) for one in counting.performed) == 2 * 32
+    assert in_order(member.got)
+    await require_whole(admin, recounted(spec, 31))
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
