@@ -15,6 +15,7 @@ from lbg_broker.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_broker.admin.ownership import CONSUMPTION
 from lbg_broker.admin.plan import problems as drift
 from lbg_broker.admin.protocol import StatusReport
+from lbg_broker.admin.queue_changes import held_up
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import (
     PAUSED,
@@ -119,6 +120,15 @@ class Description:
         """State for people, empty where nothing is paused."""
         states = {"paused": self.is_paused, "ingress paused": self.is_ingress_paused}
         return ", ".join(text for text, holds in states.items() if holds)
+
+    @property
+    def change_held_up(self) -> tuple[str, ...]:
+        """Causes for which keys do not move until somebody acts, each with its remedy, as members report them."""
+        moving = self.moving_keys
+        if moving is None:
+            return ()
+        numbers = [one.number for one in self.queues if one.number is not None]
+        return tuple(held_up(self.group, self._member_rows, numbers))
 
     @property
     def is_whole(self) -> bool:

@@ -239,6 +239,17 @@ class KeysMove(ProvisioningError):
         self.group = group
 
 
+class IngressIsPaused(ProvisioningError):
+    """Messages were to be published to the group again while its ingress is paused."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"ingress of group {group!r} is paused, and messages that are given back are published to it: "
+            f"`lbg group resume {group} --ingress`, then the same command again"
+        )
+        self.group = group
+
+
 class NotJoined(ProvisioningError):
     """Members do not take part in an online change of the number of queues. Nothing was changed."""
 

@@ -46,10 +46,13 @@ from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
+    NAMED_MAX,
     SENDER,
     Depth,
     Report,
+    held_up,
     left_in,
+    named,
     repartition_done,
     surplus_queues,
     unsettled,
@@ -132,21 +135,38 @@ class KeyMoveSteps:
             self._fenced.add(number)
 
     def waits(self, look: Look) -> Iterator[str]:
-        """A line for each pending condition."""
-        passed = look.state.passed
+        """The pending conditions, their causes, and the progress; nothing while there is nothing to wait for."""
+        passed, before = look.state.passed, list[int]()
+        lines = []
         if outsiders := look.outsiders:
-            yield f"members to take part: {', '.join(sorted(outsiders))}"
+            lines.append(f"members to take part: {', '.join(sorted(outsiders))}")
         for source, staging in self.move.staging.items():
-            if source not in passed:
-                if source in self._fenced:
-                    yield f"{self._names.queue(source)} to be processed up to its fence"
-            elif staging not in passed:
-                left = look.ready.get(staging)
-                if left is None or left > NEARLY_EMPTY:
-                    count = "unknown" if left is None else left
-                    yield f"{self._names.queue(staging)}: {count} messages that came meanwhile"
-                elif staging in self._fenced:
-                    yield f"{self._names.queue(staging)} to be processed up to its fence"
+            queue = staging if source in passed else source
+            if queue in passed:
+                continue
+            left = look.ready.get(queue)
+            if queue == staging and (left is None or left > NEARLY_EMPTY):
+                count = "unknown" if left is None else left
+                lines.append(f"{self._names.queue(queue)}: {count} messages that came meanwhile")
+            if queue == staging or queue in self._fenced:
+                before.append(queue)
+        if len(lines) > NAMED_MAX:
+            lines[NAMED_MAX:] = [f"{len(lines) - NAMED_MAX} more"]
+        if fenced := [self._names.queue(one) for one in sorted(self._fenced.intersection(before))]:
+            lines.append(
+                f"{named(fenced)} to be processed up to {'its fence' if len(fenced) == 1 else 'their fences'}"
+            )
+        if lines:
+            yield from (*lines, *held_up(self._names.group, look.members, before), self._progress(look))
+
+    def _progress(self, look: Look) -> str:
+        move, passed = self.move, look.state.passed
+        bound = [one for one in move.hashes if self._binding(one, one % move.new) in look.bindings]
+        old, staging = (len(passed.keys() & queues.keys()) for queues in (move.staging, move.sources))
+        return (
+            f"passed: {old} of {len(move.staging)} old queues, {staging} of {len(move.staging)} staging queues; "
+            f"{len(bound)} of {sum(map(len, self._hashes.values()))} hashes lead to their new queue"
+        )
 
     def is_untouched(self, look: Look) -> bool:
         """True if no hash has begun to leave its queue."""
@@ -385,8 +405,8 @@ class KeyMoveRun:
         if look.state.is_ended:
             await self._end(move, observed)
             return
-        for line in steps.waits(look):
-            self.report(f"waiting for: {line}")
+        if waits := list(steps.waits(look)):
+            self.report(f"waiting for: {'; '.join(waits)}")
 
     async def _performed(self, action: Action) -> bool:
         """False for a fence that a full queue refuses: it is put in the next round."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_broker.admin.actions import Announce
@@ -68,6 +68,35 @@ def left_in(depths: Sequence[Depth]) -> Iterator[str]:
     yield from map(str, full[:NAMED_MAX])
     if len(full) > NAMED_MAX:
         yield f"{len(full) - NAMED_MAX} more"
+
+
+def held_up(group: str, members: Sequence[MemberRow], queues: Collection[int]) -> Iterator[str]:
+    """Causes, as members report them, for which messages of these queues are not processed until somebody acts, each
+    with its remedy."""
+    names = Names(group)
+    if any(one.paused for one in members):
+        yield f"members process nothing until `lbg group resume {group}`"
+    poisoned = [one for member in members for one in member.queues if one.poisoned and one.queue in queues]
+    for one in poisoned[:NAMED_MAX]:
+        keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
+        skip = (
+            f"; `lbg group skip {group} {one.poisoned_ids[0]}` skips the oldest" if one.poisoned_ids else ""
+        )
+        yield f"a message that fails repeatedly blocks {names.queue(one.queue)} (keys: {keys}{skip})"
+    if len(poisoned) > NAMED_MAX:
+        yield f"messages that fail repeatedly block {len(poisoned) - NAMED_MAX} queues more"
+    if any(one.parking is not None and one.parking.is_full for one in members):
+        yield (
+            "the parking queue is full, and a release waits for the end of the change: restart members with larger "
+            "bounds (--park-max-keys, --park-max-messages, --park-max-mb), or discard keys that get no more messages "
+            f"(`lbg park discard {group} --key KEY --save FILE --yes`)"
+        )
+
+
+def named(queues: Sequence[str]) -> str:
+    """The first of these names, and the number of the others."""
+    more = f" and {len(queues) - NAMED_MAX} more" if len(queues) > NAMED_MAX else ""
+    return f"{', '.join(queues[:NAMED_MAX])}{more}"
 
 
 def numbered_queues(names: Names, observed: Snapshot) -> dict[int, QueueStatus]:

@@ -280,9 +280,10 @@ class ParkedKeys:
             case ReleaseEntry(name, causes, only):
                 key = self._keys.get(name)
                 if key is not None:
+                    was_released = key.is_released
                     key.released.update(causes)
                     key.only.update(only)
-                    if causes:
+                    if causes and not was_released:  # each round of a release writes it again
                         key.at_release, key.since_release = key.messages, 0
             case VoidEntry(copies):
                 self._void.update(copies)

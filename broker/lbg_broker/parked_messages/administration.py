@@ -8,13 +8,14 @@ DeadLetterError
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Container
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
 from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.errors import KeysMove, ProvisioningError, UnderWay
+from lbg_broker.admin.errors import Busy, IngressIsPaused, KeysMove, ProvisioningError, UnderWay
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.record import read_record
 from lbg_broker.client import ClientError
@@ -41,6 +42,12 @@ LETTERS = 100
 COMPACTED_ENTRIES = 10_000
 """Entries of the stream from which on it is compacted: members read 27,000 a second when they connect
 (docs/adr/0065-parked-keys-are-a-log.md)."""
+
+
+LOCK_S = 10.0
+"""For the group's lock: a change of the number of queues holds it for each of its steps."""
+
+LOCK_EVERY_S = 0.1
 
 
 class NotParked(DeadLetterError):
@@ -82,8 +89,8 @@ async def release(
     report: Report = lambda line: None,
 ) -> Released:
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
-    NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete, and
-    the errors of `open_parked_stream`."""
+    NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,
+    IngressIsPaused, and the errors of `open_parked_stream`."""
     async with _locked(admin, group) as stream:
         await _refuse_change(admin, stream)
         _require_parked(stream, group, keys or ())
@@ -115,8 +122,21 @@ async def discard(
 
 @asynccontextmanager
 async def _locked(admin: LiveAdmin, group: str) -> AsyncIterator[ParkedStream]:
-    async with admin.lock(group), open_parked_stream(admin.amqp.link.places, group) as stream:
-        yield stream
+    async with AsyncExitStack() as stack:
+        await _lock(admin, group, stack)
+        yield await stack.enter_async_context(open_parked_stream(admin.amqp.link.places, group))
+
+
+async def _lock(admin: LiveAdmin, group: str, stack: AsyncExitStack) -> None:
+    """Raises Busy when another client has the lock for longer than a step of a change."""
+    deadline = asyncio.get_running_loop().time() + LOCK_S
+    while True:
+        try:
+            return await stack.enter_async_context(admin.lock(group))
+        except Busy:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(LOCK_EVERY_S)
 
 
 async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
@@ -140,13 +160,15 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
 async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> None:
     """Raises KeysMove while keys move between queues: a release needs the one queue of each key. Raises UnderWay where
     an offline change was killed: a hash can lead to two queues, whose members would process a message twice, and
-    beside each other."""
+    beside each other. Raises IngressIsPaused while nobody may publish to the group."""
     group = stream.spec.name
     if stream.queue_count_to_be is not None:
         raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
     observed = await admin.observe(group)
     if (move := observed.key_move(group)) is not None:
         raise KeysMove(group, move.new)
+    if observed.is_ingress_paused(group):
+        raise IngressIsPaused(group)
 
 
 def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:

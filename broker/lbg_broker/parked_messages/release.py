@@ -51,7 +51,8 @@ READ_BY_MEMBERS_S = 0.5
 """For members to read a release. One that has not parks its messages once more, for the next round."""
 
 STILL_S = 10.0
-"""Without an entry for so long, what was published again may be in the parking queue again: the next round begins."""
+"""If members are through with no message for so long, what was published again may be in the parking queue again: the
+next round begins."""
 
 COLLECTED_MAX_BYTES = 64 * 1024 * 1024
 """Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
@@ -133,7 +134,7 @@ async def release_parked(
                 )
             return released
         await asyncio.sleep(READ_BY_MEMBERS_S)
-        entries = _stragglers(stream.keys, causes)
+        entries = _again(stream.keys, causes)
 
 
 async def release_first(stream: ParkedStream, key: str) -> MessageIdentity | None:
@@ -219,13 +220,15 @@ def _is_parked(keys: ParkedKeys, copy: Copy) -> bool:
     return letter.key is not None and keys.is_parked(letter.key, identity_of(delivery))
 
 
-def _stragglers(keys: ParkedKeys, causes: Mapping[str, frozenset[str]]) -> list[ReleaseEntry]:
-    """Releases of keys that are parked for no other causes than those already released. Their members had messages on
-    the way to the parking queue when the last one before them was processed, so the key was free for a moment."""
+def _again(keys: ParkedKeys, causes: Mapping[str, frozenset[str]]) -> list[ReleaseEntry]:
+    """Releases, for the next round, of keys that are parked for no other causes than those already released. Their
+    members had messages on the way to the parking queue when the last one before them was processed, so the key was
+    free for a moment: in the stream, or only at the member, which counts a message as settled before its entry is in
+    the stream. There the key is parked then, though it is released here."""
     return [
         ReleaseEntry(one.key, one.causes)
         for one in keys.parked()
-        if not one.is_released and causes.get(one.key, frozenset()).issuperset(one.causes)
+        if causes.get(one.key, frozenset()).issuperset(one.causes)
     ]
 
 
@@ -239,10 +242,11 @@ def _classify(keys: ParkedKeys, selected: Collection[str], released: Released) -
 async def _processed(
     stream: ParkedStream, published: Sequence[tuple[str, MessageIdentity]], deadline: float
 ) -> bool:
-    """Returns when members are through with them, or nothing has happened for long. False at the deadline."""
+    """Returns when members are through with them, or with none of them for long: what a key gets meanwhile is parked
+    all the time. False at the deadline."""
     loop = asyncio.get_running_loop()
     keys = stream.keys
-    still_at = loop.time() + STILL_S
+    still_at, count = 0.0, -1
     while True:
         open_ = [
             key
@@ -250,13 +254,13 @@ async def _processed(
             if keys.is_parked(key, identity) and keys.state(key) is KeyState.RELEASED
         ]
         now = loop.time()
+        if len(open_) != count:
+            still_at, count = now + STILL_S, len(open_)
         if now >= deadline:
             return False
         if now >= still_at or (not open_ and published):
             return True
         await stream.wait(min(still_at, deadline) - now)
-        if stream.changed.is_set():
-            still_at = loop.time() + STILL_S
 
 
 async def _give_back(

@@ -211,8 +211,11 @@ def provisioned(group: GroupManifest | None, observation: Observation) -> Condit
 
 
 def _provisioned(description: Description | None) -> Condition:
-    moving = None if description is None else description.moving_keys
-    return Condition(Reason.PROVISIONED) if moving is None else Condition(Reason.REPARTITIONING, str(moving))
+    if description is None or description.moving_keys is None:
+        return Condition(Reason.PROVISIONED)
+    return Condition(
+        Reason.REPARTITIONING, "; ".join((str(description.moving_keys), *description.change_held_up))
+    )
 
 
 def ready(group: GroupManifest, observation: Observation) -> Condition:

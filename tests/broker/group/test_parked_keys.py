@@ -310,3 +310,25 @@ def test_an_entry_survives_the_stream(entry: Entry) -> None:
 def test_what_is_no_entry_is_an_error_and_not_passed_over(body: bytes) -> None:
     with pytest.raises(EntryError):
         decoded_entry(body)
+
+
+def test_a_release_that_is_written_again_reaches_who_took_the_key_for_free_and_counts_from_its_beginning() -> (
+    None
+):
+    """A member counts a message as settled before the stream has its entry: the next `park` finds no key there."""
+    first, second = (ParkEntry("anna", identity_of("anna", n), 1, "c1", f"x{n}") for n in (0, 1))
+    settle, release = SettleEntry("anna", first.identity), ReleaseEntry("anna", ("c1",))
+    member, reader = (
+        set_of([first, release, settle, second, settle]),
+        set_of([first, release, second, settle]),
+    )
+    assert (member.state("anna"), reader.state("anna")) == (KeyState.PARKED, KeyState.RELEASED)
+    member.apply(release)
+    assert member.state("anna") is KeyState.RELEASED
+
+    many = [ParkEntry("anna", identity_of("anna", n), 1, "c1", f"x{n}") for n in range(400)]
+    parked = set_of([*many[:150], release, *many[150:299]])
+    parked.apply(release)
+    assert not parked.is_ending("anna")
+    parked.apply(many[299])
+    assert parked.is_ending("anna"), "as many were parked since it was released as it had then"
