@@ -301,6 +301,7 @@ class Created:
     password: str | None = field(default=None, repr=False)
     is_ingress_paused: bool = False
     has_parking: bool = False
+    is_key_move_left: bool = False
 
 
 async def create_group(
@@ -355,6 +356,7 @@ async def create_group(
         password=generated if is_generated else None,
         is_ingress_paused=observed.is_ingress_paused(spec.name) is True,
         has_parking=observed.has_parking,
+        is_key_move_left=observed.is_key_move_left(spec.name),
     )
 
 

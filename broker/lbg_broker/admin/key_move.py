@@ -287,12 +287,6 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
     yield DeleteQueue(names.moves)
 
 
-def is_key_move_left(group: str, observed: Snapshot) -> bool:
-    """True if a change is on its way, or has left something."""
-    is_recorded = isinstance(observed.record, Record) and bool(observed.record.key_move)
-    return is_recorded or observed.queues.get(Names(group).moves) is not None
-
-
 def _known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
     if observed.bindings is UNKNOWN:
         raise StillInUse(group, ["its bindings could not be read"], remedy="try again")
@@ -357,7 +351,7 @@ class KeyMoveRun:
         if spec.to_record() != desired.to_record():  # the limit of members
             await self._write(replace(observed.record, text=desired.to_record()), observed.record)
             self.is_changed = True
-        return not is_key_move_left(spec.name, observed) or await self._settled(spec, observed)
+        return not observed.is_key_move_left(spec.name) or await self._settled(spec, observed)
 
     async def _begin(self, spec: GroupSpec, observed: Snapshot) -> None:
         if not await self._tidy(spec, observed):

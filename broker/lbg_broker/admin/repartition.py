@@ -38,7 +38,7 @@ from lbg_broker.admin.errors import (
     Unsupported,
 )
 from lbg_broker.admin.ingress import Ingress, PermissionIngress, QueueIngress
-from lbg_broker.admin.key_move import KeyMoveRun, change_queues, is_key_move_left
+from lbg_broker.admin.key_move import KeyMoveRun, change_queues
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Claim, Record
 from lbg_broker.admin.plan import recorded, require_owner, require_supported
@@ -350,7 +350,7 @@ async def repartition_group(
         desired = recounted(spec, queue_count, max_clients=max_clients)
         is_interrupted = observed.queue_count_to_be is not None
         is_offline = offline or is_interrupted
-        is_moving = is_key_move_left(group, observed)
+        is_moving = observed.is_key_move_left(group)
         if offline and is_moving:
             raise KeysMove(group, queue_count if (move := observed.key_move(group)) is None else move.new)
         is_online = has_partitions(spec, observed.engine) and not is_offline

@@ -355,6 +355,11 @@ class Snapshot:
             return None
         return KeyMove.of_id(self.record.key_move, spec.hash_count)
 
+    def is_key_move_left(self, group: str) -> bool:
+        """True if an online change of the number of separate queues is on its way, or has left something."""
+        is_recorded = isinstance(self.record, Record) and bool(self.record.key_move)
+        return is_recorded or self.queues.get(Names(group).moves) is not None
+
     def moving_keys(self, group: str) -> MovingKeys | None:
         """State of that change. A hash whose binding is not known counts as one that moves."""
         move = self.key_move(group)

@@ -232,7 +232,8 @@ class Provisioner:
     async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
         """Creates the group, or makes it whole. A number of queues that it has, and that the manifest permits, stays.
         Another number of queues or partitions is begun where it changes online, and gone on with: the group differs
-        from the manifest in nothing else, and is the object's own."""
+        from the manifest in nothing else, and is the object's own. A change of separate queues that another run has
+        begun is finished, and what it has left is removed, also if the number is that of the manifest."""
 
         def create(spec: GroupSpec) -> Awaitable[Created]:
             return create_group(
@@ -242,9 +243,12 @@ class Provisioner:
         key = Key(group.metadata.namespace, group.metadata.name)
         if (run := self._changes.get(key)) is None:
             try:
-                return await create(group.spec)
+                created = await create(group.spec)
             except GroupDiffers:
                 group = await self.as_recorded(group, reach)
+            else:
+                if not created.is_key_move_left:
+                    return created
         else:
             group = group.with_queues(run.queue_count)
         return await create(await self._changed(key, group, reach, claim) or group.spec)

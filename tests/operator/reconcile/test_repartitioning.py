@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from lbg_broker.admin.actions import ActOnQueue
+import pytest
+
+from lbg_broker.admin.actions import ActOnQueue, DeleteQueue, PutFence, Unbind
+from lbg_broker.admin.errors import Refused
 from lbg_broker.admin.snapshot import MovingKeys, PartitionsStatus
 from lbg_broker.group import GroupSpec, Names, marked, topology_of
-from support.operator.operated import SETTLED_S, Place
+from lbg_operator.kube.kinds import GROUP as GROUP_KIND
+from support.operator.operated import ORDERS, SETTLED_S, Place
 from support.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"
@@ -19,6 +23,25 @@ LATER_S = 700.0
 
 def recorded(place: Place) -> GroupSpec:
     return GroupSpec.from_record(place.broker.records[GROUP], name=GROUP)
+
+
+def is_forwarding(action: Unbind) -> bool:
+    return any(one.exchange == Names(GROUP).members for one in action.bindings)
+
+
+async def fences_are_passed(place: Place) -> None:
+    """Those that are in the queues, and later ones at once."""
+    place.broker.passes_fences = True
+    for fence in [one for one in place.broker.performed if isinstance(one, PutFence)]:
+        await place.broker.perform(fence)
+
+
+def require_nothing_left(place: Place, *, queues: int) -> None:
+    assert (recorded(place).queue_count, place.broker.key_move[GROUP]) == (queues, "")
+    topology = topology_of(recorded(place), place.broker.engine)
+    assert {one.name for one in topology.queues} == set(place.broker.queues)
+    assert set(topology.bindings) == place.broker.bindings
+    assert place.conditions()["Provisioned"] == ("True", "Provisioned")
 
 
 @in_virtual_time
@@ -52,6 +75,68 @@ async def test_a_new_operator_goes_on_with_a_change_that_is_shown_meanwhile() ->
         await asyncio.sleep(LATER_S)
         assert recorded(place).queue_count == 12
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@in_virtual_time
+async def test_a_new_operator_removes_what_a_change_has_left_that_is_recorded_already() -> None:
+    async with Place() as place:
+        await place.ready()
+        place.broker.fail_on = lambda action: (
+            Refused("killed before", status=0)
+            if action == DeleteQueue(Names(GROUP).moves)
+            or (isinstance(action, Unbind) and is_forwarding(action))
+            else None
+        )
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(SETTLED_S)
+        assert (recorded(place).queue_count, place.broker.key_move[GROUP]) == (12, "")
+        assert Names(GROUP).moves in place.broker.queues
+        await place.stop()
+        place.broker.fail_on = lambda action: None
+        await place.start()
+        await asyncio.sleep(LATER_S)
+        require_nothing_left(place, queues=12)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@in_virtual_time
+async def test_a_change_is_finished_and_reverted_when_the_number_is_set_back_meanwhile(
+    restarts: bool,
+) -> None:
+    async with Place() as place:
+        await place.ready()
+        before = recorded(place).queue_count
+        place.broker.passes_fences = False
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(LATER_S)
+        assert place.broker.key_move[GROUP]
+        place.edit_group({"queues": {"count": before}})
+        if restarts:
+            await place.restart()
+        await asyncio.sleep(LATER_S)
+        assert place.broker.key_move[GROUP]
+        await fences_are_passed(place)
+        await asyncio.sleep(LATER_S)
+        require_nothing_left(place, queues=before)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@in_virtual_time
+async def test_a_raise_is_finished_and_reverted_when_its_permission_goes_meanwhile(restarts: bool) -> None:
+    async with Place() as place:
+        await place.ready(queues={"count": 8, "max": 32}, scaling={"maxReplicas": 24, "targetLag": 100})
+        place.broker.passes_fences = False
+        place.edit_group({"replicas": 12})
+        await asyncio.sleep(LATER_S)
+        assert place.broker.key_move[GROUP].startswith("8-16-")
+        without_max = {"replicas": 8, "scaling": {"maxReplicas": 8}, "queues": {"max": None}}
+        place.cluster.edit(GROUP_KIND, *ORDERS, {"spec": without_max})
+        if restarts:
+            await place.restart()
+        await asyncio.sleep(LATER_S)
+        await fences_are_passed(place)
+        await asyncio.sleep(LATER_S)
+        require_nothing_left(place, queues=8)
 
 
 @in_virtual_time
