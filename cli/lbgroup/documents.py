@@ -99,12 +99,16 @@ class Handoffs(TypedDict):
 
 
 class MovingKeys(TypedDict):
-    """A change of the number of partitions that is not over."""
+    """A change of the number of partitions, or of separate queues, that is not over."""
 
     partitions: Annotated[int, "number of partitions there is to be"]
     hashes: Annotated[int, "hashes on their way to another partition"]
     messages_held: Annotated[int, "messages that wait for earlier ones in their key's former partition"]
     messages_surplus: Annotated[int, "messages in partitions that are to go"]
+    hashes_moved: NotRequired[Annotated[int, "separate queues: hashes that lead to their new queue"]]
+    hashes_staged: NotRequired[Annotated[int, "separate queues: hashes that lead to a staging queue"]]
+    queues_moved: NotRequired[Annotated[int, "separate queues: old queues all of whose hashes have arrived"]]
+    queues: NotRequired[Annotated[int, "separate queues: old queues that hashes leave"]]
 
 
 class Session(TypedDict):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -49,6 +49,25 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """Progress of a change of separate queues. `hashes_moved` lead to their new queue, `hashes_staged` to a staging
+    queue. Of the `queues` that hashes leave, all hashes of `queues_moved` lead to their new queue."""
+
+    hashes_moved: int
+    hashes_staged: int
+    queues_moved: int
+    queues: int
+
+    def phase(self, hashes_left: int) -> str:
+        """The step that is on its way; `hashes_left` are not in their new queue yet."""
+        if not hashes_left:
+            return "ending: the last staging queues are processed"
+        if not self.hashes_moved and not self.hashes_staged:
+            return "beginning: members join"
+        return "moving"
+
+
+@dataclass(frozen=True, slots=True)
 class MovingKeys:
     """State of a change to so many `partitions`, or separate queues, that is not over. `hashes`: those on their way;
     `held`: messages that wait for earlier ones in the former partition of their key; `surplus`: messages in partitions
@@ -59,11 +78,20 @@ class MovingKeys:
     held: int
     surplus: int
     unit: str = "partitions"
+    progress: QueueProgress | None = None
+    """None of partitions, whose broker counts only what is left."""
 
     def __str__(self) -> str:
+        done = ""
+        if (one := self.progress) is not None:
+            done = (
+                f"; {one.phase(self.hashes)}, {one.hashes_moved} of {one.hashes_moved + self.hashes} hashes lead to "
+                f"their new queue and {one.hashes_staged} to staging queues, {one.queues_moved} of {one.queues} queues "
+                "have passed all of theirs on"
+            )
         return (
             f"{self.hashes} hashes move when their earlier messages are processed, {self.held} newer messages wait for "
-            f"that, {self.surplus} messages are in {self.unit} that go"
+            f"that, {self.surplus} messages are in {self.unit} that go{done}"
         )
 
 
@@ -186,6 +214,7 @@ def moving_keys_json(moving: MovingKeys) -> dict[str, Any]:
         "hashes": moving.hashes,
         "messages_held": moving.held,
         "messages_surplus": moving.surplus,
+        **({} if moving.progress is None else asdict(moving.progress)),
     }
 
 
@@ -376,17 +405,24 @@ class Snapshot:
                 held += count
             elif number >= move.new:
                 surplus += count
-        arrived: set[int | None] = set()
-        if self.bindings is not UNKNOWN:
-            arrived = {
-                hash_
-                for one in self.bindings
-                if one.exchange == names.exchange
-                and (hash_ := hash_in(one.routing_key)) is not None
-                and one.queue == names.queue(hash_ % move.new)
-            }
-        hashes = sum(hash_ not in arrived for hash_ in move.hashes)
-        return MovingKeys(move.new, hashes, held, surplus, unit="queues")
+        arrived, staged = set[int](), set[int]()
+        for one in () if self.bindings is UNKNOWN else self.bindings:
+            hash_ = hash_in(one.routing_key)
+            if one.exchange == names.exchange and hash_ is not None and move.moves(hash_):
+                number = names.number_of(one.queue)
+                if number == hash_ % move.new:
+                    arrived.add(hash_)
+                elif number in move.sources:
+                    staged.add(hash_)
+        left = [hash_ for hash_ in move.hashes if hash_ not in arrived]
+        queues_left = {hash_ % move.old for hash_ in left}
+        progress = QueueProgress(
+            hashes_moved=len(arrived),
+            hashes_staged=len(staged - arrived),
+            queues_moved=len(move.staging) - len(queues_left),
+            queues=len(move.staging),
+        )
+        return MovingKeys(move.new, len(left), held, surplus, unit="queues", progress=progress)
 
     @property
     def owner(self) -> str:

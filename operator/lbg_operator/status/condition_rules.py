@@ -19,7 +19,7 @@ from lbg_broker.admin import (
     Unsupported,
 )
 from lbg_broker.admin.describe import Description
-from lbg_broker.admin.errors import MembersRun
+from lbg_broker.admin.errors import MembersRun, NotJoined
 from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
@@ -203,6 +203,8 @@ def provisioned(group: GroupManifest | None, observation: Observation) -> Condit
         case MembersRun():
             is_ending = group is not None and group.pods_wanted == 0
             reason = Reason.MEMBERS_ENDING if is_ending else Reason.MEMBERS_RUNNING
+        case NotJoined():
+            reason = Reason.MEMBERS_NOT_JOINED
         case failure if failure.retryable or isinstance(failure, AdminError):
             reason = Reason.BROKER_UNREACHABLE
         case _:

@@ -105,6 +105,12 @@ class Reason(enum.Enum):
         State.FALSE,
         "Replicas are 0, and the group gets its parking queue when its last member has ended.",
     )
+    MEMBERS_NOT_JOINED = (
+        Type.PROVISIONED,
+        State.FALSE,
+        "Members do not take part in the change of the number of queues, as those of an older version, and nothing is "
+        "changed: restart the members that the message names.",
+    )
     PROVISIONING_FAILED = (
         Type.PROVISIONED,
         State.FALSE,

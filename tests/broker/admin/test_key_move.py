@@ -19,6 +19,7 @@ from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.survey import backlogs, lags, survey
 from lbg_broker.client import BasicProperties, ConfirmingPublisher, Delivery, connect
 from lbg_broker.group import (
     HEADER_FENCE,
@@ -249,6 +250,13 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
                 await repartition_group(admin, "orders", 6, timeout_s=1.0)
         moving = (await show_group(admin, "orders", listen_s=0.05)).to_json()["moving_keys"]
         assert (moving["partitions"], moving["hashes"]) == (6, 4)
+        assert (moving["hashes_moved"], moving["hashes_staged"]) == (0, 4)
+        assert (moving["queues_moved"], moving["queues"]) == (0, 4)
+        await survey(admin, {"orders": orders})
+        for count in (await lags(admin, {"orders": orders}), await backlogs(admin, {"orders": orders})):
+            lag = count["orders"]
+            lag = lag if isinstance(lag, int) else lag.messages
+            assert lag >= len(publishing.sent), "what waits in staging queues counts"
         shown = await show_group(admin, "orders", listen_s=0.05)
         assert shown.problems == ()
         assert shown.lag is not None

@@ -25,6 +25,35 @@ def recorded(place: Place) -> GroupSpec:
     return GroupSpec.from_record(place.broker.records[GROUP], name=GROUP)
 
 
+@in_virtual_time
+async def test_members_that_do_not_take_part_are_named_by_a_reason_of_its_own_and_nothing_is_changed() -> (
+    None
+):
+    async with Place() as place:
+        await place.ready()
+        before = recorded(place).queue_count
+        about = {
+            "index": 0,
+            "name": "m0",
+            "incarnation": "a",
+            "rebalance": "Ready",
+            "counts": {},
+            "queues": [],
+        }
+        place.broker.joins, place.broker.beats = False, [{"type": "beat", **about}]
+        place.edit_group({"queues": {"count": 12}})
+        for _ in range(100):
+            await asyncio.sleep(1.0)
+            if place.conditions()["Provisioned"] == ("False", "MembersNotJoined"):
+                break
+        assert place.conditions()["Provisioned"] == ("False", "MembersNotJoined")
+        assert "nothing is changed: m0" in place.message("Provisioned")
+        assert recorded(place).queue_count == before
+        place.broker.joins, place.broker.beats = True, []
+        await asyncio.sleep(LATER_S)
+        require_nothing_left(place, queues=12)
+
+
 def is_forwarding(action: Unbind) -> bool:
     return any(one.exchange == Names(GROUP).members for one in action.bindings)
 

@@ -84,6 +84,8 @@ class FakeAdmin:
         self.entries: list[Entry] = []
         """Of the stream of a change of the number of queues."""
         self.key_move: dict[str, str] = {}
+        self.joins = True
+        """False: members are of a version without changes of separate queues."""
         self.passes_fences = True
         self.locked: set[str] = set()
         self.performed: list[Action] = []
@@ -187,7 +189,7 @@ class FakeAdmin:
                 self.key_move[group] = record.key_move
             case AppendEntry(_, entry):
                 self.entries.append(entry)
-                if isinstance(entry, BeginEntry):  # members take part at once
+                if isinstance(entry, BeginEntry) and self.joins:  # members take part at once
                     members = members_of(self.beats)
                     self.entries += (JoinEntry(one.index, one.incarnation) for one in members)
             case PutFence(name, move) if self.passes_fences:
