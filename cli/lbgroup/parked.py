@@ -106,7 +106,7 @@ def show(group: str, key: str, address: BrokerAddress, limit: int, as_json: bool
         address,
         lambda admin: administration.show_parked(admin, group, key, limit=limit),
         with_management=False,
-    )
+    ).letters
     now_us = time.time_ns() // 1000
     if as_json:
         echo_json({"group": group, "key": key, "letters": [letter.to_json(now_us) for letter in letters]})

@@ -10,6 +10,7 @@ import logging
 import shlex
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -17,13 +18,15 @@ from urllib.parse import urlencode
 
 from lbg_broker.admin import GroupAdmin, ProvisioningError
 from lbg_broker.admin.describe import Description
+from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import is_of_kubernetes
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.dead_letters import DeadLetterError, ReplayResult, Selection, open_dead_queue
+from lbg_broker.dead_letters import DeadLetterError, DeadQueue, ReplayResult, Selection, open_dead_queue
+from lbg_broker.dead_letters import discard as discard_letters
 from lbg_broker.dead_letters import replay as replay_letters
 from lbg_broker.group import UNCOUNTED_MODES, SpecError
-from lbg_broker.parked_messages.administration import TIMEOUT_S
+from lbg_broker.parked_messages import administration
 from lbg_broker.peers import printable
 from lbg_broker.redaction import redacted
 from lbg_console.sessions import Session, admin_of, places_of
@@ -45,11 +48,25 @@ class ActRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An act as it was asked for. `key`: of a release or a replay, None for all. `queues`: of a repartition."""
+    """An act as it was asked for. `key`, `id` and `reason` select messages: what is given must all hold. `limit`: at
+    most so many of them. `queues`: of a repartition."""
 
     group: str
     key: str | None = None
+    id: str | None = None
+    reason: str | None = None
+    limit: int | None = None
     queues: int | None = None
+
+    @property
+    def selection(self) -> Selection:
+        return Selection(frozenset(() if self.id is None else (self.id,)), self.key, self.reason)
+
+    @property
+    def selected(self) -> str:
+        """The selection as a part of a sentence; empty for everything."""
+        parts = {"of key": self.key, "with id": self.id, "whose reason contains": self.reason}
+        return ", ".join(f"{word} {value}" for word, value in parts.items() if value is not None)
 
 
 @dataclass(slots=True)
@@ -92,7 +109,8 @@ Report = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Act:
     """`title`: of its button. `consequences`: what it does, for who confirms it. `command`: the same on the command
-    line, with the group's name in place of G."""
+    line, with the group's name in place of G. `fields`: those of the request that it takes; `needs`: the one that has
+    to be given. `reads_messages`: it reads the queue of the dead letters or the parking queue."""
 
     name: str
     title: str
@@ -100,20 +118,30 @@ class Act:
     command: str
     work: Callable[[Login, Request, Report], Awaitable[str]]
     fields: tuple[str, ...] = ()
+    needs: str = ""
+    reads_messages: bool = False
+    is_final: bool = False
+    """It deletes messages."""
 
     def command_of(self, request: Request) -> str:
         words = self.command.replace(" G", f" {request.group}")
-        if "key" in self.fields:
-            every = " --all" if self.name == "release" else ""
-            words += every if request.key is None else f" --key {shlex.quote(request.key)}"
-        if "queues" in self.fields:
-            words += f" --queues {'N' if request.queues is None else request.queues}"
+        given = {name: value for name in self.fields if (value := getattr(request, name)) is not None}
+        is_every = self.reads_messages and not self.needs and not given.keys() - {"limit"}
+        words += " --all" if is_every else ""
+        for name, value in given.items():
+            words += f" --{name} {shlex.quote(str(value))}" if name != self.needs else ""
+        if self.needs == "queues":
+            return words + f" --queues {given.get('queues', 'N')}"
+        if self.needs:
+            value = str(given.get(self.needs, self.needs.upper()))
+            words += f"{' --' * value.startswith('-')} {shlex.quote(value)}"
         return words
 
     def detail_of(self, request: Request) -> str:
         if "queues" in self.fields:
             return f"{request.queues} queues"
-        return f"key {request.key}" if request.key is not None else ""
+        limit = [] if request.limit is None else [f"at most {request.limit:,}"]
+        return ", ".join(filter(None, [request.selected.removeprefix("of "), *limit]))
 
 
 async def _pause(login: Login, request: Request, report: Report) -> str:
@@ -142,14 +170,12 @@ async def _resume_ingress(login: Login, request: Request, report: Report) -> str
 
 
 async def _repartition(login: Login, request: Request, report: Report) -> str:
-    assert request.queues is not None
-    admin = admin_of(login.address, login.username, login.password)
-    try:
-        done = await repartition_group(
-            admin, request.group, request.queues, timeout_s=REPARTITION_S, report=report
-        )
-    finally:
-        await admin.close()
+    queues = request.queues
+    assert queues is not None
+    done = await _with_admin(
+        login,
+        lambda admin: repartition_group(admin, request.group, queues, timeout_s=REPARTITION_S, report=report),
+    )
     return (
         f"{done.now} queues now, {done.was} before"
         if done.is_changed
@@ -157,33 +183,88 @@ async def _repartition(login: Login, request: Request, report: Report) -> str:
     )
 
 
+async def _skip(login: Login, request: Request, report: Report) -> str:
+    id_ = request.id
+    assert id_ is not None
+    skipped = await _with_groups(login, lambda groups: groups.skip_message(request.group, id_))
+    return f"a dead letter after {skipped.attempts} attempts at {printable(skipped.member or '-')}"
+
+
 async def _release(login: Login, request: Request, report: Report) -> str:
     keys = None if request.key is None else [request.key]
-    released = await _with_groups(
-        login, lambda groups: groups.release_parked(request.group, keys, timeout_s=TIMEOUT_S)
+    released = await _with_admin(
+        login,
+        lambda admin: administration.release(
+            admin, request.group, keys, timeout_s=administration.TIMEOUT_S, report=report
+        ),
     )
-    failed = ", ".join(printable(key) for key in sorted(released.failed_again)[:5])
-    again = f"; parked again, because a message failed again: {failed}" if failed else ""
-    return f"{len(released.done):,} keys released, {released.published:,} messages{again}"
+    text = f"{len(released.done):,} keys released, {released.published:,} messages"
+    if released.failed_again:
+        failed = ", ".join(printable(key) for key in sorted(released.failed_again)[:5])
+        raise DeadLetterError(f"{text}; parked again, because a message failed again: {failed}")
+    return text
+
+
+async def _replay_one(login: Login, request: Request, report: Report) -> str:
+    key = request.key
+    assert key is not None
+    id_ = await _with_groups(login, lambda groups: groups.replay_parked(request.group, key))
+    return f"message {printable(id_)} is given back"
+
+
+async def _discard_parked(login: Login, request: Request, report: Report) -> str:
+    count = await _with_groups(login, lambda groups: groups.discard_parked(request.group, request.selection))
+    return f"{count:,} parked messages discarded"
 
 
 async def _replay(login: Login, request: Request, report: Report) -> str:
+    def work(queue: DeadQueue, done: ReplayResult) -> Awaitable[None]:
+        return replay_letters(queue, request.selection, done, limit=request.limit)
+
+    return await _with_dead_letters(login, request.group, "replayed", work)
+
+
+async def _discard(login: Login, request: Request, report: Report) -> str:
+    def work(queue: DeadQueue, done: ReplayResult) -> Awaitable[None]:
+        return discard_letters(queue, request.selection, done)
+
+    return await _with_dead_letters(login, request.group, "discarded", work)
+
+
+async def _with_dead_letters(
+    login: Login, group: str, verb: str, work: Callable[[DeadQueue, ReplayResult], Awaitable[None]]
+) -> str:
+    """Raises DeadLetterError where the command line ends with an error, with the number of those that were done."""
     done = ReplayResult()
     places = places_of(login.address, login.username, login.password)
-    async with open_dead_queue(places, request.group) as queue:
-        await replay_letters(queue, Selection(key=request.key), done)
-    unread = (
-        f"; {done.not_looked_at:,} were not read, as another client holds them" if done.not_looked_at else ""
-    )
-    return f"{done.done:,} of {done.total:,} dead letters replayed{unread}"
+
+    def text() -> str:
+        unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
+        return f"{done.done:,} of {done.total:,} dead letters {verb}{unknown}"
+
+    try:
+        async with open_dead_queue(places, group) as queue:
+            await work(queue, done)
+    except (DeadLetterError, ClientError) as error:
+        raise DeadLetterError(f"{text()}; {error}" if done.total else str(error)) from error
+    if done.not_looked_at:
+        more = f"{done.not_looked_at:,} were not read, as another client holds them: do it again when it has ended"
+        raise DeadLetterError(f"{text()}; {more}")
+    if done.missing_ids:
+        raise DeadLetterError(f"no dead letter has id {', '.join(sorted(done.missing_ids))}")
+    return text()
+
+
+async def _with_admin(login: Login, work: Callable[[LiveAdmin], Awaitable[Any]]) -> Any:
+    admin = admin_of(login.address, login.username, login.password)
+    try:
+        return await work(admin)
+    finally:
+        await admin.close()
 
 
 async def _with_groups(login: Login, work: Callable[[GroupAdmin], Awaitable[Any]]) -> Any:
-    admin = admin_of(login.address, login.username, login.password)
-    try:
-        return await work(GroupAdmin(admin))
-    finally:
-        await admin.close()
+    return await _with_admin(login, lambda admin: work(GroupAdmin(admin)))
 
 
 ACTS: Mapping[str, Act] = {
@@ -230,6 +311,19 @@ ACTS: Mapping[str, Act] = {
             "lbg group repartition G",
             _repartition,
             fields=("queues",),
+            needs="queues",
+        ),
+        Act(
+            "skip",
+            "Skip a poisoned message",
+            (
+                "It becomes a dead letter, and its key goes on without it.",
+                "A message that is being called is skipped when this call has failed.",
+            ),
+            "lbg group skip G",
+            _skip,
+            fields=("id",),
+            needs="id",
         ),
         Act(
             "release",
@@ -241,6 +335,33 @@ ACTS: Mapping[str, Act] = {
             "lbg park release G",
             _release,
             fields=("key",),
+            reads_messages=True,
+        ),
+        Act(
+            "replay-one",
+            "Try the first parked message",
+            (
+                "The first parked message of the key is given back, and no other.",
+                "The others stay parked, whether it succeeds or fails.",
+            ),
+            "lbg park replay-one G",
+            _replay_one,
+            fields=("key",),
+            needs="key",
+            reads_messages=True,
+        ),
+        Act(
+            "discard-parked",
+            "Discard parked messages",
+            (
+                "They are deleted for good. Only the command can save them to a file before: --save FILE.",
+                "A key that has none left goes on with what is published next.",
+            ),
+            "lbg park discard G",
+            _discard_parked,
+            fields=("key", "id"),
+            reads_messages=True,
+            is_final=True,
         ),
         Act(
             "replay",
@@ -251,7 +372,18 @@ ACTS: Mapping[str, Act] = {
             ),
             "lbg dead replay G",
             _replay,
-            fields=("key",),
+            fields=("key", "id", "reason", "limit"),
+            reads_messages=True,
+        ),
+        Act(
+            "discard",
+            "Discard dead letters",
+            ("They are deleted for good. Only the command can save them to a file before: --save FILE.",),
+            "lbg dead discard G",
+            _discard,
+            fields=("key", "id", "reason"),
+            reads_messages=True,
+            is_final=True,
         ),
     )
 }
@@ -280,6 +412,7 @@ def offer(act: Act, group: str, **fields: str) -> dict[str, Any]:
         "title": act.title,
         "href": f"/groups/{group}/acts/{act.name}{query}",
         "fields": [name for name in act.fields if name == "queues"],
+        "is_final": act.is_final,
     }
 
 
@@ -297,8 +430,17 @@ class ActRunner:
         """Acts of a group, the last one first."""
         return [one.to_json() for one in reversed(self._courses.get(group, ()))]
 
-    def start(self, act: Act, request: Request, session: Session, peer: str, now_s: float) -> None:
-        """Raises ActRefused while another act on this group runs."""
+    def start(
+        self,
+        act: Act,
+        request: Request,
+        session: Session,
+        peer: str,
+        now_s: float,
+        reading: AbstractAsyncContextManager[object],
+    ) -> None:
+        """`reading`: entered by an act that reads the messages of the group. Raises ActRefused while another act on
+        this group runs."""
         if any(one.group == request.group for one in self._tasks.values()):
             raise ActRefused("another act on this group runs: wait for its end")
         if len(self._tasks) >= RUNNING_MAX:
@@ -307,7 +449,7 @@ class ActRunner:
         detail = act.detail_of(request)
         course = Course(str(next(self._ids)), now_s, session.username, request.group, act.name, detail)
         self._courses.setdefault(request.group, deque(maxlen=ACTS_SHOWN)).append(course)
-        task = asyncio.create_task(self._run(act, request, login, course, peer))
+        task = asyncio.create_task(self._run(act, request, login, course, peer, reading))
         self._tasks[task] = course
         task.add_done_callback(self._tasks.pop)
 
@@ -318,14 +460,23 @@ class ActRunner:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run(self, act: Act, request: Request, login: Login, course: Course, peer: str) -> None:
+    async def _run(
+        self,
+        act: Act,
+        request: Request,
+        login: Login,
+        course: Course,
+        peer: str,
+        reading: AbstractAsyncContextManager[object],
+    ) -> None:
         def report(line: str) -> None:
             course.text = line
             self._on_change(request.group, "")
 
         self._on_change(request.group, self._line(course, "began"))
         try:
-            course.text = await act.work(login, request, report)
+            async with reading if act.reads_messages else nullcontext():
+                course.text = await act.work(login, request, report)
             course.state = DONE
         except (ProvisioningError, DeadLetterError, ClientError, SpecError, OSError, ValueError) as error:
             course.state, course.text = FAILED, " ".join(redacted(str(error)).split())

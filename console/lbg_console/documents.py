@@ -136,6 +136,7 @@ def problem_document(group: str, text: str) -> dict[str, Any]:
             "text": text[: skip.start()],
             "remedy": f"Skip {skip[1]}: it becomes a dead letter, and its key goes on.",
             "commands": [skip[2]],
+            "skip": skip[2].split()[-1],
         }
     subject, _, remedy = text.rpartition(": ") if "`lbg " in text.rpartition(": ")[2] else (text, "", "")
     commands = [
@@ -145,6 +146,7 @@ def problem_document(group: str, text: str) -> dict[str, Any]:
         "text": (subject or text).replace("`", ""),
         "remedy": remedy.replace("`", ""),
         "commands": commands or [f"lbg group show {group}"],
+        "skip": None,
     }
 
 

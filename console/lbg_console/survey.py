@@ -72,6 +72,8 @@ class SurveyedGroup:
         self.news: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=NEWS_MAX)
         self.news_count = 0
         self.looked_at_by = 0
+        self.reading = asyncio.Lock()
+        """Held by the one reader of its dead letters and parked messages."""
 
     @property
     def why(self) -> Mapping[str, str]:

@@ -7,7 +7,6 @@ import hmac
 import logging
 import mimetypes
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,18 +18,18 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lbg_broker.admin import GroupAdmin, ProvisioningError
-from lbg_broker.admin.describe import Description
+from lbg_broker.admin import ProvisioningError
 from lbg_broker.admin.errors import Denied
-from lbg_broker.admin.member_requests import PeekedMessage, unread_lines
 from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.dead_letters import DeadLetterError
-from lbg_broker.group import SpecError, hash_of, queue_of
+from lbg_broker.dead_letters import Selection
+from lbg_broker.group import SpecError
+from lbg_broker.group.names import default_group_name
 from lbg_broker.peers import PeerLog, printable
 from lbg_broker.redaction import redacted
 from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
 from lbg_console.documents import known
 from lbg_console.event_streams import EventStreams
+from lbg_console.messages import LETTERS_MAX, MessageList, MessageReader
 from lbg_console.protection import local_path, require_token
 from lbg_console.sessions import (
     CHECKS_MAX,
@@ -38,7 +37,6 @@ from lbg_console.sessions import (
     LoginGate,
     Session,
     Sessions,
-    admin_of,
     check_login,
 )
 from lbg_console.survey import GroupSurvey, SurveyedGroup
@@ -46,14 +44,17 @@ from lbg_console.survey import GroupSurvey, SurveyedGroup
 audit = logging.getLogger("lbg.console.audit")
 
 PAGES = Path(__file__).parent / "pages"
-MESSAGES_MAX = 20
-BODY_BYTES = 1000
-KEY_MAX_CHARS = 4096
-RECHECK_EVERY_S = 15.0
-PEEKS_MAX = 8
-"""Keys that are read at a time, each on connections of its own."""
+TEXT_MAX_CHARS = 4096
+"""Of a key, an id, or a part of a reason."""
 
-QUEUES_MAX = 65535
+RECHECK_EVERY_S = 15.0
+
+LABELS = {"key": "Key", "id": "Id", "reason": "Part of the reason", "limit": "At most", "queues": "Queues"}
+"""Fields of an act, by their names, in the order of the page."""
+
+TEXTS = ("key", "id", "reason")
+
+COUNTS_MAX = {"queues": 65_535, "limit": 99_999_999}
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Views:
         self._peer_log = peer_log
         self._gate = LoginGate()
         self._checks = asyncio.Semaphore(CHECKS_MAX)
-        self._peeks = asyncio.Semaphore(PEEKS_MAX)
+        self._messages = MessageReader(address)
         self._streams = EventStreams(survey, acts_of=self.acts.of, sees=self.sees, is_read_only=is_read_only)
         self._static = static_files()
         self._version = version("lbgroup")
@@ -126,7 +127,10 @@ class Views:
             web.get("/groups/{name}", self.group),
             web.get("/groups/{name}/events", self.group_events),
             web.get("/groups/{name}/timeline", self.timeline),
+            web.get("/kubernetes/{namespace}/{name}", self.kubernetes),
             web.get("/groups/{name}/key", self.key),
+            web.get("/groups/{name}/parked", self.parked),
+            web.get("/groups/{name}/dead", self.dead),
         ]
         if not self._is_read_only:
             routes += [
@@ -324,6 +328,15 @@ class Views:
         document = group.observed.timeline.to_json(self._survey.now_s(), *limits)
         return web.json_response({"group": group.observed.name, **document})
 
+    async def kubernetes(self, request: web.Request) -> web.Response:
+        """Leads from a LoadBalancedGroup to its group, for links of dashboards: metrics have the object's name."""
+        session = self.require_session(request)
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        names = default_group_name(namespace, name), f"{namespace}-{name}"  # the second: of older groups
+        groups = self._survey.groups
+        found = next((one for one in names if one in groups and self.sees(session, groups[one])), names[0])
+        raise web.HTTPSeeOther(f"/groups/{quote(found, safe='')}")
+
     def _group(self, request: web.Request) -> tuple[Session, SurveyedGroup]:
         """Raises HTTPNotFound for a group that is not there, and for one that the session does not see."""
         session = self.require_session(request)
@@ -333,28 +346,27 @@ class Views:
             raise web.HTTPNotFound(text=f"there is no group {printable(name, max_chars=80)} that you may see")
         return session, group
 
-    # Keys
+    # Messages
 
     async def key(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
-        name, key = group.observed.name, request.query.get("key")
-        place, messages, notes, error = None, list[dict[str, Any]](), list[str](), ""
+        name, key = group.observed.name, _chosen(request.query, "key")
+        place, waiting, parked, error = None, MessageList(), MessageList(), ""
         row = group.observed.row
         acts: list[dict[str, Any]] = []
-        if key is not None and len(key) > KEY_MAX_CHARS:
-            raise web.HTTPBadRequest(text=f"a key has at most {KEY_MAX_CHARS:,} characters here")
-        if key is not None and row is not None:
+        if key is not None and row is None:
+            error = "the group has not been read yet: load the page again"
+        elif key is not None and row is not None:
             try:
-                place = _place_of(row.description, key)
+                place, waiting, parked = await self._messages.key(
+                    session, row.description, key, group.reading
+                )
             except SpecError as refused:
                 error = str(refused)
             else:
-                async with self._peeks:
-                    messages, notes = await self._read_key(session, row.description, key, place)
-                if not self._is_read_only:
-                    names = [one for one in ("release",) if place["parked"]]
-                    names += ["replay"] if known(row.description.dead_letters) != 0 else []
-                    acts = [offer(ACTS[one], name, key=key) for one in names]
+                names = ["release", "replay-one", "discard-parked"] if place["parked"] else []
+                names += ["replay"] if known(row.description.dead_letters) != 0 else []
+                acts = [offer(ACTS[one], name, key=key) for one in names]
         return self.page(
             "key.html",
             session,
@@ -362,62 +374,58 @@ class Views:
             name=name,
             key=key,
             place=place,
-            messages=messages,
-            notes=notes,
+            waiting=waiting,
+            parked=parked,
             error=error,
             acts_offered=acts,
         )
 
-    async def _read_key(
-        self, session: Session, one: Description, key: str, place: dict[str, Any]
-    ) -> tuple[list[dict[str, Any]], list[str]]:
-        """Messages of the key, and why others are not shown, as far as the user's own rights reach. Completes
-        `place`."""
-        messages: list[dict[str, Any]] = []
-        notes: list[str] = []
-        now_us = time.time_ns() // 1000
-        admin = admin_of(self._address, session.username, session.password)
-        groups = GroupAdmin(admin)
-        try:
-            try:
-                found = await groups.peek_group(one.group, key=key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES)
-                messages = [_message(message, now_us) for message in found.messages]
-                notes = list(unread_lines(found))
-            except ProvisioningError as error:
-                notes.append(redacted(str(error)))
-            place["parked"] = False
-            if one.parked is not None:
-                try:
-                    listing = await groups.list_parked(one.group)
-                    parked = next((each for each in listing.keys if each.key == key), None)
-                    place["parked"] = parked is not None
-                    place["parked_messages"] = 0 if parked is None else parked.messages
-                except (ProvisioningError, DeadLetterError, ClientError) as error:
-                    place["parked"] = None
-                    notes.append(redacted(str(error)))
-            if place["parked"]:
-                notes.append(f"`lbg park show {one.group} …` lists the parked messages".replace("`", ""))
-        finally:
-            await admin.close()
-        return messages, notes
+    async def parked(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        name = group.observed.name
+        found = await self._messages.parked_keys(session, name, group.reading)
+        acts = [offer(ACTS[one], name) for one in ("release", "discard-parked")] if found.messages else []
+        return self.page(
+            "parked.html", session, title=f"Parked keys · {name}", name=name, found=found, acts_offered=acts
+        )
+
+    async def dead(self, request: web.Request) -> web.Response:
+        session, group = self._group(request)
+        name = group.observed.name
+        chosen = {one: text for one in ("key", "reason") if (text := _chosen(request.query, one))}
+        selection = Selection(key=chosen.get("key"), reason=chosen.get("reason"))
+        found = await self._messages.dead_letters(session, name, selection, group.reading)
+        acts = [offer(ACTS[one], name, **chosen) for one in ("replay", "discard")] if found.messages else []
+        return self.page(
+            "dead.html",
+            session,
+            title=f"Dead letters · {name}",
+            name=name,
+            found=found,
+            key=chosen.get("key", ""),
+            reason=chosen.get("reason", ""),
+            limit=LETTERS_MAX,
+            acts_offered=acts,
+        )
 
     # Acts
 
     async def confirm(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
         act = _act(request)
-        return self._confirm_page(session, group, act, _wanted(group, act, request.query))
+        wanted, _ = _wanted(group, act, request.query)
+        return self._confirm_page(session, group, act, wanted)
 
     async def act(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
         act, form = _act(request), await request.post()
         require_token(request, form, session.csrf)
-        wanted = _wanted(group, act, form)
-        if "queues" in act.fields and wanted.queues is None:
-            error = f"the number of queues is a whole number from 1 to {QUEUES_MAX:,}"
+        wanted, error = _wanted(group, act, form)
+        if error:
             return self._confirm_page(session, group, act, wanted, error, status=400)
+        peer, now_s = request.remote or "unknown", self._survey.now_s()
         try:
-            self.acts.start(act, wanted, session, request.remote or "unknown", self._survey.now_s())
+            self.acts.start(act, wanted, session, peer, now_s, group.reading)
         except ActRefused as refused:
             return self._confirm_page(session, group, act, wanted, str(refused), status=409)
         raise web.HTTPSeeOther(f"/groups/{quote(wanted.group)}")
@@ -433,13 +441,18 @@ class Views:
         status: int = 200,
     ) -> web.Response:
         name = group.observed.name
-        of = f" of key {printable(wanted.key, max_chars=80)}" if wanted.key is not None else ""
+        selected = printable(wanted.selected, max_chars=200)
+        is_every = act.reads_messages and not act.needs and not selected
         fields = []
-        if "queues" in act.fields:
-            value = "" if wanted.queues is None else str(wanted.queues)
-            fields.append({"name": "queues", "value": value, "label": "Queues", "type": "number"})
-        if wanted.key is not None:
-            fields.append({"name": "key", "value": wanted.key, "label": "Key", "type": "hidden"})
+        for field, label in LABELS.items():
+            value = getattr(wanted, field)
+            if field not in act.fields or (value is None and field not in (act.needs, "limit")):
+                continue
+            is_hidden = field not in COUNTS_MAX and value is not None
+            kind = "hidden" if is_hidden else "number" if field in COUNTS_MAX else "text"
+            shown = "" if value is None else str(value)
+            needed = field == act.needs
+            fields.append({"name": field, "value": shown, "label": label, "type": kind, "required": needed})
         return self.page(
             "confirm.html",
             session,
@@ -447,12 +460,13 @@ class Views:
             title=f"{act.title} · {name}",
             name=name,
             act=act.name,
-            question=f"{act.title}{of} in group {name}?",
+            question=" ".join(filter(None, [act.title, selected, f"in group {name}{': all' * is_every}?"])),
             consequences=list(act.consequences),
             command=act.command_of(wanted),
             action=f"/groups/{quote(name)}/acts/{act.name}",
             fields=fields,
             button=act.title,
+            is_final=act.is_final,
             error=error,
             back=f"/groups/{quote(name)}",
         )
@@ -509,36 +523,6 @@ class Views:
         )
 
 
-def _place_of(one: Description, key: str) -> dict[str, Any]:
-    """Place of a key: hash, queue and member. Raises SpecError for one that the group's hash function cannot take."""
-    spec = one.spec
-    if spec is None:
-        raise SpecError("group", one.group, "has no readable record, so the queue of a key is not known")
-    hash_ = hash_of(key, spec.hash_count, spec.hash_function)
-    number = 0 if one.is_shared else queue_of(hash_, spec.queue_count)
-    service = next((row for row in one.reported_services if row.number == number), None)
-    return {
-        "hash": hash_,
-        "hash_count": spec.hash_count,
-        "queue": number,
-        "word": "partition" if one.has_partitions else "queue",
-        "status": "Unknown" if service is None else service.status,
-        "member": None if service is None or service.member is None else service.member.name,
-        "parked": None,
-        "parked_messages": None,
-        "is_shared": one.is_shared,
-    }
-
-
-def _message(message: PeekedMessage, now_us: int) -> dict[str, Any]:
-    fields = ("id", "queue", "member", "state", "attempts", "reason", "redelivered", "routing_key")
-    more = ("content_type", "body", "body_base64", "body_bytes")
-    return {
-        **{name: getattr(message, name) for name in (*fields, *more)},
-        "age_s": message.age_s(now_us),
-    }
-
-
 def _act(request: web.Request) -> Act:
     act = ACTS.get(request.match_info["act"])
     if act is None:
@@ -546,12 +530,32 @@ def _act(request: web.Request) -> Act:
     return act
 
 
-def _wanted(group: SurveyedGroup, act: Act, fields: Mapping[str, Any]) -> Request:
-    key = fields.get("key") if "key" in act.fields else None
-    queues = str(fields.get("queues", "")) if "queues" in act.fields else ""
-    is_number = queues.isascii() and queues.isdecimal() and len(queues) <= 5
-    count = int(queues) if is_number and 1 <= int(queues) <= QUEUES_MAX else None
-    return Request(group.observed.name, key if isinstance(key, str) else None, count)
+def _wanted(group: SurveyedGroup, act: Act, fields: Mapping[str, Any]) -> tuple[Request, str]:
+    """The act as it was asked for, and the reason why it cannot be done so, or an empty one. Raises HTTPBadRequest for
+    a text that is none, or too long."""
+    counts: dict[str, int] = {}
+    errors = []
+    for name, max_ in COUNTS_MAX.items():
+        text = str(fields.get(name, "")) if name in act.fields else ""
+        is_number = text.isascii() and text.isdecimal() and len(text) <= len(str(max_))
+        if is_number and 1 <= int(text) <= max_:
+            counts[name] = int(text)
+        elif text or act.needs == name:
+            errors.append(f"{LABELS[name]}: a whole number from 1 to {max_:,} is wanted")
+    key, id_, reason = (_chosen(fields, one) if one in act.fields else None for one in TEXTS)
+    # An empty id or reason selects nothing: no id is empty, and every reason has an empty part.
+    wanted = Request(group.observed.name, key, id_ or None, reason or None, **counts)
+    if act.needs in TEXTS and getattr(wanted, act.needs) is None:
+        errors.append(f"{LABELS[act.needs]}: it is missing")
+    return wanted, "; ".join(errors)
+
+
+def _chosen(fields: Mapping[str, Any], name: str) -> str | None:
+    """Raises HTTPBadRequest for what is no text, or is too long."""
+    value = fields.get(name)
+    if value is not None and (not isinstance(value, str) or len(value) > TEXT_MAX_CHARS):
+        raise web.HTTPBadRequest(text=f"{name}: a text of at most {TEXT_MAX_CHARS:,} characters is wanted")
+    return value
 
 
 def _text(form: Mapping[str, Any], name: str) -> str:

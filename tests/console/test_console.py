@@ -8,11 +8,12 @@ import re
 import pytest
 from tests.console.conftest import PASSWORD
 
-from lbg_broker.admin.groups import delete_group, show_group
+from lbg_broker.admin.groups import create_group, delete_group, show_group
 from lbg_broker.group import GroupSpec
+from lbg_broker.group.names import default_group_name
 from lbg_broker.publisher import GroupPublisher
 from support.admin.place import Place
-from support.console import Client, address_of, live_member
+from support.console import Client, address_of, client_of, live_member
 from support.waiting import until
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e/../\x00"
@@ -108,6 +109,31 @@ async def test_a_key_is_shown_with_its_place_and_its_messages(
     assert re.search(r"<dt>Member</dt><dd><bdi>m0</bdi>", page.text)
     assert (await client.get(f"/groups/orders/key?key={'x' * 4097}")).status == 400
     assert (await client.get("/groups/orders/key")).status == 200
+
+
+async def test_the_name_of_a_kubernetes_object_leads_to_its_group(place: Place, client: Client) -> None:
+    async with place.administered() as admin:
+        for name in (default_group_name("shop", "orders"), "team-orders"):
+            await create_group(admin, GroupSpec(name, name, hash_count=8, queue_count=2, queue_size_mb=10))
+    assert (await client.get("/kubernetes/shop/orders")).headers["Location"].startswith("/login?next=")
+    await client.sign_in()
+    await until(lambda: len(client.console.survey.groups) == 4, what="the survey")
+    nowhere = f"/groups/{default_group_name('team', 'nothing')}"
+    for path, leads_to in (
+        ("shop/orders", f"/groups/{default_group_name('shop', 'orders')}"),
+        ("team/orders", "/groups/team-orders"),
+        ("team/nothing", nowhere),
+    ):
+        answer = await client.get(f"/kubernetes/{path}")
+        assert (answer.status, answer.headers["Location"]) == (303, leads_to)
+    assert (await client.get(nowhere)).status == 404
+    assert "\n" not in (await client.get("/kubernetes/a/%0d%0ab%2f..")).headers["Location"]
+    async with client_of(client.console) as other:
+        await other.sign_in("orders", PASSWORD)
+        answer = await other.get("/kubernetes/team/orders")
+        assert answer.headers["Location"] == f"/groups/{default_group_name('team', 'orders')}", (
+            "as if there were none"
+        )
 
 
 async def test_a_time_that_is_none_is_refused(client: Client) -> None:

@@ -30,7 +30,15 @@ from support.admin.place import Place
 from support.console import Client, client_of, console_of, cookie_of
 from support.waiting import until
 
-PAGES = ("/", "/groups/orders", "/groups/orders/key?key=a", "/groups/orders/acts/pause")
+PAGES = (
+    "/",
+    "/groups/orders",
+    "/groups/orders/key?key=a",
+    "/groups/orders/parked",
+    "/groups/orders/dead",
+    "/groups/orders/acts/pause",
+    "/groups/orders/acts/discard",
+)
 DATA = ("/events", "/groups/orders/events", "/groups/orders/timeline")
 
 
@@ -145,7 +153,7 @@ async def test_forms_of_pages_of_other_origins_are_refused(client: Client) -> No
         assert login.status == 403, origin
     await client.sign_in()
     for origin in origins:
-        for path in ("/groups/orders/acts/pause", "/logout"):
+        for path in ("/groups/orders/acts/pause", "/groups/orders/acts/discard", "/logout"):
             answer = await client.post(path, {"csrf": client.csrf}, Origin=origin)
             assert answer.status == 403, (origin, path)
     assert (await client.get("/")).status == 200
@@ -167,7 +175,7 @@ async def test_a_form_needs_the_token_of_its_session(client: Client) -> None:
     async with client_of(client.console) as other:
         await other.sign_in()
         for token in ("", "made-up", "ü", other.csrf):
-            for path in ("/groups/orders/acts/pause", "/logout"):
+            for path in ("/groups/orders/acts/pause", "/groups/orders/acts/discard", "/logout"):
                 assert (await client.post(path, {"csrf": token})).status == 403
         assert (await client.post("/logout", {}, **{"X-CSRF-Token": client.csrf})).status == 303
         assert (await other.get("/")).status == 200

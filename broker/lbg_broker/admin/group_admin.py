@@ -178,7 +178,7 @@ class GroupAdmin:
         self, name: str, key: str, *, limit: int = administration.LETTERS
     ) -> list[DeadLetter]:
         """The first `limit` parked messages of a key, with the reason of those that failed. Nothing is taken."""
-        return await administration.show_parked(self._admin, name, key, limit=limit)
+        return (await administration.show_parked(self._admin, name, key, limit=limit)).letters
 
     async def release_parked(
         self, name: str, keys: Collection[str] | None, *, timeout_s: float = administration.TIMEOUT_S

@@ -19,7 +19,7 @@ from lbg_broker.admin.errors import Busy, IngressIsPaused, KeysMove, Provisionin
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.record import read_record
 from lbg_broker.client import ClientError
-from lbg_broker.dead_letters import DeadLetter, DeadLetterError, Selection
+from lbg_broker.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKey
 from lbg_broker.parked_messages.queue import leftovers
 from lbg_broker.parked_messages.release import (
@@ -74,10 +74,13 @@ async def list_parked(admin: LiveAdmin, group: str) -> ParkedListing:
         return ParkedListing(tuple(keys.parked()), keys.messages, keys.size_bytes, await leftovers(stream))
 
 
-async def show_parked(admin: LiveAdmin, group: str, key: str, *, limit: int) -> list[DeadLetter]:
-    """The first `limit` parked messages of a key, which stay there. Raises the errors of `open_parked_stream`."""
+async def show_parked(
+    admin: LiveAdmin, group: str, key: str, *, limit: int, body_bytes: int | None = None
+) -> Listing:
+    """The first `limit` parked messages of a key, which stay there; with `body_bytes` of each body, if given. Raises
+    the errors of `open_parked_stream`."""
     async with open_parked_stream(admin.amqp.link.places, group) as stream:
-        return await parked_messages(stream, Selection(key=key), limit=limit)
+        return await parked_messages(stream, Selection(key=key), limit=limit, body_bytes=body_bytes)
 
 
 async def release(

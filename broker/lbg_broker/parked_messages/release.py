@@ -19,6 +19,7 @@ from typing import IO, Any
 
 from lbg_broker.client import (
     BasicProperties,
+    BodyExcerpt,
     ClientError,
     ConfirmingPublisher,
     Delivery,
@@ -33,7 +34,7 @@ from lbg_broker.dead_letters.letter import (
     saved_json,
 )
 from lbg_broker.dead_letters.queue import DeadQueue
-from lbg_broker.dead_letters.replay import Binding
+from lbg_broker.dead_letters.replay import Binding, Listing
 from lbg_broker.group import HEADER_PARKED_COPY, epoch_of
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
 from lbg_broker.parked_messages.mailbox_release import Copy, MailboxRelease
@@ -181,18 +182,22 @@ async def discard_parked(
 
 
 async def parked_messages(
-    stream: ParkedStream, selection: Container[DeadLetter], *, limit: int
-) -> list[DeadLetter]:
-    """The oldest selected messages of the parking queue, each once, as it stands there."""
-    listed: dict[MessageIdentity, DeadLetter] = {}
+    stream: ParkedStream, selection: Container[DeadLetter], *, limit: int, body_bytes: int | None = None
+) -> Listing:
+    """The oldest `limit` selected messages of the parking queue, each once, as it stands there, and how many are parked
+    in all. `body_bytes`: with so much of each body; None: without bodies."""
+    listed: dict[MessageIdentity, tuple[DeadLetter, BodyExcerpt | None]] = {}
     async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
             for letter, delivery in page:
-                if _is_parked(stream.keys, (letter, delivery)):
-                    listed.setdefault(identity_of(delivery), letter)
-                    if len(listed) >= limit:
-                        return list(listed.values())
-    return list(listed.values())
+                if _is_parked(stream.keys, (letter, delivery)) and len(listed) < limit:
+                    body = None if body_bytes is None else BodyExcerpt.of(delivery.body, body_bytes)
+                    listed.setdefault(identity_of(delivery), (letter, body))
+            if len(listed) >= limit:
+                break
+    letters = [letter for letter, _ in listed.values()]
+    bodies = [body for _, body in listed.values() if body is not None]
+    return Listing(stream.keys.messages, letters, 0, bodies)
 
 
 def in_order(copies: Sequence[Copy]) -> list[Copy]:

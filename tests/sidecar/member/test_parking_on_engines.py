@@ -120,7 +120,7 @@ async def test_a_poisoned_key_is_parked_and_released_in_order(
         async with open_parked_stream(places, place.spec.name) as stream:
             (key,) = stream.keys.parked()
             assert (key.key, key.messages, key.is_released) == ("k3", published.of("k3"), False)
-            listed = await parked_messages(stream, Selection(key="k3"), limit=1000)
+            listed = (await parked_messages(stream, Selection(key="k3"), limit=1000)).letters
             assert len(listed) == published.of("k3")
             assert listed[0].reason == "it is poison"
 

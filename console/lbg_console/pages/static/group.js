@@ -144,6 +144,10 @@ const problemRows = new Rows(byId("problems"), (problem) => {
   const node = element("li", "", element("p", "text", visible(problem.text)));
   if (problem.remedy) node.append(element("p", "", visible(problem.remedy)));
   node.append(...problem.commands.map(command));
+  if (problem.skip && actsList) {
+    const href = `${groupPath(group.group)}/acts/skip?id=${encodeURIComponent(problem.skip)}`;
+    node.append(element("p", "", actLink({ href, title: "Skip it" })));
+  }
   return { node, update: () => {} };
 });
 

@@ -1,0 +1,216 @@
+"""Messages of a group for the pages: of a key, parked, dead letters. Read with the user's own login, and left in place.
+
+The parking queue and that of the dead letters have one reader at a time, since another one would get a part of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from lbg_broker.admin import GroupAdmin, ProvisioningError
+from lbg_broker.admin.describe import Description
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.member_requests import POISONED, PeekedMessage, unread_lines
+from lbg_broker.client import BodyExcerpt, BrokerAddress, ClientError
+from lbg_broker.dead_letters import (
+    DeadLetter,
+    DeadLetterError,
+    Listing,
+    Selection,
+    list_letters,
+    open_dead_queue,
+)
+from lbg_broker.group import SpecError, hash_of, queue_of
+from lbg_broker.parked_messages import administration
+from lbg_broker.redaction import redacted
+from lbg_console.acts import ACTS, offer
+from lbg_console.sessions import Session, admin_of, places_of
+
+MESSAGES_MAX = 20
+LETTERS_MAX = 50
+BODY_BYTES = 1000
+PEEKS_MAX = 8
+"""Reads at a time, of all users, each on connections of its own."""
+
+READ_S = 10.0
+"""For one page. Dead letters of a key behind 100,000 others take 3 s."""
+
+Found = dict[str, Any]
+
+
+@dataclass(slots=True)
+class MessageList:
+    """`messages` as the templates show them, at most so many. `notes`: reasons why others are not shown."""
+
+    messages: list[Found] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    total: int | None = None
+
+
+class MessageReader:
+    def __init__(self, address: BrokerAddress) -> None:
+        self._address = address
+        self._peeks = asyncio.Semaphore(PEEKS_MAX)
+
+    async def key(
+        self, session: Session, one: Description, key: str, reading: asyncio.Lock
+    ) -> tuple[Found, MessageList, MessageList]:
+        """Place of the key, its messages that wait or are at a member, and its parked messages. Raises SpecError for
+        a key that the group's hash function cannot take."""
+        place, waiting, parked = _place_of(one, key), MessageList(), MessageList()
+        now_us = time.time_ns() // 1000
+        async with self._admin(session) as admin:
+            groups = GroupAdmin(admin)
+            try:
+                found = await groups.peek_group(one.group, key=key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES)
+                waiting.messages = [_message(one.group, message, now_us) for message in found.messages]
+                waiting.notes += unread_lines(found)
+            except ProvisioningError as error:
+                waiting.notes.append(redacted(str(error)))
+            place["parked"] = False
+            if one.parked is not None:
+                place["parked"] = None
+
+                async def read() -> None:
+                    listing = await groups.list_parked(one.group)
+                    count = next((each.messages for each in listing.keys if each.key == key), None)
+                    place["parked"], parked.total = count is not None, count
+                    if count:
+                        letters = await administration.show_parked(
+                            admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES
+                        )
+                        parked.messages = _letters(one.group, letters, now_us, ("discard-parked",))
+
+                await _read(reading, parked.notes, read)
+        return place, waiting, parked
+
+    async def parked_keys(self, session: Session, group: str, reading: asyncio.Lock) -> MessageList:
+        """The parked keys of a group, in the order in which they were parked."""
+        found = MessageList()
+        async with self._admin(session) as admin:
+
+            async def read() -> None:
+                listing = await GroupAdmin(admin).list_parked(group)
+                found.total = listing.messages
+                found.messages = [
+                    {
+                        "key": each.key,
+                        "state": "released" if each.is_released else "parked",
+                        "messages": each.messages,
+                        "bytes": each.size_bytes,
+                        "first": ", ".join("-".join(map(str, identity)) for identity in each.first),
+                    }
+                    for each in listing.keys
+                ]
+                if listing.leftovers:
+                    found.notes.append(
+                        f"{listing.leftovers:,} copies more are in the parking queue, of crashes or being parked now: "
+                        "a release or a discard deletes those of crashes"
+                    )
+
+            await _read(reading, found.notes, read)
+        return found
+
+    async def dead_letters(
+        self, session: Session, group: str, selection: Selection, reading: asyncio.Lock
+    ) -> MessageList:
+        """The oldest dead letters that are selected."""
+        found = MessageList()
+        now_us = time.time_ns() // 1000
+        places = places_of(self._address, session.username, session.password)
+
+        async def read() -> None:
+            async with open_dead_queue(places, group) as queue:
+                listing = await list_letters(queue, selection, limit=LETTERS_MAX, body_bytes=BODY_BYTES)
+            found.total = listing.total
+            found.messages = _letters(group, listing, now_us, ("replay", "discard"))
+            if listing.not_looked_at:
+                unread = f"{listing.not_looked_at:,} were not read, as another client holds them"
+                found.notes.append(f"{unread}: read again when it has ended")
+
+        async with self._peeks:
+            await _read(reading, found.notes, read)
+        return found
+
+    @asynccontextmanager
+    async def _admin(self, session: Session) -> AsyncIterator[LiveAdmin]:
+        async with self._peeks:
+            admin = admin_of(self._address, session.username, session.password)
+            try:
+                yield admin
+            finally:
+                await admin.close()
+
+
+async def _read(reading: asyncio.Lock, notes: list[str], work: Callable[[], Awaitable[None]]) -> None:
+    """Does the work as the only reader. Errors become a note."""
+    try:
+        async with asyncio.timeout(READ_S), reading:
+            await work()
+    except TimeoutError:
+        notes.append(f"not read within {READ_S:.0f} s: an act or another reader is at them; read again later")
+    except (ProvisioningError, DeadLetterError, ClientError, OSError) as error:
+        notes.append(redacted(str(error)))
+
+
+def _place_of(one: Description, key: str) -> Found:
+    """Place of a key: hash, queue and member. Raises SpecError for one that the group's hash function cannot take."""
+    spec = one.spec
+    if spec is None:
+        raise SpecError("group", one.group, "has no readable record, so the queue of a key is not known")
+    hash_ = hash_of(key, spec.hash_count, spec.hash_function)
+    number = 0 if one.is_shared else queue_of(hash_, spec.queue_count)
+    service = next((row for row in one.reported_services if row.number == number), None)
+    return {
+        "hash": hash_,
+        "hash_count": spec.hash_count,
+        "queue": number,
+        "word": "partition" if one.has_partitions else "queue",
+        "status": "Unknown" if service is None else service.status,
+        "member": None if service is None or service.member is None else service.member.name,
+        "parked": None,
+        "is_shared": one.is_shared,
+    }
+
+
+def _message(group: str, message: PeekedMessage, now_us: int) -> Found:
+    fields = ("id", "state", "attempts", "reason", "routing_key", "redelivered", "content_type")
+    body = ("body", "body_base64", "body_bytes")
+    return {
+        **{name: getattr(message, name) for name in (*fields, *body)},
+        "key": None,
+        "at": message.member or "the broker",
+        "age_s": message.age_s(now_us),
+        "acts": [offer(ACTS["skip"], group, id=message.id)] if message.state == POISONED else [],
+    }
+
+
+def _letters(group: str, listing: Listing, now_us: int, acts: tuple[str, ...]) -> list[Found]:
+    return [
+        _letter(group, letter, body, now_us, acts)
+        for letter, body in zip(listing.letters, listing.bodies, strict=True)
+    ]
+
+
+def _letter(group: str, letter: DeadLetter, body: BodyExcerpt, now_us: int, acts: tuple[str, ...]) -> Found:
+    return {
+        "body": None,
+        "body_base64": None,
+        **body.to_json(),
+        "id": letter.id or "without an id",
+        "key": letter.key,
+        "state": "",
+        "attempts": letter.attempts,
+        "reason": letter.reason,
+        "routing_key": letter.routing_key,
+        "redelivered": None,
+        "content_type": None,
+        "at": letter.member_name or (None if letter.member is None else f"member {letter.member}"),
+        "age_s": letter.age_s(now_us),
+        "acts": [] if letter.id is None else [offer(ACTS[act], group, id=letter.id) for act in acts],
+    }
