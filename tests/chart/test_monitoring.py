@@ -189,10 +189,22 @@ def test_dashboards_link_to_the_console_whose_address_is_known() -> None:
         (at_ingress, "http://lbg.example.com"),
     ):
         maps = of_kind(rendered({"console": console}), "ConfigMap")
-        found = [json.loads(text) for one in maps for text in one["data"].values()]
-        links = [dashboard["links"].pop() for dashboard in found]
-        assert {(one["type"], one["title"], one["url"]) for one in links} == {("link", "Console", url)}
-        assert sorted(found, key=str) == sorted(DASHBOARDS.values(), key=str)
+        found = {name: json.loads(text) for one in maps for name, text in one["data"].items()}
+        links = {name: dashboard["links"].pop() for name, dashboard in found.items()}
+        assert {(one["type"], one["title"]) for one in links.values()} == {("link", "Console")}
+        assert {name: one["url"] for name, one in links.items()} == {
+            "lbg-groups.json": url,
+            "lbg-members.json": f"{url}/kubernetes/${{namespace}}/${{group}}",
+            "lbg-operator.json": url,
+        }
+        graphs = [one for one in panels(found["lbg-groups.json"]) if one["type"] == "timeseries"]
+        for graph in graphs:
+            (link,) = graph["fieldConfig"]["defaults"].pop("links")
+            labels = re.findall(r"\{__field\.labels\.(\w+)\}", link["url"])
+            assert labels == ["namespace", "group"]
+            assert link["url"].startswith(f"{url}/kubernetes/")
+            assert all("{{namespace}}/{{group}}" in target["legendFormat"] for target in graph["targets"])
+        assert sorted(found.values(), key=str) == sorted(DASHBOARDS.values(), key=str)
 
 
 def test_the_rules_arrive_at_prometheus_as_they_are_in_the_repository() -> None:
