@@ -25,6 +25,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
 from lbg_broker.admin.observations import Observations
+from lbg_broker.admin.snapshot import PartitionStatus
 from lbg_broker.group import GroupSpec
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
@@ -94,6 +95,26 @@ async def test_a_rate_is_the_growth_of_what_members_acknowledged_over_six_second
         rates.append(round(seen.rows[0].rate))
     assert rates == [0, 100, 100, 100, 100, 67]
     assert seen.queue_rates == {0: pytest.approx(66.7, abs=0.1), 1: pytest.approx(66.7, abs=0.1)}
+
+
+async def test_a_partition_has_the_rate_of_what_left_it_over_a_restart_of_the_broker() -> None:
+    seen, admin = Observations(), FakeAdmin()
+    spec = GroupSpec("orders", "orders", hash_count=4, queue_count=2, queue_size_mb=1, mode="Partitioned")
+    await create_group(admin, spec)
+    admin.beats = [beat(0, active={0}, acked=10, delivered=10)]
+    ((name, queue),) = [(name, one) for name, one in admin.queues.items() if one.native is not None]
+    rates = []
+    for second, settled in ((0, 500), (2, 520), (4, 540), (6, 0), (8, 30)):
+        partitions = (
+            PartitionStatus(0, "Ready", "lbg.orders.member.0", 0, 0, settled=settled),
+            PartitionStatus(1, "Ready", "lbg.orders.member.0", 0, 0),  # of a broker of an older version
+        )
+        native = replace(queue.native, partitions=partitions)  # type: ignore[type-var]
+        admin.queues[name] = replace(queue, native=native)
+        seen.look([await show_group(admin, "orders")], second)
+        rates.append(seen.queue_rates)
+    assert [one[0] for one in rates] == [0, 10, 10, 0, 15]
+    assert all(1 not in one for one in rates)
 
 
 async def test_a_member_that_began_anew_has_no_negative_rate() -> None:

@@ -384,7 +384,15 @@ class Description:
         member = self.member_of(tag)
         binding = () if member is None else (QueueBinding(member, True, True, one.status, one.unacked),)
         return ServiceRow(
-            one.partition, one.status, member, tag, one.ready, one.unacked, binding, one.handoff_s
+            one.partition,
+            one.status,
+            member,
+            tag,
+            one.ready,
+            one.unacked,
+            binding,
+            one.handoff_s,
+            one.settled,
         )
 
     def _service_row(self, number: int, queue: ObservedQueue | None) -> ServiceRow:

@@ -102,7 +102,7 @@ class Observations:
     changes: deque[Change] = field(default_factory=lambda: deque(maxlen=CHANGES_MAX))
     rows: list[GroupRow] = field(default_factory=list)
     queue_rates: dict[int, float] = field(default_factory=dict)
-    """Messages per second delivered from each queue, of the only group."""
+    """Messages per second delivered from each queue, of the only group, or settled in each partition of one queue."""
 
     peeked: PeekResult | str = ""
     """Messages of the opened queue, or why they are not shown."""
@@ -225,8 +225,11 @@ class Observations:
                 )
             if server and not is_reported:
                 self._servers[place] = server
-            if row.member is None:
-                continue
+            if row.settled is not None:
+                of_partition = (one.group, str(row.number), "settled")
+                self.queue_rates[row.number] = self._growth(of_partition, row.settled, now_s)
+            if row.member is None or one.is_one_queue:
+                continue  # a member counts the messages of one queue, not of its partitions
             count = next((queue.delivered for queue in row.member.queues if queue.queue == row.number), 0)
             name = (one.group, str(row.number), row.member.name, row.member.incarnation)
             self.queue_rates[row.number] = self._growth(name, count, now_s)

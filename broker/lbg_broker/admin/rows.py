@@ -211,6 +211,9 @@ class ServiceRow:
     handoff_s: float | None = None
     """Of a partition that the broker moves: seconds that its last handoff took."""
 
+    settled: int | None = None
+    """Of a partition that the broker moves: messages that have left it since the broker's start."""
+
     @property
     def is_served(self) -> bool:
         return self.status in (READY, PAUSED)

@@ -43,6 +43,9 @@ class PartitionStatus:
     handoff_s: float | None = None
     """Seconds that its last handoff took, since the broker's start; None without one."""
 
+    settled: int | None = None
+    """Messages that have left it since the broker's start; None: of a broker of an older version."""
+
     @property
     def is_served(self) -> bool:
         return self.status in ("Ready", "Paused")
@@ -235,6 +238,7 @@ def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
         ready=int(fields["messages_ready"]),
         unacked=int(fields["messages_unacknowledged"]),
         handoff_s=fields.get("last_handoff_seconds"),
+        settled=fields.get("messages_settled"),
     )
 
 

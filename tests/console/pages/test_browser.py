@@ -236,6 +236,17 @@ def test_an_act_is_reached_by_keyboard_and_waits_for_a_confirmation(site: Site, 
     expect(states).not_to_contain_text("paused")
 
 
+def test_groups_are_in_the_order_of_their_lag(site: Site, tab: Tab) -> None:
+    """`unserved` has a message that waits; `orders`, whose name comes before, has none."""
+    page = tab.page
+    page.goto(site.url)
+    names = page.locator("#groups tbody a")
+    expect(names).to_have_text(["unserved", "orders"])
+    expect(page.locator("#groups tbody tr").first.locator("td").nth(4)).to_have_text("1")
+    page.get_by_label("Sort by").select_option("name")
+    expect(names).to_have_text(["orders", "unserved"])
+
+
 def test_read_only_pages_have_no_acts(site: Site, tab: Tab) -> None:
     for url, count in ((site.url, 1), (site.read_only_url, 0)):
         page = tab.page

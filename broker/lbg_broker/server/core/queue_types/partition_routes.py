@@ -107,7 +107,7 @@ class PartitionSpool(Spool):
     line.
     """
 
-    __slots__ = ("ahead", "handoff_s", "holder", "on_drained", "paused_at")
+    __slots__ = ("ahead", "handoff_s", "holder", "on_drained", "paused_at", "settled_before")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
@@ -116,6 +116,13 @@ class PartitionSpool(Spool):
         self.paused_at: float | None = None
         self.handoff_s: float | None = None
         self.ahead: tuple[PartitionSpool, ...] = ()
+        self.settled_before = 0
+        """Positions without a message when the broker started."""
+
+    @property
+    def settled(self) -> int:
+        """Messages that have left it since the broker's start."""
+        return self.next_position - self.settled_before - self.ready - self.outstanding
 
     @property
     def is_behind(self) -> bool:

@@ -48,6 +48,7 @@ def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
                 "consumer_tag": None if owner is None else owner.tag,
                 "messages_ready": sum([line.ready for line in of_partition]),
                 "messages_unacknowledged": sum([line.outstanding for line in of_partition]),
+                "messages_settled": sum([line.settled for line in of_partition]),
                 "last_handoff_seconds": None if own.handoff_s is None else round(own.handoff_s, 6),
             }
             for number, (owner, own, of_partition) in enumerate(
@@ -175,6 +176,8 @@ class PartitionedDispatch(DispatchPolicy):
         moving = stored.get("repartition", {"slots": 0, "staged": []})
         staged_ids = {one["line"] for one in moving["staged"]}
         lines: list[PartitionSpool] = queue.lines  # type: ignore[assignment]  # the kind makes no others
+        for line in lines:
+            line.settled_before = line.next_position - line.ready
         self.routes = Routes(
             rules,
             [line for line in lines if line.id not in staged_ids],

@@ -129,7 +129,7 @@ class TestManagement:
         assert [set(partition) for partition in described["partitions"]] == [
             {
                 *("partition", "status", "consumer_tag", "messages_ready", "messages_unacknowledged"),
-                "last_handoff_seconds",
+                *("messages_settled", "last_handoff_seconds"),
             }
         ] * 4
         assert sum(partition["messages_ready"] for partition in described["partitions"]) == 60

@@ -57,6 +57,21 @@ def test_the_time_of_a_handoff_is_told_of_the_partition_that_moved() -> None:
     assert times(world) == [None, pytest.approx(HANDOFF_S)]
 
 
+def test_messages_that_leave_a_partition_are_counted_over_handoffs_and_purges() -> None:
+    def counts(world: PartitionedWorld) -> list[int]:
+        return [one["messages_settled"] for one in described(world.queue().policy)["partitions"]]
+
+    world, former, successor = moving()
+    assert counts(world) == [0, 0]
+    former.ack(3, multiple=True)
+    assert counts(world) == [1, 2]
+    former.close()
+    assert counts(world) == [1, 2], "what is given back is not settled"
+    world.send(1, b"more")
+    successor.ack(1, multiple=True)
+    assert counts(world) == [1, 3]
+
+
 def test_only_the_partition_that_moves_is_waited_for() -> None:
     world, former, successor = moving()
     for tag in range(2, 6):
