@@ -123,6 +123,10 @@ class Act:
     is_final: bool = False
     """It deletes messages."""
 
+    of_key: str = ""
+    of_one: str = ""
+    """Titles of the button for a key, and for one message."""
+
     def command_of(self, request: Request) -> str:
         words = self.command.replace(" G", f" {request.group}")
         given = {name: value for name in self.fields if (value := getattr(request, name)) is not None}
@@ -336,6 +340,7 @@ ACTS: Mapping[str, Act] = {
             _release,
             fields=("key",),
             reads_messages=True,
+            of_key="Release the key",
         ),
         Act(
             "replay-one",
@@ -362,6 +367,8 @@ ACTS: Mapping[str, Act] = {
             fields=("key", "id"),
             reads_messages=True,
             is_final=True,
+            of_key="Discard its parked messages",
+            of_one="Discard this message",
         ),
         Act(
             "replay",
@@ -374,6 +381,8 @@ ACTS: Mapping[str, Act] = {
             _replay,
             fields=("key", "id", "reason", "limit"),
             reads_messages=True,
+            of_key="Replay its dead letters",
+            of_one="Replay this one",
         ),
         Act(
             "discard",
@@ -384,6 +393,8 @@ ACTS: Mapping[str, Act] = {
             fields=("key", "id", "reason"),
             reads_messages=True,
             is_final=True,
+            of_key="Discard its dead letters",
+            of_one="Discard this one",
         ),
     )
 }
@@ -409,7 +420,8 @@ def offer(act: Act, group: str, **fields: str) -> dict[str, Any]:
     query = f"?{urlencode(fields)}" if fields else ""
     return {
         "act": act.name,
-        "title": act.title,
+        "title": (act.of_one if "id" in fields else act.of_key if fields.keys() == {"key"} else "")
+        or act.title,
         "href": f"/groups/{group}/acts/{act.name}{query}",
         "fields": [name for name in act.fields if name == "queues"],
         "is_final": act.is_final,

@@ -443,6 +443,7 @@ class Views:
         name = group.observed.name
         selected = printable(wanted.selected, max_chars=200)
         is_every = act.reads_messages and not act.needs and not selected
+        title = act.title.replace(" ", " all ", 1) if is_every else act.title
         fields = []
         for field, label in LABELS.items():
             value = getattr(wanted, field)
@@ -460,7 +461,7 @@ class Views:
             title=f"{act.title} · {name}",
             name=name,
             act=act.name,
-            question=" ".join(filter(None, [act.title, selected, f"in group {name}{': all' * is_every}?"])),
+            question=" ".join(filter(None, [title, selected, f"in group {name}?"])),
             consequences=list(act.consequences),
             command=act.command_of(wanted),
             action=f"/groups/{quote(name)}/acts/{act.name}",

@@ -264,7 +264,10 @@ async def test_the_selection_of_an_act_is_checked(client: Client) -> None:
     assert "autofocus" in (await client.get("/groups/orders/acts/replay-one")).text
     page = await client.get("/groups/orders/acts/replay-one?key=-x%20y")
     assert commands_of(page) == ["lbg park replay-one orders -- '-x y'"]
-    assert ": all?" in (await client.get("/groups/orders/acts/discard?reason=&id=")).text
+    assert (
+        "Discard all dead letters in group orders?"
+        in (await client.get("/groups/orders/acts/discard?reason=&id=")).text
+    )
     for path in ("dead?key=" + "k" * 5000, "acts/discard?id=" + "i" * 5000):
         assert (await client.get(f"/groups/orders/{path}")).status == 400
 
