@@ -129,6 +129,7 @@ class Judge:
         """An old copy of the broker's store, with these messages, is in the place of the present one."""
         self.confirmed_bodies &= self.processed | self.dead_bodies | self.discarded_bodies | set(bodies)
         self._discarded_before |= self.discarded_bodies
+        self._overtaken |= self.discarded_bodies  # parked again there, behind what was processed since
         self._put_back, self._put_back_at = frozenset(bodies), self.history.clock.now
         self._unprocessed.clear()
 
