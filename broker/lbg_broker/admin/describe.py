@@ -86,6 +86,8 @@ class Description:
     """Keys on their way to another number of partitions or separate queues; None without a change."""
     parked: Count | None = None
     """Messages in its parking queue; None without one."""
+    change_left: str = ""
+    """One of `problems`: a change of the number of queues has left parts. Empty without any."""
 
     # Messages
 
@@ -427,7 +429,7 @@ class Description:
 def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | Unknown) -> Description:
     names = Names(group)
     problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
-    spec = None
+    spec, change_left = None, ""
     if observed.record is None:
         problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
     elif observed.record is not UNKNOWN:
@@ -440,6 +442,10 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
+            if observed.key_move(group) is None and observed.queues.get(names.moves) is not None:
+                command = f"lbg group repartition {group} --queues {spec.queue_count}"
+                change_left = f"a change of the number of queues has left parts: `{command}` removes them"
+                problems.append(change_left)
         else:  # half of it is as it was, and half as it is to be
             problems.append(str(UnderWay(group, spec.queue_count, observed.queue_count_to_be)))
     missing = [name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is None]
@@ -477,6 +483,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         queue_count_to_be=observed.queue_count_to_be,
         moving_keys=_moving_keys(group, observed),
         parked=_parked(names, observed),
+        change_left=change_left,
     )
 
 

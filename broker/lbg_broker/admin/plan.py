@@ -141,9 +141,6 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
             "has other permissions than the group's",
         )
     yield from _publisher_problems(spec, observed, topology)
-    if observed.key_move(spec.name) is None and observed.queues.get(Names(spec.name).moves) is not None:
-        command = f"lbg group repartition {spec.name} --queues {spec.queue_count}"
-        yield f"a change of the number of queues has left parts: `{command}` removes them"
     for user in users:
         if user not in (spec.client_username, observed.publishers.username):
             yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"

@@ -227,9 +227,9 @@ class GroupReconciler:
 
     def _waits_for_survey(self, key: Key, manifest: WatchedObject) -> bool:
         """True if there is no survey since the operator's start: the status of the former process is better."""
-        is_known = manifest.get("status", {}).get("observedGeneration") == manifest["metadata"]["generation"]
+        was_seen = manifest.get("status", {}).get("observedGeneration", -1) > 0
         return (
-            is_known and self._provisioner.is_provisioned(key) and self._context.surveys.latest(key) is None
+            was_seen and self._provisioner.is_provisioned(key) and self._context.surveys.latest(key) is None
         )
 
     def _desired_state(self, key: Key, group: GroupManifest) -> tuple[Observation, list[Child] | None]:

@@ -290,16 +290,19 @@ class Provisioner:
 
     async def _raise_queues(self, key: Key, group: GroupManifest, reach: Reach) -> ProvisioningError | None:
         """Raises the number of queues if more consumers are wanted: one change at a time, as each one moves keys. Goes
-        on with a change of separate queues that another run has begun, and which no broker ends."""
+        on with a change of separate queues that another run has begun, and which no broker ends, and removes what one
+        has left."""
         login, survey = self._logins.get(key), self._context.surveys.latest(key)
-        if not group.may_raise_queues or login is None or key in self._changes:
+        description = None if survey is None else survey.description
+        has_left = description is not None and bool(description.change_left)
+        if not (group.may_raise_queues or has_left) or login is None or key in self._changes:
             return None
-        moving = None if survey is None or survey.description is None else survey.description.moving_keys
+        moving = None if description is None else description.moving_keys
         if moving is not None and moving.unit == "partitions":
             return None  # a survey reports the end
         count = group.queues_wanted if moving is None else moving.partitions
         raised, name = group.with_queues(count), group.spec.name
-        if moving is None and raised is group:
+        if moving is None and raised is group and not has_left:
             return None
         try:
             async with asyncio.timeout(LIMIT_S):
@@ -319,7 +322,7 @@ class Provisioner:
         self._done[key] = replace(self._done[key], spec=group.with_queues(now.queue_count).spec, at=at)
         self._context.surveys.watch(key, broker_key(group), self._done[key].spec)
         self._context.surveys.soon(key)
-        if moving is None:
+        if moving is None and raised is not group:
             self._announce(
                 key,
                 "QueuesRaised",

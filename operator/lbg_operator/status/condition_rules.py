@@ -336,7 +336,7 @@ def keys_parked(group: GroupManifest, description: Description | None, unread: s
     return Condition(
         Reason.AWAITING_RELEASE,
         f"{counted}: see `lbg park list {name}`, repair the application, and give them back with "
-        f"`lbg park release {name}`",
+        f"`lbg park release {name} --all`",
     )
 
 
@@ -370,7 +370,8 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, observation.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
-    if repairs := [problem for problem in description.problems if problem not in description.full]:
+    passing = {*description.full, description.change_left}  # the operator removes what a change has left
+    if repairs := [problem for problem in description.problems if problem not in passing]:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(repairs[:QUEUES_NAMED_MAX]))
     schedule = None if group.scaling is None else group.scaling.schedule
     if schedule is not None and schedule.problems:

@@ -345,6 +345,24 @@ async def test_separate_queues_are_raised_and_consumers_follow_when_the_keys_hav
         assert set(topology.bindings) == place.broker.bindings
 
 
+@pytest.mark.parametrize("limits", [{"count": 8, "max": 32}, {"count": 8}])
+@in_virtual_time
+async def test_what_a_change_has_left_is_removed_and_never_asks_for_a_repair(limits: dict[str, int]) -> None:
+    """Also by a new operator, after one that was killed before its last step."""
+    async with Place() as place:
+        await place.ready(mode="Exclusive", queues=limits)
+        await place.stop()
+        names = Names(BROKER_GROUP)
+        place.broker.queues[names.moves] = place.broker.queues[names.queue(0)]
+        await place.start()
+        await asyncio.sleep(LATER_S)
+        assert names.moves not in place.broker.queues
+        assert "RepairNeeded" not in place.reasons()
+        assert place.conditions()["Degraded"] == ("False", "AsExpected")
+        assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+        assert recorded(place).queue_count == 8
+
+
 @pytest.mark.parametrize("then", [1, 24])
 @in_virtual_time
 async def test_a_new_operator_ends_a_raise_of_separate_queues_before_the_next_one(then: int) -> None:

@@ -169,6 +169,20 @@ async def test_a_raise_is_finished_and_reverted_when_its_permission_goes_meanwhi
 
 
 @in_virtual_time
+async def test_a_manifest_that_changed_while_no_operator_ran_does_not_unsettle_the_group() -> None:
+    """The broker can be read: it was not read yet."""
+    async with Place() as place:
+        await place.ready()
+        await place.stop()
+        place.edit_group({"queues": {"count": 12}})
+        await place.start()
+        await asyncio.sleep(LATER_S)
+        assert recorded(place).queue_count == 12
+        assert "NotObserved" not in place.reasons()
+        assert place.status()["observedGeneration"] == place.seen(GROUP_KIND)["metadata"]["generation"]
+
+
+@in_virtual_time
 async def test_a_change_with_publishers_locked_out_is_left_to_the_command() -> None:
     async with Place() as place:
         await place.ready()
