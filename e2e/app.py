@@ -1,4 +1,5 @@
-"""The application of the tests: takes its time for each message (DELAY_MS, of the CPU BUSY_MS), and is done with it."""
+"""The application of the tests: takes its time for each message (DELAY_MS, of the CPU BUSY_MS), and is done with it, or
+refuses it (FAILS_KEY)."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 DELAY_S = float(os.environ.get("DELAY_MS", "0")) / 1000
 BUSY_S = float(os.environ.get("BUSY_MS", "0")) / 1000
+FAILS_KEY = os.environ.get("FAILS_KEY", "")
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -22,7 +24,11 @@ class Handler(BaseHTTPRequestHandler):
         end = time.thread_time() + BUSY_S
         while time.thread_time() < end:
             pass
-        self.send_response(204)
+        if FAILS_KEY and self.headers.get("ce-partitionkey") == FAILS_KEY:
+            self.send_response(500)
+            self.send_header("Content-Length", "0")
+        else:
+            self.send_response(204)
         self.end_headers()
 
     def do_GET(self) -> None:

@@ -49,12 +49,14 @@ def group(
     *,
     delay_ms: int = 0,
     busy_ms: int = 0,
+    fails: str = "",
     queues: int = 8,
     concurrency: int = 8,
     republish: bool = True,
     **spec: Any,
 ) -> Object:
-    """`republish`: what is consumed goes to a validator, and waits for one where none runs."""
+    """`fails`: the key whose messages the application refuses. `republish`: what is consumed goes to a validator, and
+    waits for one where none runs."""
     container: Object = {
         "name": "app",
         "image": image("sidecar"),
@@ -62,6 +64,7 @@ def group(
         "env": [
             {"name": "DELAY_MS", "value": str(delay_ms)},
             {"name": "BUSY_MS", "value": str(busy_ms)},
+            {"name": "FAILS_KEY", "value": fails},
         ],
         "resources": {"requests": {"cpu": "20m", "memory": "32Mi"}},
         "volumeMounts": [{"name": "files", "mountPath": "/files", "readOnly": True}],
@@ -115,17 +118,10 @@ def validator(namespace: str, group: str, *, idle_s: int) -> Object:
     return _client(group, "validator", f"{judge} --cafile {AUTHORITY}/ca.crt", login=f"{BROKER}-lbg-admin")
 
 
-def repartition(namespace: str, group: str, *, queues: int) -> Object:
-    """A pod that gives a group another number of queues, as the broker's administrator."""
-    name = default_group_name(namespace, group)
-    change = f"lbg group repartition {name} --queues {queues} --cafile {AUTHORITY}/ca.crt"
-    return _client(group, "repartition", change, login=f"{BROKER}-lbg-admin")
-
-
-def management_policy() -> Object:
-    """Lets the namespace's pods reach the broker's management API, which its own policy leaves to the operator's."""
-    inside = {"podSelector": {}, "policyTypes": ["Ingress"], "ingress": [{"from": [{"podSelector": {}}]}]}
-    return _object("networking.k8s.io/v1", "NetworkPolicy", "inside", spec=inside)
+def release(namespace: str, group: str) -> Object:
+    """A pod that gives all parked keys of a group back, as the broker's administrator."""
+    command = f"lbg park release {default_group_name(namespace, group)} --all --cafile {AUTHORITY}/ca.crt"
+    return _client(group, "release", command, login=f"{BROKER}-lbg-admin")
 
 
 def verdict(kubectl: Kubectl, *, timeout_s: float) -> Object:
