@@ -128,19 +128,30 @@ async def test_a_connection_that_published_before_is_refused_too(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
     await create_group(admin, orders)
-    connection = await connect(place.settings)
+    connection = await connect(place.settings, name="of before")
     publisher = await ConfirmingPublisher.open(connection)
 
     async def publish() -> None:
         await publisher.publish("lbg.orders", routing_key("orders", 0, ""), b"", properties=BasicProperties())
 
     await publish()
+    await _is_listed(admin, place.settings.username, "of before")
     publishing = asyncio.ensure_future(_until_refused(publish))
     assert await pause_ingress(admin, "orders", within_s=30)
     with pytest.raises(ClientError):
-        await publishing
+        await asyncio.wait_for(publishing, 30)
     await connection.close()
     assert not await is_accepted(place.settings, orders)
+
+
+async def _is_listed(admin: LiveAdmin, user: str, name: str) -> None:
+    """Waits for a connection of this name: RabbitMQ lists it a moment after it was opened."""
+    management = admin.management_for("")
+    while True:
+        for one in await management.connections_of(user):
+            if await management.connection_name(one) == name:
+                return
+        await asyncio.sleep(0.05)
 
 
 async def _until_refused(publish: Callable[[], Awaitable[None]]) -> None:
