@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 from typing import Any
 
 from bench.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
@@ -123,7 +125,17 @@ class History:
         """Nothing fails but messages, and nobody is killed but administrators."""
 
     def run(self) -> list[str]:
-        """Returns the violations."""
+        """Returns the violations. An exception, which would end a real process, is one of them, and the last."""
+        try:
+            self._run()
+        except Exception as error:
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {error or at.line}"
+            self.note(f"VIOLATION: {text}")
+            return [*self.judge.violations, text]
+        return self.judge.violations
+
+    def _run(self) -> None:
         for it in self.faults:
             self.clock.at(it.at_s, self.process, KINDS[it.kind][1], self, it)
         for minute in range(int(self.setting.seconds // 60)):
@@ -140,7 +152,6 @@ class History:
         self._run_until(self._is_over)
         self.parkings.kill()
         self.judge.ends()
-        return self.judge.violations
 
     def _run_until(self, is_over: Callable[[], bool]) -> None:
         end = self.clock.now + CALM_S

@@ -436,7 +436,7 @@ class Balancer:
         room = self._room()
         for queue in sorted(self._to_release):
             binding = self._bindings.all[queue]
-            if primaries[queue] == me.index or queue in moves:
+            if primaries[queue] == me.index or queue in moves or binding.phase is Phase.DETACHING:
                 self._to_release.discard(queue)
             elif binding.active:
                 if len(moves) < self._rules.moves_at_once and now >= binding.move_due:

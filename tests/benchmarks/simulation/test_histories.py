@@ -14,6 +14,7 @@ from bench.simulation.shrinking import shrunk
 
 from lbg_broker.group import PARTITIONED, RABBITMQ
 from lbg_broker.group.topology import EMBEDDED
+from lbg_sidecar.core.rebalance import Balancer
 
 SEEDS = (1, 2)
 
@@ -109,3 +110,15 @@ def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
     assert len(short.faults) <= 3
     assert "goes on from an old copy of its state" in short.timeline()
     assert "VIOLATION" in short.timeline()
+
+
+def test_an_exception_of_a_machine_is_a_violation_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Balancer, now: float) -> None:
+        raise ValueError("a queue without a number")
+
+    monkeypatch.setattr(Balancer, "balance", fail)
+    history = History(1, Setting(members=2, queues=4, seconds=20.0))
+    (violation,) = history.run()
+    assert violation.startswith("ValueError at test_histories.py:")
+    assert violation.endswith("a queue without a number")
+    assert violation in history.timeline()

@@ -9,7 +9,7 @@ import pytest
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
 from lbg_sidecar.core.protocol import Progress
-from lbg_sidecar.core.queue_bindings import Assignment
+from lbg_sidecar.core.queue_bindings import Assignment, Phase
 from lbg_sidecar.core.stall_watchdog import COUNT_INTERVAL_S, COUNTS_TO_ACT, RECOUNT_INTERVAL_S
 from lbg_sidecar.core.status_report import beat_content, progress_of
 from support.member.world import Chances, SimMember, World, situations
@@ -155,6 +155,31 @@ def test_a_static_member_is_watched_too() -> None:
     feed(world, NOTICED_WITHIN_S)
     assert len(stalls(world)) == 1
     fine(world)
+
+
+def test_a_static_release_leaves_a_stalled_consumer_that_closes_alone() -> None:
+    balancing = {"assignment": Assignment.STATIC, "client_count": 2, "release_interval_s": 3600}
+    world = World(7, balancing=balancing)
+    member = world.join(fixed=0)
+    feed(world, 2)
+    world.join(fixed=1)
+    world.run(2)
+    machine = member.machine
+    queue = next(
+        queue for queue, index in enumerate(machine.rules.primaries(machine.roster.live)) if index == 1
+    )
+    assert machine.bindings.serving(queue)
+    world.queues[queue].swallow()
+    for _ in range(40):
+        world.publish(f"key{queue}", hash_=queue)
+    while not stalls(world):
+        world.run(0.001)
+    assert machine.bindings.all[queue].phase is Phase.DETACHING
+    machine.balancer.release_due = world.now
+    machine.balancer.balance(world.now)
+    assert queue not in machine.handoffs.moves
+    assert machine.handoffs.moves, "the other queues of the second member are released"
+    fine(world, after_s=60)
 
 
 def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_calls() -> None:
