@@ -61,8 +61,8 @@ class Timings:
     """Seconds; each is spread by plus or minus a fifth, so that members do not act in step."""
 
     beat_s: float = 1.0
-    ping_s: float = 0.5  # the next in the ring
-    digest_s: float = 2.0  # one at random
+    ping_s: float = 0.65  # the next in the ring
+    digest_s: float = 3.0  # one at random
     silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     report_s: float = 0.25  # between two status reports, at least
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it

@@ -85,6 +85,7 @@ class Watchdog:
         self._watched: defaultdict[int, Watched] = defaultdict(Watched)
         self._rivals: dict[int, Rival] = {}
         self._due = 0.0
+        self._round_due = 0.0
         self.has_doubts = False
         """True while a queue has messages that are not delivered, by the last count, or had."""
 
@@ -144,7 +145,7 @@ class Watchdog:
         watched.is_counting = False
         if ready is None or not self._is_quiet(binding, watched):
             watched.stalled_counts = 0
-            watched.count_due = now + self._spread(COUNT_INTERVAL_S)
+            watched.count_due = self._next_round(now)
             return
         # Fewer than before: another consumer gets them, even without a report.
         watched.stalled_counts = watched.stalled_counts + 1 if ready and ready >= watched.ready else 0
@@ -152,7 +153,7 @@ class Watchdog:
         self.has_doubts |= watched.stalled_counts > 0
         if not ready:  # another consumer got all of it, and this member need not receive a report
             watched.restarts = 0
-        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S if ready else COUNT_INTERVAL_S)
+        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S) if ready else self._next_round(now)
         if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
@@ -222,6 +223,12 @@ class Watchdog:
         quiet_s = now - max(watched.quiet_since, binding.attached_at)
         self._effects.append(Stalled(binding.queue, watched.ready, quiet_s))
         self._bindings.detach(binding)
+
+    def _next_round(self, now: float) -> float:
+        """Time of the next count of all queues that deliver nothing: they are counted together, in one write."""
+        if self._round_due - now < COUNT_INTERVAL_S / 2:
+            self._round_due = now + self._spread(COUNT_INTERVAL_S)
+        return self._round_due
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())

@@ -352,7 +352,8 @@ class MemberConnection:
             async with self._count_lock:
                 if self._count_channel is None or not self._count_channel.is_open:
                     self._count_channel = await self.consume_connection.open_channel()
-                answer = await self._count_channel.queue_declare(self._queue_name(queue), passive=True)
+                channel = self._count_channel
+            answer = await channel.queue_declare(self._queue_name(queue), passive=True)
             return answer.message_count, answer.consumer_count
         return None, None
 

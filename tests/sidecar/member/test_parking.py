@@ -224,7 +224,7 @@ def test_a_message_that_comes_from_its_queue_and_to_the_mailbox_is_called_by_one
     item = world.publish("bad", hash_=0)
     world.run(3)
     world.failing = set()
-    world.chances.call_s = 0.5
+    world.chances.call_s = 5.0
     (parked,) = parked_keys(world).parked()
     world.broker.record(ReleaseEntry("bad", parked.causes))
     world.run(0.1)
