@@ -250,6 +250,18 @@ class IngressIsPaused(ProvisioningError):
         self.group = group
 
 
+class ConsumptionIsPaused(ProvisioningError):
+    """Members were to process messages that are given back while they are paused. Nothing was changed."""
+
+    def __init__(self, group: str) -> None:
+        super().__init__(
+            f"consumption of group {group!r} is paused, so members would process nothing that is released, and "
+            f"all stays parked: `lbg group resume {group}` (in Kubernetes `spec.paused: false`), then the same command "
+            "again"
+        )
+        self.group = group
+
+
 class NotJoined(ProvisioningError):
     """Members do not take part in an online change of the number of queues. Nothing was changed."""
 

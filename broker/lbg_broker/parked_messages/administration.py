@@ -15,9 +15,18 @@ from dataclasses import dataclass, replace
 from typing import IO
 
 from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.errors import Busy, IngressIsPaused, KeysMove, ProvisioningError, UnderWay
+from lbg_broker.admin.errors import (
+    Busy,
+    ConsumptionIsPaused,
+    IngressIsPaused,
+    KeysMove,
+    ProvisioningError,
+    UnderWay,
+)
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.record import read_record
+from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.client import ClientError
 from lbg_broker.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
 from lbg_broker.group.parked_keys import KeyState, MessageIdentity, ParkedKey
@@ -52,7 +61,9 @@ LOCK_EVERY_S = 0.1
 
 class NotParked(DeadLetterError):
     def __init__(self, group: str, keys: Collection[str]) -> None:
-        super().__init__(f"not parked in group {group}: {', '.join(map(printable, keys))}")
+        super().__init__(
+            f"not parked in group {group}: {', '.join(map(printable, keys))} (or released completely by now)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +104,11 @@ async def release(
 ) -> Released:
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
     NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,
-    IngressIsPaused, and the errors of `open_parked_stream`."""
+    ConsumptionIsPaused, IngressIsPaused, and the errors of `open_parked_stream`."""
     async with _locked(admin, group) as stream:
-        await _refuse_change(admin, stream)
+        observed = await _refuse_change(admin, stream)
+        if isinstance(observed.record, Record) and observed.record.is_paused:
+            raise ConsumptionIsPaused(group)
         _require_parked(stream, group, keys or ())
         released = await release_parked(stream, keys, timeout_s=timeout_s, report=report)
         await _compact(admin, stream)
@@ -103,7 +116,8 @@ async def release(
 
 
 async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
-    """Give the first message of a parked key back, and no other. Raises as `release`."""
+    """Give the first message of a parked key back, and no other; members that are paused process it after the pause.
+    Raises as `release`, but for ConsumptionIsPaused."""
     async with _locked(admin, group) as stream:
         await _refuse_change(admin, stream)
         first = await release_first(stream, key)
@@ -160,10 +174,10 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
             await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
 
 
-async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> None:
-    """Raises KeysMove while keys move between queues: a release needs the one queue of each key. Raises UnderWay where
-    an offline change was killed: a hash can lead to two queues, whose members would process a message twice, and
-    beside each other. Raises IngressIsPaused while nobody may publish to the group."""
+async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> Snapshot:
+    """The group as it is observed. Raises KeysMove while keys move between queues: a release needs the one queue of
+    each key. Raises UnderWay where an offline change was killed: a hash can lead to two queues, whose members would
+    process a message twice, and beside each other. Raises IngressIsPaused while nobody may publish to the group."""
     group = stream.spec.name
     if stream.queue_count_to_be is not None:
         raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
@@ -172,6 +186,7 @@ async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> None:
         raise KeysMove(group, move.new)
     if observed.is_ingress_paused(group):
         raise IngressIsPaused(group)
+    return observed
 
 
 def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:

@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lbg_broker.admin.errors import IngressIsPaused, KeysMove, NotMoved
+from lbg_broker.admin.errors import ConsumptionIsPaused, IngressIsPaused, KeysMove, NotMoved
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.ingress import pause_ingress
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.member_requests import pause_group
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group
@@ -198,7 +199,7 @@ async def test_a_full_parking_queue_that_holds_up_a_change_is_named_with_the_rem
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
-async def test_a_release_is_refused_while_ingress_is_paused(place: Place, unique: str) -> None:
+async def test_a_release_is_refused_during_a_pause(place: Place, unique: str) -> None:
     async with scene_on(place, spec_of(unique), "k3") as scene:
         await until_parked(scene, "k3")
         await pause_ingress(scene.admin, "orders", is_paused=True)
@@ -210,4 +211,11 @@ async def test_a_release_is_refused_while_ingress_is_paused(place: Place, unique
             with pytest.raises(IngressIsPaused, match="`lbg group resume orders --ingress`"):
                 await refused
         await pause_ingress(scene.admin, "orders", is_paused=False)
+        await pause_group(scene.admin, "orders")
+        with pytest.raises(ConsumptionIsPaused, match="stays parked: `lbg group resume orders`"):
+            await administration.release(scene.admin, "orders", ["k3"], timeout_s=30.0)
+        assert not any(
+            one.is_released for one in (await administration.list_parked(scene.admin, "orders")).keys
+        )
+        await pause_group(scene.admin, "orders", is_paused=False)
         assert (await administration.release(scene.admin, "orders", ["k3"], timeout_s=60.0)).done == {"k3"}
