@@ -111,6 +111,15 @@ class MovingKeys(TypedDict):
     queues: NotRequired[Annotated[int, "separate queues: old queues that hashes leave"]]
 
 
+class ChangeLeft(TypedDict):
+    """Parts that an online change of the number of separate queues has left, as a killed command does."""
+
+    queues: Annotated[list[str], "names of queues that are too many"]
+    messages: Annotated[int | Unknown, "ready there"]
+    bindings: Annotated[int | Unknown, "by which members forward messages"]
+    command: Annotated[str, "removes the parts; in Kubernetes the operator does"]
+
+
 class Session(TypedDict):
     """A session, in mode Sessions."""
 
@@ -150,6 +159,11 @@ class Group(TypedDict):
         Annotated[
             MovingKeys | None,
             "mode Partitioned of the embedded broker: null while no key moves; of separate queues only while keys move",
+        ]
+    ]
+    change_left: NotRequired[
+        Annotated[
+            ChangeLeft, "of separate queues, when all keys have moved and parts of the change are there"
         ]
     ]
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]

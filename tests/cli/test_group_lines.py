@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.admin.ownership import Claim, kubernetes_owner
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import GroupSpec, Names, forwarded_key
+from lbg_broker.group.topology import Binding
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from support.admin.fake_admin import FakeAdmin
 from support.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
@@ -55,6 +57,29 @@ PARTITION  STATUS      MEMBER  READY  UNACKED
 MEMBER  INDEX  IN FLIGHT  DELIVERED
 m1      1      2          14"""
     )
+
+
+async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_command_that_removes_it() -> (
+    None
+):
+    admin, names = FakeAdmin(), Names("orders")
+    await create_group(admin, spec_in("Exclusive"))
+    like = admin.queues[names.queue(0)]
+    admin.queues |= {names.queue(2): replace(like, ready=3), names.moves: like}
+    admin.bindings.add(Binding(names.members, names.queue(0), forwarded_key(0)))
+    left = await show_group(admin, "orders")
+    lines = list(description_lines(left))
+    assert (
+        "not complete: the change of the number of queues has left lbg.orders.q.2 (3 messages), 1 bindings and its "
+        "stream"
+    ) in lines
+    assert lines[-1].endswith("has left parts: `lbg group repartition orders --queues 2` removes them")
+    assert left.to_json()["change_left"] == {
+        "queues": ["lbg.orders.q.2"],
+        "messages": 3,
+        "bindings": 1,
+        "command": "lbg group repartition orders --queues 2",
+    }
 
 
 async def test_a_queue_that_takes_nothing_says_so() -> None:

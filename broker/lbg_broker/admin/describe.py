@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import Any
 
 from lbg_broker.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
-from lbg_broker.admin.ownership import CONSUMPTION
+from lbg_broker.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_broker.admin.plan import problems as drift
 from lbg_broker.admin.protocol import StatusReport
-from lbg_broker.admin.queue_changes import held_up
+from lbg_broker.admin.queue_changes import forwarding_bindings, held_up, named, surplus_queues
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import (
     PAUSED,
@@ -55,6 +55,31 @@ from lbg_broker.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, 
 FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
 
+
+@dataclass(frozen=True, slots=True)
+class ChangeLeft:
+    """Parts that an online change of the number of separate queues has left, because the command was killed before it
+    removed them. `queues`: names of queues that are too many; `messages`: those ready there; `bindings`: those by which
+    members forward messages."""
+
+    queues: tuple[str, ...]
+    messages: Count
+    bindings: Count
+    command: str
+
+    def __str__(self) -> str:
+        """For the progress of a change."""
+        queues = named(self.queues) if self.queues else "no queue"
+        return (
+            f"the change of the number of queues has left {queues} ({plain(self.messages)} messages), "
+            f"{plain(self.bindings)} bindings and its stream"
+        )
+
+    def problem(self, owner: str) -> str:
+        alone = ", and the operator does it by itself" if is_of_kubernetes(owner) else ""
+        return f"a change of the number of queues has left parts: `{self.command}` removes them{alone}"
+
+
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
 
@@ -86,8 +111,8 @@ class Description:
     """Keys on their way to another number of partitions or separate queues; None without a change."""
     parked: Count | None = None
     """Messages in its parking queue; None without one."""
-    change_left: str = ""
-    """One of `problems`: a change of the number of queues has left parts. Empty without any."""
+    change_left: ChangeLeft | None = None
+    """Parts that a change of the number of queues has left; `problems` has the remedy. None without any."""
 
     # Messages
 
@@ -341,6 +366,13 @@ class Description:
             fields |= native_json(self.native)
         elif self.moving_keys is not None:
             fields["moving_keys"] = moving_keys_json(self.moving_keys)
+        if (left := self.change_left) is not None:
+            fields["change_left"] = {
+                "queues": list(left.queues),
+                "messages": plain(left.messages),
+                "bindings": plain(left.bindings),
+                "command": left.command,
+            }
         return fields
 
     @property
@@ -429,7 +461,7 @@ class Description:
 def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | Unknown) -> Description:
     names = Names(group)
     problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
-    spec, change_left = None, ""
+    spec, change_left = None, None
     if observed.record is None:
         problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
     elif observed.record is not UNKNOWN:
@@ -442,10 +474,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
-            if observed.key_move(group) is None and observed.queues.get(names.moves) is not None:
-                command = f"lbg group repartition {group} --queues {spec.queue_count}"
-                change_left = f"a change of the number of queues has left parts: `{command}` removes them"
-                problems.append(change_left)
+            if (change_left := _change_left(spec, observed)) is not None:
+                problems.append(change_left.problem(observed.owner))
         else:  # half of it is as it was, and half as it is to be
             problems.append(str(UnderWay(group, spec.queue_count, observed.queue_count_to_be)))
     missing = [name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is None]
@@ -562,6 +592,19 @@ def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:
     if isinstance(parent, QueueStatus) and isinstance(parent.native, PartitionsStatus):
         return parent.native.moving_keys
     return observed.moving_keys(group)
+
+
+def _change_left(spec: GroupSpec, observed: Snapshot) -> ChangeLeft | None:
+    names = Names(spec.name)
+    if observed.key_move(spec.name) is not None or observed.queues.get(names.moves) is None:
+        return None
+    surplus = surplus_queues(names, observed, spec.queue_count)
+    return ChangeLeft(
+        tuple(name for name, _ in reversed(surplus)),
+        _sum(one.ready for _, one in surplus),
+        UNKNOWN if observed.bindings is UNKNOWN else len(forwarding_bindings(names, observed.bindings)),
+        f"lbg group repartition {spec.name} --queues {spec.queue_count}",
+    )
 
 
 def _sum(counts: Iterable[Count | None]) -> Count:

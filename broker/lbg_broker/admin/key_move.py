@@ -50,6 +50,7 @@ from lbg_broker.admin.queue_changes import (
     SENDER,
     Depth,
     Report,
+    forwarding_bindings,
     held_up,
     left_in,
     named,
@@ -277,11 +278,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
     that something is left."""
     names = Names(spec.name)
     if observed.bindings is not UNKNOWN:
-        forwarding = [
-            one
-            for one in observed.bindings
-            if one.exchange == names.members and names.number_of(one.queue) is not None
-        ]
+        forwarding = forwarding_bindings(names, observed.bindings)
         for name, of_queue in groupby(sorted(forwarding, key=_order_of), key=_queue_of):
             yield Unbind(name, tuple(of_queue))
     yield DeleteQueue(names.moves)

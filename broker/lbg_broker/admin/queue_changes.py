@@ -11,6 +11,7 @@ from lbg_broker.admin.actions import Announce
 from lbg_broker.admin.rows import MemberRow
 from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_broker.group import IDENTITY_BYTES, TO_ALL, Names, balanced_primaries, static_primaries
+from lbg_broker.group.topology import Binding
 
 Report = Callable[[str], None]
 """Gets a line for each step, and for what is waited for."""
@@ -115,6 +116,13 @@ def surplus_queues(names: Names, observed: Snapshot, queue_count: int) -> list[t
         (names.queue(number), queues[number])
         for number in sorted(queues, reverse=True)
         if number >= queue_count
+    ]
+
+
+def forwarding_bindings(names: Names, bindings: Collection[Binding]) -> list[Binding]:
+    """Bindings by which members forward messages to the queue of their hash during a change."""
+    return [
+        one for one in bindings if one.exchange == names.members and names.number_of(one.queue) is not None
     ]
 
 

@@ -112,6 +112,8 @@ def moving_lines(shown: Description) -> Iterator[str]:
     if (moving := shown.moving_keys) is not None:
         yield f"changing to {counted(moving.partitions, moving.unit[:-1])}: {moving}"
         yield from (f"  held up: {cause}" for cause in shown.change_held_up)
+    if (left := shown.change_left) is not None:
+        yield f"not complete: {left}"
 
 
 def _partition_row(row: ServiceRow) -> tuple[str, ...]:

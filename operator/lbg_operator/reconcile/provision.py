@@ -294,7 +294,7 @@ class Provisioner:
         has left."""
         login, survey = self._logins.get(key), self._context.surveys.latest(key)
         description = None if survey is None else survey.description
-        has_left = description is not None and bool(description.change_left)
+        has_left = description is not None and description.change_left is not None
         if not (group.may_raise_queues or has_left) or login is None or key in self._changes:
             return None
         moving = None if description is None else description.moving_keys

@@ -370,7 +370,8 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
     if stranded := stranded_of(description, observation.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
-    passing = {*description.full, description.change_left}  # the operator removes what a change has left
+    left = description.change_left  # the operator removes it
+    passing = {*description.full, *(() if left is None else (left.problem(description.owner),))}
     if repairs := [problem for problem in description.problems if problem not in passing]:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(repairs[:QUEUES_NAMED_MAX]))
     schedule = None if group.scaling is None else group.scaling.schedule
