@@ -54,6 +54,11 @@ class QueueIngress:
         await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": True}))
 
 
+LISTED_S = 6.0
+"""For RabbitMQ to list each connection, and its publishes: it does so every `collect_statistics_interval`, 5 s by
+default (https://www.rabbitmq.com/docs/management#statistics-interval)."""
+
+
 class PermissionIngress:
     """By the permission to write to the group's exchange, taken from every user of the virtual host who has it.
 
@@ -82,14 +87,24 @@ class PermissionIngress:
         self._stays_closed = stays_closed
         self._of_before: dict[str, str] = {}
         """Connections that were there when their user lost the permission, and whose they are."""
+        self._seen: set[str] = set()
+        """All connections that were listed at that time."""
+        self._withdrawn: set[str] = set()
+        self._listed_at = 0.0
         self._is_new = True
+
+    @property
+    def unlisted_s(self) -> float:
+        """Seconds for which RabbitMQ may list connections from before for the first time; 0 on the embedded broker."""
+        return max(0.0, self._listed_at - asyncio.get_running_loop().time()) if self._closes else 0.0
 
     async def close(self) -> None:
         await self.ensure_closed()
 
     async def ensure_closed(self) -> bool:
         was_closed = not await self._withdraw()
-        return not await self._cut_publishers() and was_closed
+        had_late = await self._cut_late()
+        return not await self._cut_publishers() and was_closed and not had_late
 
     async def open(self) -> None:
         if not self._stays_closed:
@@ -109,13 +124,34 @@ class PermissionIngress:
             for user in (*writers, *(before if self._is_new else ())):
                 connections = await self._management.connections_of(user)
                 self._of_before |= dict.fromkeys(connections, user)
+                self._seen.update(connections)
+            if writers or self._is_new:
+                self._listed_at = asyncio.get_running_loop().time() + LISTED_S
             self._is_new = False
+            self._withdrawn = {*writers, *before}
         return bool(writers)
 
+    async def _cut_late(self) -> bool:
+        """Closes connections that RabbitMQ lists for the first time, and over which messages were published: only those
+        from before could, as a channel of later is refused. True if there was any."""
+        if not self.unlisted_s:
+            return False
+        is_any = False
+        for user in self._withdrawn:
+            for connection in await self._management.connections_of(user):
+                if connection in self._seen:
+                    continue
+                if not await self._management.has_published(connection):
+                    continue
+                called = await self._management.connection_name(connection)
+                if called is not None and not self._is_spared(called):
+                    await self._management.close_connection(connection, reason=self._reason)
+                    is_any = True
+        return is_any
+
     async def _cut_publishers(self) -> bool:
-        """True if there was any to close, or one without a sample yet: RabbitMQ lists a connection a moment after it
-        was opened, and describes and closes it from its first sample on. One that published in that moment is
-        missed."""
+        """True if there was any to close, or one without a sample yet: RabbitMQ describes and closes a connection from
+        its first sample on."""
         if not self._of_before:
             return False
         users = set(self._of_before.values())
@@ -169,12 +205,15 @@ async def pause_ingress(
     is_paused: bool = True,
     within_s: float = PUBLISHERS_S,
     require: Callable[[str, Snapshot], None] = require_by_hand,
+    report: Callable[[str], None] = lambda line: None,
 ) -> bool:
     """Pauses the ingress of a group, or resumes it, as its record states from then on. Publishers of LBG wait, and go
     on by themselves; every other one is refused. Members go on.
 
     True if no connection of a publisher from before is left; on RabbitMQ, one that is may publish until it is idle for
-    a second. Killed at any time, it can be repeated. While the number of queues is being changed, ingress stays closed.
+    a second, and it takes `LISTED_S`, for connections that are not listed yet. `report` gets a line when those that are
+    listed are closed. Killed at any time, it can be repeated. While the number of queues is changed, ingress stays
+    closed.
 
     `require` raises for a group that the caller may not change. Raises NotOwned for a group of Kubernetes,
     GroupNotFound, RecordUnavailable, Unsupported without a management API, Busy and AdminError.
@@ -201,7 +240,14 @@ async def pause_ingress(
             admin, management, names, closes=observed.engine.is_rabbitmq, reason=INGRESS_PAUSED
         )
         deadline = asyncio.get_running_loop().time() + within_s
-        while not await ingress.ensure_closed():
+        is_reported = False
+        while not (is_closed := await ingress.ensure_closed()) or ingress.unlisted_s:
+            if is_closed and not is_reported:
+                report(
+                    f"publishers are refused; for {ingress.unlisted_s:.0f} s more, connections that RabbitMQ lists "
+                    "late are closed"
+                )
+                is_reported = True
             if asyncio.get_running_loop().time() >= deadline:
                 return False
             await admin.renew_lock(group)

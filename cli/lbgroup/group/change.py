@@ -502,7 +502,10 @@ def _print_paused(done: documents.Paused) -> None:
 def _pause_ingress(done: documents.Paused, address: BrokerAddress) -> None:
     from lbg_broker.admin.ingress import PUBLISHERS_S, pause_ingress
 
-    is_closed = with_admin(address, lambda admin: pause_ingress(admin, done["group"]))
+    is_closed = with_admin(
+        address,
+        lambda admin: pause_ingress(admin, done["group"], report=lambda line: click.echo(line, err=True)),
+    )
     done["ingress"], done["publishers_connected"] = True, not is_closed
     if not is_closed:
         raise CliError(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -130,17 +130,17 @@ async def test_a_connection_that_published_before_is_refused_too(
     await create_group(admin, orders)
     connection = await connect(place.settings, name="of before")
     publisher = await ConfirmingPublisher.open(connection)
-
-    async def publish() -> None:
-        await publisher.publish("lbg.orders", routing_key("orders", 0, ""), b"", properties=BasicProperties())
-
-    await publish()
+    await _publish(publisher)
     await _is_listed(admin, place.settings.username, "of before")
-    publishing = asyncio.ensure_future(_until_refused(publish))
+    young = await connect(place.settings, name="not listed yet")
+    publishers = (publisher, await ConfirmingPublisher.open(young))
+    publishing = [asyncio.ensure_future(_until_refused(one)) for one in publishers]
     assert await pause_ingress(admin, "orders", within_s=30)
-    with pytest.raises(ClientError):
-        await asyncio.wait_for(publishing, 30)
+    for one in publishing:
+        with pytest.raises(ClientError):
+            await asyncio.wait_for(one, 30)
     await connection.close()
+    await young.close()
     assert not await is_accepted(place.settings, orders)
 
 
@@ -154,9 +154,13 @@ async def _is_listed(admin: LiveAdmin, user: str, name: str) -> None:
         await asyncio.sleep(0.05)
 
 
-async def _until_refused(publish: Callable[[], Awaitable[None]]) -> None:
+async def _publish(publisher: ConfirmingPublisher) -> None:
+    await publisher.publish("lbg.orders", routing_key("orders", 0, ""), b"", properties=BasicProperties())
+
+
+async def _until_refused(publisher: ConfirmingPublisher) -> None:
     while True:
-        await publish()
+        await _publish(publisher)
         await asyncio.sleep(0.01)
 
 
