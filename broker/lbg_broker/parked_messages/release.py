@@ -157,12 +157,12 @@ async def discard_parked(
     *,
     save: IO[str] | None = None,
 ) -> int:
-    """Discard the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Copies of
-    messages that are settled go as well. Raises OSError, ClientError."""
+    """Discard the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. A message
+    with two copies counts once. Copies of messages that are settled go as well. Raises OSError, ClientError."""
     discarded = 0
     async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
-            parked = [one for one in page if _is_parked(stream.keys, one)]
+            parked = list({identity_of(one[1]): one for one in page if _is_parked(stream.keys, one)}.values())
             if save is not None:
                 now_us = time.time_ns() // 1000
                 for letter, delivery in parked:

@@ -306,7 +306,8 @@ async def test_copies_that_crashes_left_are_counted_and_deleted_and_their_late_e
         left = [ParkEntry("k1", ("p", 0, seq), 1, "cause", f"left{seq}") for seq in range(3)]
         async with open_parked_stream([ConnectionSettings.parse(place.url)], group) as stream:
             copies = await ConfirmingPublisher.open(stream.connection)
-            for entry in left:
+
+            async def copy_of(entry: ParkEntry) -> None:
                 publisher, hash_, seq = entry.identity
                 headers = {"lbg-key": entry.key, "lbg-publisher": publisher, "lbg-seq": seq}
                 await copies.publish(
@@ -316,12 +317,16 @@ async def test_copies_that_crashes_left_are_counted_and_deleted_and_their_late_e
                     properties=BasicProperties(headers={**headers, "lbg-parked-copy": entry.copy}),
                     mandatory=True,
                 )
+
+            for entry in left:
+                await copy_of(entry)
             await stream.write([SettleEntry("k1", left[0].identity), left[1]])  # done, parked, and neither
             listing = await administration.list_parked(parking, group)
             assert (listing.messages, listing.leftovers) == (6, 2)
             assert await administration.discard(parking, group, Selection(key="nobody")) == 0
             listing = await administration.list_parked(parking, group)
             assert (listing.messages, listing.leftovers) == (6, 0)
+            await copy_of(left[1])
             await stream.write([left[2]])
             await stream.catch_up()
             assert [one.messages for one in stream.keys.parked() if one.key == "k1"] == [1]
