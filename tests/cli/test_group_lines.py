@@ -11,6 +11,7 @@ from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.admin.ownership import Claim, kubernetes_owner
 from lbg_broker.group import GroupSpec, Names, forwarded_key
+from lbg_broker.group.key_moves import KeyMove
 from lbg_broker.group.topology import Binding
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from support.admin.fake_admin import FakeAdmin
@@ -80,6 +81,14 @@ async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_
         "bindings": 1,
         "command": "lbg group repartition orders --queues 2",
     }
+
+
+async def test_a_change_of_the_number_of_queues_names_the_command_that_has_to_run() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, spec_in("Exclusive"))
+    admin.key_move["orders"] = KeyMove.between(2, 3, 8).id
+    lines = list(description_lines(await show_group(admin, "orders")))
+    assert "  goes on while `lbg group repartition orders --queues 3` runs" in lines
 
 
 async def test_a_queue_that_takes_nothing_says_so() -> None:

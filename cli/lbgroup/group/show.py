@@ -111,6 +111,9 @@ def _partition_lines(shown: Description) -> Iterator[str]:
 def moving_lines(shown: Description) -> Iterator[str]:
     if (moving := shown.moving_keys) is not None:
         yield f"changing to {counted(moving.partitions, moving.unit[:-1])}: {moving}"
+        if moving.progress is not None and not is_of_kubernetes(shown.owner):
+            command = f"lbg group repartition {shown.group} --queues {moving.partitions}"
+            yield f"  goes on while `{command}` runs"
         yield from (f"  held up: {cause}" for cause in shown.change_held_up)
     if (left := shown.change_left) is not None:
         yield f"not complete: {left}"
