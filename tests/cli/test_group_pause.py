@@ -207,6 +207,7 @@ async def _publish_until_ended(publisher: GroupPublisher, numbers: Iterator[int]
         await asyncio.sleep(0.001)
 
 
+@pytest.mark.parametrize("group", ["Exclusive"], indirect=True)
 def test_all_is_both_and_each_is_resumed_alone(lbg: Lbg, broker: Where, group: str) -> None:
     def states() -> tuple[bool, bool]:
         described = json.loads(lbg("group", "show", group, "--json", *broker.options).out)

@@ -304,7 +304,8 @@ class Busy(ProvisioningError):
 
     def __init__(self, group: str) -> None:
         super().__init__(
-            f"another client is creating, changing or deleting group {group!r} right now: try again"
+            f"another client is creating, changing or deleting group {group!r}, or releases its parked keys, right "
+            "now: try again, or end that command"
         )
         self.group = group
 
