@@ -76,7 +76,7 @@ def test_keys_are_listed_tried_released_and_discarded_while_a_member_runs(
             assert "no such account" in await park("show", group, "a")
             shown = await asyncio.to_thread(lbg, "group", "show", group, *broker.options)
             assert f"parked 5 (`lbg park list {group}`)" in shown.out
-            shown = await asyncio.to_thread(lbg, "group", "show", group, *at, "--output", "json")
+            shown = await asyncio.to_thread(lbg, "group", "show", group, *broker.options, "--output", "json")
             assert json.loads(shown.out)["parked"] == 5
 
             assert "parked again" in await park("release", group, "--key", "a", code=1)
