@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbgroup.commands import CliError
-from lbgroup.options import broker_options, management_of
+from lbgroup.options import broker_options
 from lbgroup.runner import run
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _url(_context: click.Context, _option: click.Parameter, text: str | None) ->
     show_envvar=True,
     help="Serve no acts: nothing can be changed, whoever signs in.",
 )
-@broker_options(login=True, management=True)
+@broker_options(login=True, management=True, waits_for_files=True)
 def console(
     names: tuple[str, ...],
     listen: Address,
@@ -80,14 +80,18 @@ def console(
     once, with the login of this command; for all groups it takes an administrator's. It serves HTTP: for other machines
     put a proxy with TLS before it, and give its address as --url.
     """
+    from lbg_broker.admin.management import ManagementSettings
     from lbg_broker.group import Names
     from lbg_broker.peers import raise_descriptor_limit
     from lbg_console.application import Console, ConsoleSettings
 
     for name in names:
         Names(name)  # raises SpecError for what cannot be a group's name
-    if address.management_urls is not None:
-        management_of(address)  # a URL that is none is a usage error
+    try:
+        for management in address.management_urls or ():
+            ManagementSettings.parse(management)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
     settings = ConsoleSettings(address, listen.host, listen.port, names, url, is_read_only, signs_in)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise_descriptor_limit()

@@ -97,10 +97,14 @@ def tls_arguments(address: BrokerAddress) -> list[str]:
     return [text for option, file in files.items() if file for text in (option, str(file))]
 
 
-def broker_options(*, login: bool = False, management: bool = False) -> Callable[[C], C]:
-    """--broker and the TLS files, handed to the command as one `address`; `login` and `management` add theirs."""
+def broker_options(
+    *, login: bool = False, management: bool = False, waits_for_files: bool = False
+) -> Callable[[C], C]:
+    """--broker and the TLS files, handed to the command as one `address`; `login` and `management` add theirs.
+    `waits_for_files`: the TLS files need not be there yet."""
+    tls = _LATER_TLS if waits_for_files else _TLS
     return _handed_over(
-        {**_BROKER, **_TLS, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
+        {**_BROKER, **tls, **(_LOGIN if login else {}), **(_MANAGEMENT if management else {})}
     )
 
 
@@ -171,13 +175,22 @@ _BROKER = {
         default=(DEFAULT_BROKER_URL,),
     ),
 }
-_TLS = {
-    "cafile": click.option(
-        "--cafile", type=FILE, help="Certificate authorities to trust, for amqps and https."
-    ),
-    "certfile": click.option("--certfile", type=FILE, help="This client's certificate, for amqps and https."),
-    "keyfile": click.option("--keyfile", type=FILE, help="The key of --certfile."),
-}
+
+
+def _tls_files(kind: click.Path) -> dict[str, Callable[[Any], Any]]:
+    return {
+        "cafile": click.option(
+            "--cafile", type=kind, help="Certificate authorities to trust, for amqps and https."
+        ),
+        "certfile": click.option(
+            "--certfile", type=kind, help="This client's certificate, for amqps and https."
+        ),
+        "keyfile": click.option("--keyfile", type=kind, help="The key of --certfile."),
+    }
+
+
+_TLS = _tls_files(FILE)
+_LATER_TLS = _tls_files(click.Path(dir_okay=False, path_type=Path))
 _LOGIN = {
     "username": click.option(
         "--username",

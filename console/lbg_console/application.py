@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -13,7 +14,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
-from lbg_broker.client import BrokerAddress
+from lbg_broker.client import BrokerAddress, ClientError
 from lbg_broker.http_listener import BoundedRunner
 from lbg_broker.peers import PeerLog, descriptors
 from lbg_console.protection import (
@@ -30,6 +31,9 @@ log = logging.getLogger("lbg.console")
 BODY_MAX_BYTES = 64 * 1024
 CONNECTIONS_MAX = 2048
 SHUTDOWN_S = 1.0
+
+FILES_EVERY_S = 1.0
+"""Login and certificates are read so often: who mounts them writes them later, and anew when they are rotated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +58,17 @@ class ConsoleSettings:
 
 
 class Console:
-    """The console for as long as the `async with` lasts. Raises OSError where it cannot listen, and ValueError for
-    addresses of the broker that are none."""
+    """The console for as long as the `async with` lasts. Raises OSError where it cannot listen, ValueError for
+    addresses of the broker that are none, and CredentialsUnreadable and SettingsError for files of the login and of TLS
+    that are there and cannot be used. Those that are not there yet are waited for."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._settings = settings
         address = settings.address
-        has_api = address.management_urls is not None
-        self._admin = LiveAdmin(address.places(), ManagementApi.of_broker(address) if has_api else None)
-        self.survey = GroupSurvey(self._admin, settings.groups)
+        self.survey = GroupSurvey(settings.groups)
+        self.survey.awaited = _missing_file(address)
+        if not self.survey.awaited:
+            self._connected()
         self._peer_log = PeerLog(log)
         self._views = Views(
             address,
@@ -114,7 +120,7 @@ class Console:
         except OSError:
             await self._runner.cleanup()
             raise
-        self._observing = asyncio.create_task(self.survey.run())
+        self._observing = asyncio.create_task(self._observe())
         self._rechecking = asyncio.create_task(self._views.recheck())
         return self
 
@@ -128,13 +134,41 @@ class Console:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._runner.cleanup()
-        await self._admin.close()
         self._peer_log.close()
 
     async def wait(self) -> None:
         """Until the survey fails, which it does not by itself."""
         assert self._observing is not None
         await self._observing
+
+    async def _observe(self) -> None:
+        """The survey with the files of this moment, and anew when they change."""
+        while True:
+            files = _contents(self._settings.address)
+            try:
+                if missing := _missing_file(self._settings.address):
+                    raise FileNotFoundError(missing)
+                admin = self._connected()
+            except (ClientError, OSError) as error:
+                self.survey.wait_for(str(error))
+                await asyncio.sleep(FILES_EVERY_S)
+                continue
+            surveying = asyncio.create_task(self.survey.run(admin))
+            try:
+                while files == _contents(self._settings.address):
+                    done, _ = await asyncio.wait({surveying}, timeout=FILES_EVERY_S)
+                    if done:
+                        return surveying.result()
+                log.info("the files of the login have changed: the broker is connected to anew")
+            finally:
+                surveying.cancel()
+                await asyncio.gather(surveying, return_exceptions=True)
+                await admin.close()
+
+    def _connected(self) -> LiveAdmin:
+        address = self._settings.address
+        has_api = address.management_urls is not None
+        return LiveAdmin(address.places(), ManagementApi.of_broker(address) if has_api else None)
 
     def _rules(self) -> Middleware:
         names, url = self._settings.host_names, self._settings.url
@@ -159,6 +193,38 @@ class Console:
                 return self._views.error_page(request, error.status, error.text or error.reason)
 
         return shown
+
+
+def _files(address: BrokerAddress) -> dict[Path, str]:
+    """Files that are read for a connection, and what each is."""
+    named = {
+        "login file": (address.username_file, address.password_file),
+        "certificate file": (address.cafile, address.certfile, address.keyfile),
+    }
+    return {Path(file): what for what, files in named.items() for file in files if file}
+
+
+def _missing_file(address: BrokerAddress) -> str:
+    """The first one that is not there, in a sentence; empty: all are."""
+    for file, what in _files(address).items():
+        try:
+            file.stat()
+        except FileNotFoundError:
+            return f"the {what} {file} is not there yet: groups are observed as soon as it is"
+        except OSError:
+            continue  # who reads it says what is wrong
+    return ""
+
+
+def _contents(address: BrokerAddress) -> list[bytes | None]:
+    """Bytes of the files; None for one that cannot be read."""
+    contents: list[bytes | None] = []
+    for file in _files(address):
+        try:
+            contents.append(file.read_bytes())
+        except OSError:
+            contents.append(None)
+    return contents
 
 
 async def _add_transport_security(request: web.Request, response: web.StreamResponse) -> None:

@@ -96,15 +96,17 @@ class Look:
 class GroupSurvey:
     """`names`: these groups, or all of the broker if there are none, for which it takes an administrator's login."""
 
-    def __init__(self, admin: LiveAdmin, names: Iterable[str] = ()) -> None:
+    def __init__(self, names: Iterable[str] = ()) -> None:
         self.groups: dict[str, SurveyedGroup] = {}
         self.state = SurveyState(None, "the broker has not been read yet", EVERY_S, "")
+        self.awaited = ""
+        """Sentence about the file without which there is no survey; empty while the broker is observed."""
         self.version = 0
         self.gone: deque[tuple[int, str]] = deque(maxlen=GONE_MAX)
         """Groups that were deleted, each with the version from which on."""
-        self._admin = admin
+        self._admin: LiveAdmin
+        self._records: GroupRecords
         self._names = tuple(names)
-        self._records = GroupRecords(admin)
         self._subscribed_at_s = float("inf")
         self._lookers: dict[str | None, set[Look]] = {}
         self._acted = asyncio.Event()
@@ -115,11 +117,17 @@ class GroupSurvey:
         """Seconds since the epoch, as of a clock that is never set back."""
         return self._epoch_s + time.monotonic()
 
-    async def run(self) -> None:
-        """Observe until this is cancelled."""
+    async def run(self, admin: LiveAdmin) -> None:
+        """Observe by `admin` until this is cancelled. What was observed before by another one is kept."""
+        self._admin, self._records, self.awaited = admin, GroupRecords(admin), ""
         async with asyncio.TaskGroup() as tasks:
             for work in (self._observe(), self._receive(), self._describe(), self._probe(), self._watch()):
                 tasks.create_task(work)
+
+    def wait_for(self, file: str) -> None:
+        """There is no survey now, because of this file: `awaited`, and the error of the state."""
+        self.awaited = file
+        self._set_state(replace(self.state, error=file))
 
     @contextmanager
     def looking(self, name: str | None) -> Iterator[Look]:
@@ -292,6 +300,7 @@ class GroupSurvey:
         finally:
             for task in self._watches.values():
                 task.cancel()
+            self._watches.clear()
 
     async def _watch_one(self, name: str) -> None:
         while True:

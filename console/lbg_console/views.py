@@ -178,6 +178,8 @@ class Views:
         form = await request.post()
         username, password = _text(form, "username"), _text(form, "password")
         next_ = local_path(_text(form, "next") or "/")
+        if self._survey.awaited:
+            return self._login_page(request, next_, username, status=503)
         peer, now_s = request.remote or "unknown", self._survey.now_s()
         wait_s = self._gate.wait_s(peer, username, now_s)
         if wait_s > 0:
@@ -247,7 +249,7 @@ class Views:
             None,
             status=status,
             title="Sign in",
-            error=error,
+            error=error or self._survey.awaited,
             next=next_,
             username=username,
             retry_after_s=wait_s,

@@ -69,12 +69,13 @@ def test_of_another_broker_it_has_the_addresses_and_secrets_that_are_given() -> 
 
 
 def secrets_of(objects: list[Object]) -> dict[str, list[str]]:
-    """The keys that the console's pod mounts, by Secret; all are mounted read-only."""
+    """The keys that the console's pod mounts, by Secret; all are mounted read-only, and the pod waits for none."""
     pod = named(objects, "Deployment", "lbg-console")["spec"]["template"]["spec"]
     assert pod["automountServiceAccountToken"] is False
     mounts = pod["containers"][0]["volumeMounts"]
     assert {one["name"] for one in mounts if one["readOnly"]} == {one["name"] for one in pod["volumes"]}
     found = [one["secret"] for one in pod["volumes"]]
+    assert all(one["optional"] for one in found), "the pod starts, and is ready, before they are made"
     return {one["secretName"]: [item["key"] for item in one["items"]] for one in found}
 
 

@@ -25,6 +25,7 @@ const facts = new Facts(byId("facts"));
 let order = [];
 let sortedAt = 0;
 let now = 0;
+let isRead = false;
 
 function makeRow({ group }) {
   const link = element("a", "", element("bdi", "", visible(group)));
@@ -122,8 +123,8 @@ function draw() {
     ["Lag", countText(sum((one) => one.lag)), "messages"],
   ]);
   setText(byId("shown"), shown.length === all.length ? countText(all.length) : `${shown.length} of ${all.length}`);
-  const noneText = all.length ? "No group has this text in its name." : "This broker has no group: lbg group create makes one.";
-  setNote(byId("none"), shown.length ? "" : noneText);
+  const emptyText = isRead ? "This broker has no group: lbg group create makes one." : "";
+  setNote(byId("none"), shown.length ? "" : all.length ? "No group has this text in its name." : emptyText);
 }
 
 const drawSoon = once(draw);
@@ -144,6 +145,7 @@ function receive(event) {
 }
 
 function showSurvey(survey) {
+  isRead = survey.at !== null;
   setNote(byId("survey"), survey.error);
   setNote(byId("missing"), survey.missing);
 }
