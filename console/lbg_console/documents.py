@@ -68,6 +68,7 @@ def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "has_older": row.has_older,
         "dead_letters": known(one.dead_letters),
         "parked": known(one.parked),
+        "parked_keys": None if one.parking is None else one.parking.keys,
         "paused": one.is_paused,
         "ingress_paused": one.is_ingress_paused,
         "problems": len(one.problems),

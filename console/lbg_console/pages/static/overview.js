@@ -41,8 +41,12 @@ function makeRow({ group }) {
   const node = element("tr", "", head, ...cells);
   let shown = null;
   const [mode, served, members, rate, ready, unacked, oldest, dead, state, problems] = cells;
+  const words = element("span");
+  const parked = element("a", "chip warn");
+  parked.href = `${groupPath(group)}/parked`;
+  state.append(parked, " ", words);
   const update = (row) => {
-    setText(state, stateText(row));
+    setText(words, stateText(row));
     if (row === shown) return;
     const isMoved = row.strip !== shown?.strip || row.servers.join() !== shown.servers.join();
     if (isMoved) drawStrip(strip, row);
@@ -56,6 +60,7 @@ function makeRow({ group }) {
     setCount(unacked, row.unacked);
     setText(oldest, oldestText(row));
     setCount(dead, row.dead_letters);
+    setNote(parked, parkedText(row));
     setText(problems, row.problems ? String(row.problems) : "");
     setText(problem, row.problems ? row.problem : "");
     setClass(node, row.problems ? "problem" : "");
@@ -74,6 +79,12 @@ function stateText(row) {
   if (row.ingress_paused) words.push("ingress paused");
   if (row.crashed_at) words.push(`crash ${ageText(Math.max(0, now - row.crashed_at) / 1000)} ago`);
   return words.join(", ");
+}
+
+/** Only of a group that has parked something; without a report of a member, its messages are counted. */
+function parkedText({ parked_keys: keys, parked: messages }) {
+  if (keys) return `${plural(keys, "key")} parked`;
+  return messages ? `${plural(messages, "message")} parked` : "";
 }
 
 /** A cell for each queue: the index and colour of the member that serves it, or a sign. */
@@ -114,6 +125,7 @@ function draw() {
   const sum = (value) => all.reduce((total, one) => (total === null || value(one) === null ? null : total + value(one)), 0);
   const withProblems = all.filter((one) => one.problems).length;
   const unserved = all.reduce((total, one) => total + Math.max(0, one.services - one.served), 0);
+  const parked = all.reduce((total, one) => total + (one.parked ?? 0), 0);
   facts.show([
     ["Groups", countText(all.length)],
     ["With problems", countText(withProblems), "", withProblems ? "bad" : ""],
@@ -121,6 +133,7 @@ function draw() {
     ["Members", countText(sum((one) => one.members))],
     ["Rate", rateText(all.reduce((total, one) => total + one.rate, 0)), "/s"],
     ["Lag", countText(sum((one) => one.lag)), "messages"],
+    ...(parked ? [["Parked", countText(parked), "messages", "warn"]] : []),
   ]);
   setText(byId("shown"), shown.length === all.length ? countText(all.length) : `${shown.length} of ${all.length}`);
   const emptyText = isRead ? "This broker has no group: lbg group create makes one." : "";
@@ -137,9 +150,10 @@ function receive(event) {
   for (const one of event.groups) {
     const before = groups.get(one.group);
     if (before && one.problems > before.problems) news.push(`${one.group}: ${one.problem}`);
+    if (before && parkedText(one) && !parkedText(before)) news.push(`${one.group}: ${parkedText(one)}`);
     groups.set(one.group, one);
   }
-  if (news.length) setText(byId("news"), news.length > 3 ? `${plural(news.length, "group")} with new problems` : news.join(". "));
+  if (news.length) setText(byId("news"), news.length > 3 ? `${plural(news.length, "new problem")}` : news.join(". "));
   showSurvey(event.survey);
   drawSoon();
 }
