@@ -97,7 +97,7 @@ class Views:
         self.acts = ActRunner(address, survey.note_act)
         self._address = address
         self._survey = survey
-        self._is_secure = url is not None and url.startswith("https:")
+        self._secure_url = url if url is not None and url.startswith("https:") else ""
         self._is_read_only = is_read_only
         self._peer_log = peer_log
         self._gate = LoginGate()
@@ -220,7 +220,7 @@ class Views:
             path="/",
             httponly=True,
             samesite="Strict",
-            secure=self._is_secure,
+            secure=bool(self._secure_url),
         )
         return answer
 
@@ -250,6 +250,7 @@ class Views:
             status=status,
             title="Sign in",
             error=error or self._survey.awaited,
+            other_url="" if self._secure_url.endswith(f"://{request.host.lower()}") else self._secure_url,
             next=next_,
             username=username,
             retry_after_s=wait_s,
@@ -260,7 +261,7 @@ class Views:
 
     def _cookie(self, request: web.Request) -> str:
         """Browsers share the cookies of all ports of a host."""
-        if self._is_secure:
+        if self._secure_url:
             return "__Host-lbg-console"  # RFC 6265bis, section 4.1.3.2
         local = None if request.transport is None else request.transport.get_extra_info("sockname")
         return f"lbg-console-{local[1] if isinstance(local, tuple) else 0}"

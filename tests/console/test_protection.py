@@ -125,6 +125,10 @@ async def test_behind_https_the_cookie_is_secure_and_the_public_name_is_served(p
         assert "Secure" in cookie_of(answer)
         assert "max-age" in answer.headers["Strict-Transport-Security"]
         assert (await client.get("/login", Host="other.example.org")).status == 421
+        assert f'<a href="{url}/">' in (await client.get("/login")).text, (
+            "where the browser keeps it in any case"
+        )
+        assert url not in (await client.get("/login", Host="Console.example.org")).text
 
 
 async def test_a_name_that_was_made_to_resolve_here_is_not_served(lone_client: Client) -> None:

@@ -18,6 +18,7 @@ import pytest
 from lbgroup import Group, Publisher, connect_admin
 from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
 from support.command_line import clean_environment
+from support.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Route
@@ -240,11 +241,59 @@ def test_groups_are_in_the_order_of_their_lag(site: Site, tab: Tab) -> None:
     """`unserved` has a message that waits; `orders`, whose name comes before, has none."""
     page = tab.page
     page.goto(site.url)
-    names = page.locator("#groups tbody a")
+    names = page.locator("#groups tbody th a")
     expect(names).to_have_text(["unserved", "orders"])
     expect(page.locator("#groups tbody tr").first.locator("td").nth(4)).to_have_text("1")
     page.get_by_label("Sort by").select_option("name")
     expect(names).to_have_text(["orders", "unserved"])
+
+
+def test_parked_keys_are_among_all_groups_and_announced(site: Site, tab: Tab) -> None:
+    counts = {"members": 1, "rate": 0.0, "ready": 0, "unacked": 0, "lag": 0, "dead_letters": 0, "problems": 0}
+    more = {"oldest_s": None, "has_older": False, "problem": "", "crashed_at": None, "mode": "Exclusive"}
+    row = {"group": "orders", "strip": "R", "servers": [0], "served": 1, "services": 1, **counts, **more}
+    parked: list[dict[str, int | None]] = [
+        {"parked": None, "parked_keys": None},
+        {"parked": 7, "parked_keys": 2},
+        {"parked": 7, "parked_keys": None},
+    ]
+    shown = 0
+    answer_events(
+        tab.page, lambda _: [("overview", overview([{**row, **parked[shown]}], is_full=shown == 0))]
+    )
+    page = tab.page
+    page.goto(site.url)
+    chip = page.locator("#groups .chip")
+    expect(page.locator("#groups td").first).to_have_text("Exclusive")
+    expect(chip).to_be_hidden()
+    shown = 1
+    expect(chip).to_have_text("2 keys parked")
+    expect(page.locator("#news[aria-live]")).to_have_text("orders: 2 keys parked")
+    expect(page.locator("#facts")).to_contain_text("Parked7 messages")
+    shown = 2
+    expect(chip).to_have_text("7 messages parked")
+    press_tab_until(page, "7 messages parked")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{site.url}/groups/orders/parked")
+
+
+def test_a_console_behind_tls_keeps_a_session_at_localhost(
+    embedded: EmbeddedBroker, browser: Browser
+) -> None:
+    """Of `kubectl port-forward`: Chromium takes the secure cookie by plain HTTP from this machine."""
+    public = "https://console.example.org"
+    url = f"http://127.0.0.1:{free_port()}"
+    options = ("--listen", url.removeprefix("http://"), "--url", public, "--broker", embedded.url)
+    with (
+        lbg("console", *options, "--management", embedded.management_url) as console,
+        browser.new_context() as context,
+    ):
+        assert _address(console) == public
+        page = context.new_page()
+        sign_in(page, url)
+        expect(page.locator("#connection")).to_have_text("live")
+        page.reload()
+        expect(page.get_by_role("button", name="Sign out")).to_be_visible()
 
 
 def test_read_only_pages_have_no_acts(site: Site, tab: Tab) -> None:
