@@ -16,7 +16,7 @@ from lbg_broker.admin import GroupAdmin, ProvisioningError
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.member_requests import POISONED, PeekedMessage, unread_lines
-from lbg_broker.client import BodyExcerpt, BrokerAddress, ClientError
+from lbg_broker.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_broker.dead_letters import (
     DeadLetter,
     DeadLetterError,
@@ -155,7 +155,10 @@ async def _read(reading: asyncio.Lock, notes: list[str], work: Callable[[], Awai
     except TimeoutError:
         notes.append(f"not read within {READ_S:.0f} s: an act or another reader is at them; read again later")
     except (ProvisioningError, DeadLetterError, ClientError, OSError) as error:
-        notes.append(redacted(str(error)))
+        reason = redacted(str(error))
+        if isinstance(error, AccessRefused) or isinstance(error.__cause__, AccessRefused):
+            reason = f"only an administrator may read them: {reason.rpartition('ACCESS_REFUSED - ')[2]}"
+        notes.append(reason)
 
 
 def _place_of(one: Description, key: str) -> Found:

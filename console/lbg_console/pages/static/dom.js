@@ -29,6 +29,12 @@ export function setNote(node, text) {
   setHidden(node, !text);
 }
 
+/** State of the survey: the reason why what is shown is old, and what the login of the console cannot see. */
+export function showSurvey({ error, missing }) {
+  setNote(byId("survey"), error);
+  setNote(byId("missing"), missing && `Not checked: ${missing}`);
+}
+
 /**
  * The children of a node, one for each item of a list, by a key that identifies it: kept, moved, made and removed as the
  * list changes. `make` returns `{node, update(item)}`.

@@ -4,7 +4,7 @@ import { Charts } from "./charts.js";
 import { command } from "./copy.js";
 import {
   Facts, Rows, ageText, byId, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
-  rateText, setClass, setHidden, setNote, setText, visible,
+  rateText, setClass, setHidden, setNote, setText, showSurvey, visible,
 } from "./dom.js";
 import { History } from "./history.js";
 import { LiveMap, shortNames } from "./live_map.js";
@@ -314,7 +314,7 @@ function showMoment(moment) {
 let isDeleted = false;
 
 function draw() {
-  showSurvey();
+  showSurvey(group.survey);
   if (group.members === undefined) {
     setText(byId("about"), "it is read for the first time");
     return;
@@ -360,10 +360,6 @@ async function readTimeline() {
   drawPast();
 }
 
-function showSurvey() {
-  setNote(byId("survey"), group.survey.error);
-}
-
 function setClock(at) {
   clock = { server: at, here: performance.now() };
 }
@@ -387,7 +383,7 @@ const handlers = {
   tick: ({ at, survey }) => {
     setClock(at);
     group.survey = survey;
-    showSurvey();
+    showSurvey(group.survey);
   },
   gone() {
     isDeleted = true;

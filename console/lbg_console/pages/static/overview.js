@@ -2,7 +2,7 @@
 
 import {
   Facts, Rows, ageText, byId, countText, element, groupPath, oldestText, once, pageState, plural, rateText, setClass, setNote,
-  setText, visible,
+  setText, showSurvey, visible,
 } from "./dom.js";
 import { Stream } from "./stream.js";
 
@@ -125,6 +125,7 @@ function draw() {
   const sum = (value) => all.reduce((total, one) => (total === null || value(one) === null ? null : total + value(one)), 0);
   const withProblems = all.filter((one) => one.problems).length;
   const unserved = all.reduce((total, one) => total + Math.max(0, one.services - one.served), 0);
+  const lag = sum((one) => one.lag);
   const parked = all.reduce((total, one) => total + (one.parked ?? 0), 0);
   facts.show([
     ["Groups", countText(all.length)],
@@ -132,7 +133,7 @@ function draw() {
     ["Queues unserved", countText(unserved), "", unserved ? "bad" : ""],
     ["Members", countText(sum((one) => one.members))],
     ["Rate", rateText(all.reduce((total, one) => total + one.rate, 0)), "/s"],
-    ["Lag", countText(sum((one) => one.lag)), "messages"],
+    ["Lag", countText(lag), lag === null ? "" : "messages"],
     ...(parked ? [["Parked", countText(parked), "messages", "warn"]] : []),
   ]);
   setText(byId("shown"), shown.length === all.length ? countText(all.length) : `${shown.length} of ${all.length}`);
@@ -154,14 +155,9 @@ function receive(event) {
     groups.set(one.group, one);
   }
   if (news.length) setText(byId("news"), news.length > 3 ? `${plural(news.length, "new problem")}` : news.join(". "));
+  isRead = event.survey.at !== null;
   showSurvey(event.survey);
   drawSoon();
-}
-
-function showSurvey(survey) {
-  isRead = survey.at !== null;
-  setNote(byId("survey"), survey.error);
-  setNote(byId("missing"), survey.missing);
 }
 
 /** The choice stands in the page's address: it is the same after a reload, and can be sent to others. */
@@ -187,6 +183,7 @@ new Stream("/events", {
   overview: receive,
   tick({ at, survey }) {
     now = at;
+    isRead = survey.at !== null;
     showSurvey(survey);
     drawSoon();
   },
