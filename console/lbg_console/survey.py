@@ -59,6 +59,8 @@ class SurveyedGroup:
         self.spec: GroupSpec | None = None
         """As its record had it when that was last read."""
         self.snapshot: Snapshot | None = None
+        self.object_name = ""
+        """NAMESPACE/NAME of its LoadBalancedGroup, where the group's name does not follow from it."""
         self.without_record: Description | None = None
         self.waiting_us: int | None = None
         self.bound_at_s = UNBOUND
@@ -178,9 +180,12 @@ class GroupSurvey:
         for name, snapshot in snapshots.items():
             group = self.groups[name]
             group.snapshot, group.is_dirty = snapshot, True
-            group.spec = (
-                describe(name, snapshot, beats=()).spec if self._names else self._records.specs.get(name)
-            )
+            if self._names:
+                group.spec = describe(name, snapshot, beats=()).spec
+                group.object_name = snapshot.object_name
+            else:
+                group.spec = self._records.specs.get(name)
+                group.object_name = self._records.objects.get(name, "")
         for name, group in self.groups.items():
             group.without_record = without_record.get(name)
         described = [group.observed.row.description for group in self.groups.values() if group.observed.row]

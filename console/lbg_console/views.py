@@ -335,9 +335,10 @@ class Views:
         """Leads from a LoadBalancedGroup to its group, for links of dashboards: metrics have the object's name."""
         session = self.require_session(request)
         namespace, name = request.match_info["namespace"], request.match_info["name"]
-        names = default_group_name(namespace, name), f"{namespace}-{name}"  # the second: of older groups
-        groups = self._survey.groups
-        found = next((one for one in names if one in groups and self.sees(session, groups[one])), names[0])
+        default, groups = default_group_name(namespace, name), self._survey.groups
+        given = [one for one, group in groups.items() if group.object_name == f"{namespace}/{name}"]
+        names = *given, default, f"{namespace}-{name}"  # the last: of older groups
+        found = next((one for one in names if one in groups and self.sees(session, groups[one])), default)
         raise web.HTTPSeeOther(f"/groups/{quote(found, safe='')}")
 
     def _group(self, request: web.Request) -> tuple[Session, SurveyedGroup]:

@@ -9,6 +9,7 @@ import pytest
 from tests.console.conftest import PASSWORD
 
 from lbg_broker.admin.groups import create_group, delete_group, show_group
+from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, kubernetes_owner
 from lbg_broker.group import GroupSpec
 from lbg_broker.group.names import default_group_name
 from lbg_broker.publisher import GroupPublisher
@@ -113,15 +114,18 @@ async def test_a_key_is_shown_with_its_place_and_its_messages(
 
 async def test_the_name_of_a_kubernetes_object_leads_to_its_group(place: Place, client: Client) -> None:
     async with place.administered() as admin:
-        for name in (default_group_name("shop", "orders"), "team-orders"):
-            await create_group(admin, GroupSpec(name, name, hash_count=8, queue_count=2, queue_size_mb=10))
+        named = Claim(kubernetes_owner("cluster", "object"), object_name="shop/payments")
+        for name in (default_group_name("shop", "orders"), "team-orders", "of-all"):
+            spec = GroupSpec(name, name, hash_count=8, queue_count=2, queue_size_mb=10)
+            await create_group(admin, spec, claim=named if name == "of-all" else CLAIM_BY_HAND)
     assert (await client.get("/kubernetes/shop/orders")).headers["Location"].startswith("/login?next=")
     await client.sign_in()
-    await until(lambda: len(client.console.survey.groups) == 4, what="the survey")
+    await until(lambda: len(client.console.survey.groups) == 5, what="the survey")
     nowhere = f"/groups/{default_group_name('team', 'nothing')}"
     for path, leads_to in (
         ("shop/orders", f"/groups/{default_group_name('shop', 'orders')}"),
         ("team/orders", "/groups/team-orders"),
+        ("shop/payments", "/groups/of-all"),
         ("team/nothing", nowhere),
     ):
         answer = await client.get(f"/kubernetes/{path}")
@@ -130,6 +134,8 @@ async def test_the_name_of_a_kubernetes_object_leads_to_its_group(place: Place, 
     assert "\n" not in (await client.get("/kubernetes/a/%0d%0ab%2f..")).headers["Location"]
     async with client_of(client.console) as other:
         await other.sign_in("orders", PASSWORD)
+        hidden = (await other.get("/kubernetes/shop/payments")).headers["Location"]
+        assert hidden == f"/groups/{default_group_name('shop', 'payments')}"
         answer = await other.get("/kubernetes/team/orders")
         assert answer.headers["Location"] == f"/groups/{default_group_name('team', 'orders')}", (
             "as if there were none"

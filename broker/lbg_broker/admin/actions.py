@@ -115,6 +115,8 @@ class WriteRecord:
                 return f"record the change of the number of queues of group {self.group}"
             if self.before.has_parking != self.record.has_parking:
                 return f"record the parking queue of group {self.group}"
+            if self.before.owner == self.record.owner and self.before.object_name != self.record.object_name:
+                return f"record the object of group {self.group}"
             if self.before.parked_from != self.record.parked_from:
                 return f"record from where the parked keys of group {self.group} are read"
             is_of_users = self.before.publishers != self.record.publishers

@@ -47,6 +47,8 @@ class GroupRecords:
         self.specs: dict[str, GroupSpec] = {}
         self.without_record: dict[str, Description] = {}
         """Groups whose record is missing or unreadable."""
+        self.objects: dict[str, str] = {}
+        """NAMESPACE/NAME of the LoadBalancedGroup of each group whose record has it."""
         self._read_at: dict[str, int] = {}
         self._pauses: dict[str, tuple[bool | None, bool | None]] = {}
         self._looks = 0
@@ -55,7 +57,7 @@ class GroupRecords:
         """Raises ProvisioningError; Unsupported without a management API."""
         if self._looks % LIST_EVERY == 0:
             names = set(await self._admin.groups())
-            for known in (self.specs, self.without_record, self._read_at, self._pauses):
+            for known in (self.specs, self.without_record, self.objects, self._read_at, self._pauses):
                 for gone in known.keys() - names:
                     del known[gone]
             due = sorted(names - self._read_at.keys())
@@ -67,10 +69,13 @@ class GroupRecords:
             self.specs.pop(name, None)
             self.without_record.pop(name, None)
             self._read_at[name] = self._looks
+            self.objects.pop(name, None)
             if observed.is_empty:
                 continue  # it was deleted; the next list does not have it
             one = describe(name, observed, beats=())
             self._pauses[name] = one.is_paused, one.is_ingress_paused
+            if observed.object_name:
+                self.objects[name] = observed.object_name
             if one.spec is not None:
                 self.specs[name] = one.spec
             elif one.queues or one.problems:

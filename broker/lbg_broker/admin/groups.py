@@ -486,7 +486,9 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
         if not isinstance(before, Record):
             raise RecordUnreadable(group, "it is missing")
         actions = (
-            () if before.owner == BY_HAND else (WriteRecord(group, replace(before, owner=BY_HAND), before),)
+            ()
+            if before.owner == BY_HAND
+            else (WriteRecord(group, replace(before, owner=BY_HAND, object_name=""), before),)
         )
         await apply(admin, actions)
     return Adopted(before.owner, actions)

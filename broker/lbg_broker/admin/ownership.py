@@ -28,7 +28,8 @@ class Record:
     `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read.
     `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
     on the stream of parked keys is read; empty: from its first entry on. `key_move`: id of the change of the number of
-    queues that is on its way, with a stream of its own (`lbg_broker.group.key_moves`); empty without one."""
+    queues that is on its way, with a stream of its own (`lbg_broker.group.key_moves`); empty without one.
+    `object_name`: NAMESPACE/NAME of the LoadBalancedGroup, where the group has a name of its own; else empty."""
 
     text: str
     owner: str = ""
@@ -37,6 +38,7 @@ class Record:
     has_parking: bool = False
     parked_from: str = ""
     key_move: str = ""
+    object_name: str = ""
 
     @property
     def is_paused(self) -> bool:
@@ -97,12 +99,14 @@ class Claim:
       object's Secret.
     - `adopts`: a group of another owner is taken over.
     - `remedy`: what to do where the group is another owner's.
+    - `object_name`: of the record that the claim makes.
     """
 
     owner: str = BY_HAND
     password: str | None = field(default=None, repr=False)
     adopts: bool = False
     remedy: str = "`lbg group adopt` takes it over"
+    object_name: str = ""
 
     def owner_after(self, record: Record | None) -> str:
         """Owner of a group that had `record`, once the claim is accepted. The command line leaves it as it is."""
@@ -110,6 +114,10 @@ class Claim:
             return self.owner if record is None else record.owner
         is_known = is_same_owner(record.owner, self.owner)
         return record.owner if is_known and _parts(record.owner)[0] else self.owner
+
+    def object_after(self, record: Record | None) -> str:
+        """The same for the name of the object."""
+        return self.object_name if record is None or is_of_kubernetes(self.owner) else record.object_name
 
 
 CLAIM_BY_HAND = Claim()

@@ -588,13 +588,15 @@ def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool |
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
         record = Record(spec.to_record(), owner, observed.publishers, words, observed.has_parking)
+        record = replace(record, object_name=claim.object_after(before))
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None
     text = before.text
     if spec.limits_clients and not existing.limits_clients:
         text = closed_record(spec) if is_closed_in(text) else spec.to_record()
-    if (record := replace(before, text=text, owner=owner, paused=words)) != before:
+    record = replace(before, text=text, owner=owner, paused=words, object_name=claim.object_after(before))
+    if record != before:
         yield WriteRecord(spec.name, record, before)
 
 

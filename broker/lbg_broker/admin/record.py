@@ -12,6 +12,7 @@ from lbg_broker.client import NotFound, QueueDown
 from lbg_broker.group import (
     HEADER_KEY_MOVE,
     HEADER_MEMBERS_PUBLISH,
+    HEADER_OBJECT,
     HEADER_OWNER,
     HEADER_PARKED_FROM,
     HEADER_PARKING,
@@ -121,6 +122,7 @@ def _record_in(delivery: Delivery) -> Record:
     place = delivery.headers.get(HEADER_PARKED_FROM)
     parked_from = place if isinstance(place, str) else ""
     move = delivery.headers.get(HEADER_KEY_MOVE)
+    object_name = delivery.headers.get(HEADER_OBJECT)
     return Record(
         text,
         owner if isinstance(owner, str) else "",
@@ -129,6 +131,7 @@ def _record_in(delivery: Delivery) -> Record:
         has_parking,
         parked_from,
         move if isinstance(move, str) else "",
+        object_name if isinstance(object_name, str) else "",
     )
 
 
@@ -146,4 +149,6 @@ def headers_of(record: Record) -> dict[str, str | bool]:
         headers[HEADER_PARKED_FROM] = record.parked_from
     if record.key_move:
         headers[HEADER_KEY_MOVE] = record.key_move
+    if record.object_name:
+        headers[HEADER_OBJECT] = record.object_name
     return headers

@@ -434,6 +434,11 @@ class Snapshot:
         return self.record.owner if isinstance(self.record, Record) else ""
 
     @property
+    def object_name(self) -> str:
+        """NAMESPACE/NAME of the LoadBalancedGroup, as the record has it for a group with a name of its own."""
+        return self.record.object_name if isinstance(self.record, Record) else ""
+
+    @property
     def publishers(self) -> Publishers:
         """Login of the group's publishers as its record has it; that of members where no record was read."""
         return self.record.publishers if isinstance(self.record, Record) else ONE_USER

@@ -51,6 +51,9 @@ HEADER_ORIGINAL_SEQ = "lbg-original-seq"
 # Of a group's record: who owns the group (`lbg_broker.admin.ownership`).
 HEADER_OWNER = "lbg-owner"
 
+# … and the LoadBalancedGroup, NAMESPACE/NAME, where the group's name does not follow from it.
+HEADER_OBJECT = "lbg-object"
+
 # Of a group's record: the user of its publishers, and that members may publish too.
 HEADER_PUBLISHER_USER = "lbg-publisher-user"
 HEADER_MEMBERS_PUBLISH = "lbg-members-publish"

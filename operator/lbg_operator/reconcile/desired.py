@@ -8,6 +8,7 @@ from typing import Any
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.ownership import Claim, kubernetes_owner
 from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.group.names import default_group_name
 from lbg_operator.crds import BrokerManifest, GroupManifest
 from lbg_operator.kube.kinds import (
     BUDGET,
@@ -83,7 +84,9 @@ def claim_of(
             f"{metadata.namespace} in allowAdoptionFrom of Broker {ref.namespace}/{ref.name}"
         )
     owner = kubernetes_owner(cluster_uid, metadata.uid)
-    return Claim(owner, password, adopts=group.adopts and is_allowed, remedy=remedy)
+    is_default = group.spec.name == default_group_name(metadata.namespace, metadata.name)
+    object_name = "" if is_default else f"{metadata.namespace}/{metadata.name}"
+    return Claim(owner, password, group.adopts and is_allowed, remedy, object_name)
 
 
 def children_of(

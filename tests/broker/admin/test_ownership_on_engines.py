@@ -19,14 +19,17 @@ OBJECT = kubernetes_owner("cluster", "object")
 async def test_the_owner_survives_each_reading_and_each_change_of_the_record(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:
-    await create_group(admin, orders, password="secret", claim=Claim(OBJECT, "secret"), finish=True)
+    claim = Claim(OBJECT, "secret", object_name="shop/orders")
+    await create_group(admin, orders, password="secret", claim=claim, finish=True)
     for _ in range(3):  # each puts the message back
-        assert await admin.amqp.record("orders") == Record(orders.to_record(), OBJECT)
+        there = await admin.amqp.record("orders")
+        assert there == Record(orders.to_record(), OBJECT, object_name="shop/orders")
     assert [one.owner for one in await list_groups(admin)] == [OBJECT]
     await repartition_group(admin, "orders", 2, timeout_s=30)
     there = await admin.amqp.record("orders")
     assert there is not None
-    assert (there.owner, GroupSpec.from_record(there.text, name="orders").queue_count) == (OBJECT, 2)
+    assert (there.owner, there.object_name) == (OBJECT, "shop/orders")
+    assert GroupSpec.from_record(there.text, name="orders").queue_count == 2
 
 
 async def test_the_command_line_deletes_a_group_of_kubernetes_after_its_adoption(
@@ -36,6 +39,9 @@ async def test_the_command_line_deletes_a_group_of_kubernetes_after_its_adoption
     for change in (delete_group(admin, "orders", force=True), rotate_user(admin, "orders")):
         with pytest.raises(NotOwned):
             await change
+    named = Claim(OBJECT, "secret", object_name="shop/orders")
+    again = await create_group(admin, orders, password="secret", claim=named, finish=True)
+    assert [str(change) for change in again.changes] == ["record the object of group orders"]
     by_amqp = LiveAdmin(place.settings)
     assert (await adopt_group(by_amqp, "orders")).before == OBJECT
     await by_amqp.close()

@@ -68,6 +68,7 @@ async def test_a_new_group_has_a_name_that_is_in_its_object_before_anything_is_m
         assert place.conditions()["Ready"] == ("True", "Served")
         assert place.status()["groupName"] == DEFAULT
         assert set(place.broker.records) == {DEFAULT}
+        assert place.broker.objects == {DEFAULT: ""}
         assert named[0] == {"lbg.dev/group-name": DEFAULT}
 
 
@@ -76,6 +77,7 @@ async def test_a_name_that_the_manifest_gives_is_not_written_again() -> None:
     async with Place() as place:
         await place.ready(groupName="orders-of-all")
         assert set(place.broker.records) == {"orders-of-all"}
+        assert place.broker.objects == {"orders-of-all": "shop/orders"}, "by which the console finds it"
         assert annotations(place) == {}
 
 

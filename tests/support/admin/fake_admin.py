@@ -74,6 +74,7 @@ class FakeAdmin:
         self.permissions: dict[str, Permissions] = {}
         self.records: dict[str, str] = {}
         self.owners: dict[str, str] = {}
+        self.objects: dict[str, str] = {}
         self.publishers: dict[str, Publishers] = {}
         self.paused: dict[str, frozenset[str] | None] = {}
         self.parking: dict[str, bool] = {}
@@ -153,6 +154,7 @@ class FakeAdmin:
                 paused,
                 has_parking,
                 key_move=self.key_move.get(group, ""),
+                object_name=self.objects.get(group, ""),
             )
         )
 
@@ -183,6 +185,7 @@ class FakeAdmin:
                 self.permissions.pop(user, None)
             case WriteRecord(group, record):
                 self.records[group], self.owners[group] = record.text, record.owner
+                self.objects[group] = record.object_name
                 self.publishers[group] = record.publishers
                 self.paused[group] = record.paused
                 self.parking[group] = record.has_parking
