@@ -14,7 +14,10 @@ SWEEP_S = 10.0
 """In this time each queue is counted once by one of the members that do not consume it, on average."""
 
 SWEEP_STEP_S = 0.5
-"""Between two counts of one member, at least."""
+"""Between two counts of one member, at least, on average."""
+
+SWEEP_WRITE_S = 5.0
+"""Counts of this time are sent in one write: for the broker a write costs more than a count."""
 
 WITHOUT_CONSUMER_S = 1.0
 """A queue that has no consumer in two counts at this distance is consumed by who counted."""
@@ -36,6 +39,7 @@ class Sweep:
         self._roster = roster
         self._uniform = uniform
         self._round: list[int] = []
+        self._at_once = 1
         self._without_since: dict[int, float] = {}
 
     def joined(self, now: float) -> None:
@@ -43,7 +47,7 @@ class Sweep:
         self._schedule(now)
 
     def tick(self, now: float) -> list[CountReady]:
-        """The count that is due, if one is."""
+        """The counts that are due."""
         if now < self.due:
             return []
         self._schedule(now)
@@ -53,14 +57,17 @@ class Sweep:
         queues, bound = self._bindings.rules.queue_count, self._bindings.bound
         if all(queue in bound for queue in range(queues)):
             return []
+        return [CountReady(self._next(queues)) for _ in range(self._at_once)]
+
+    def _next(self, queues: int) -> int:
         while True:
             if not self._round:
                 self._round = list(range(queues))
             at = int(self._uniform() * len(self._round)) % len(self._round)
             self._round[at], self._round[-1] = self._round[-1], self._round[at]
             queue = self._round.pop()
-            if queue not in bound:
-                return [CountReady(queue)]
+            if queue not in self._bindings.bound:
+                return queue
 
     def reshaped(self, now: float) -> None:
         """There is another number of queues: a new round."""
@@ -85,7 +92,8 @@ class Sweep:
             self.due = now + SWEEP_S  # all consume all
         else:
             step_s = max(SWEEP_STEP_S, SWEEP_S * members / rules.queue_count)
-            self.due = now + step_s * (0.8 + 0.4 * self._uniform())
+            self._at_once = max(1, int(SWEEP_WRITE_S / step_s))
+            self.due = now + step_s * self._at_once * (0.8 + 0.4 * self._uniform())
 
 
 class QueueReports:

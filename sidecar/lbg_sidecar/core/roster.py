@@ -307,8 +307,8 @@ class Roster:
             return []
         posts = []
         if now >= self._ping_due:
-            # One wake-up and one write for what is due soon.
-            soon = now + self._timings.ping_s / 2
+            # One wake-up and one write for what is due before the next ping.
+            soon = now + self._timings.ping_s
             is_beat_due, is_digest_due = self._beat_due <= soon, self._digest_due <= soon
         else:
             is_beat_due, is_digest_due = self._beat_due <= now, False
