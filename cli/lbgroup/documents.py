@@ -161,11 +161,7 @@ class Group(TypedDict):
             "mode Partitioned of the embedded broker: null while no key moves; of separate queues only while keys move",
         ]
     ]
-    change_left: NotRequired[
-        Annotated[
-            ChangeLeft, "of separate queues, when all keys have moved and parts of the change are there"
-        ]
-    ]
+    change_left: NotRequired[Annotated[ChangeLeft, "separate queues: all keys have moved, parts remain"]]
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]
     closed: NotRequired[Annotated[bool, "mode Sessions: publishers are refused"]]
     pool: NotRequired[Annotated[int, "mode Sessions: messages without a session yet"]]
