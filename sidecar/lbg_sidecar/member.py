@@ -289,6 +289,7 @@ class Member:
             candidates=self._candidates(self.settings.clients or group.spec.max_clients),
             on_mail=driver.on_mail,
             on_returned=driver.on_returned,
+            on_will=driver.on_will,
             states=states,
         )
         states.retain(range(driver.machine.rules.queue_count))

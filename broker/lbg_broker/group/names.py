@@ -222,6 +222,15 @@ class Names:
     def mailbox(self, index: int) -> str:
         return f"lbg.{self.group}.member.{index}"
 
+    def last_will(self, index: int) -> str:
+        """Queue of the last will of the member with this index. It is called as the mailbox of an index that no member
+        has, which the members' user may declare, bind and consume."""
+        return self.mailbox(LAST_WILL_FIRST + index)
+
+    def last_will_key(self, index: int) -> str:
+        """Routing key of it, at the members exchange."""
+        return str(LAST_WILL_FIRST + index)
+
     @property
     def validate(self) -> str:
         return f"lbg.{self.group}.validate"
@@ -229,6 +238,10 @@ class Names:
     @property
     def validation(self) -> str:
         return f"lbg.{self.group}.validation"
+
+
+LAST_WILL_FIRST = 1 << 41
+"""Number of the first last will, above every index of a member and every number of a temporary mailbox."""
 
 
 def binding_key(prefix: str, hash_: int) -> str:

@@ -302,6 +302,21 @@ def mailbox_of(names: Names, index: int) -> tuple[Queue, tuple[Binding, ...]]:
     )
 
 
+LAST_WILL_EXPIRES_MS = 60_000
+"""Milliseconds after which a queue that nobody consumes is deleted, if a restart of the broker left it behind."""
+
+
+def last_will_of(names: Names, index: int) -> tuple[Queue, Binding]:
+    """The queue of the last will of the member with this index, to be declared auto-delete, and its binding."""
+    name = names.last_will(index)
+    arguments: dict[str, Argument] = {
+        "x-queue-type": "classic",
+        "x-single-active-consumer": True,
+        "x-expires": LAST_WILL_EXPIRES_MS,
+    }
+    return Queue(name, arguments), Binding(names.members, name, names.last_will_key(index))
+
+
 def permissions_of(
     names: Names,
     engine: Engine,

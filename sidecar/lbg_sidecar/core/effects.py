@@ -96,6 +96,14 @@ class CountReady:
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitWill:
+    """Report `willed` when the broker delivers the last will of this member, and of no other from now on; None: of
+    nobody."""
+
+    index: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class DeadLetter:
     """Publish it to the dead letters, and report `confirmed` when the broker has it."""
 
@@ -394,6 +402,7 @@ Effect = (
     | Detach
     | Ack
     | CountReady
+    | AwaitWill
     | Limit
     | Capacity
     | Requeue

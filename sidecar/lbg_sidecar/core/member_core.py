@@ -20,6 +20,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, held_state
 from lbg_sidecar.core.effects import (
     Abort,
+    AwaitWill,
     CallFailed,
     DeadLetter,
     Done,
@@ -101,6 +102,7 @@ class MemberCore(ABC):
         self.step_s = TICK_S
         """Seconds to the next tick, if nothing is due before."""
         self.activity: ActivityMonitor = ActivityMonitor() if former is None else former.activity
+        self._awaited_will: int | None = None
         self._skips: list[
             tuple[InFlight, str]
         ] = []  # messages that are to be dead letters, and whom to answer
@@ -141,6 +143,7 @@ class MemberCore(ABC):
         """Be in the live set. True for a member that had stood down, and takes part again."""
         self.dispatcher.fenced = False
         self._lost = 0
+        self._awaited_will = None
         is_back = self._presence.joined()
         if is_back:
             self.roster.cancel_leave()
@@ -160,6 +163,11 @@ class MemberCore(ABC):
     def returned(self, message: Message, to: int, now: float) -> None:
         """A message to one member came back."""
         self._post(self.roster.returned(message, to, now))
+        self._after(now)
+
+    def willed(self, index: int, now: float) -> None:
+        """The broker delivered the last will of the member with this index: it may be gone."""
+        self._post(self.roster.willed(index, now))
         self._after(now)
 
     def pause(self, is_paused: bool, now: float) -> None:
@@ -408,6 +416,7 @@ class MemberCore(ABC):
         if self._presence.stage is Stage.GONE:
             return
         self._post(self.roster.tick(now))
+        self._await_will(self.roster.awaited_will(now))
         if self.dispatcher.key_counts is not None and self.roster.me is not None:
             self._post(self.activity.report(self.roster.me, now))
             self.dispatcher.key_counts = self.activity.key_counts
@@ -469,6 +478,11 @@ class MemberCore(ABC):
 
     def _leave(self, now: float) -> None:
         self._post(self.roster.leave())
+
+    def _await_will(self, index: int | None) -> None:
+        if index != self._awaited_will:
+            self._awaited_will = index
+            self.effects.append(AwaitWill(index))
 
     def _post(self, posts: list[Post]) -> None:
         self.effects.extend(posts)

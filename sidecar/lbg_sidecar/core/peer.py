@@ -25,6 +25,7 @@ class Peer:
     identity: Identity
     last_seen_at: float
     pinged_at: float = float("-inf")
+    suspected_at: float = float("-inf")
     queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
     queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)
     attached_at: MutableMapping[int, float] = field(default_factory=_nothing)

@@ -61,8 +61,11 @@ class Timings:
     """Seconds; each is spread by plus or minus a fifth, so that members do not act in step."""
 
     beat_s: float = 1.0
-    ping_s: float = 0.65  # the next in the ring
-    digest_s: float = 3.0  # one at random
+    ping_s: float = 0.65  # the next in the ring, while the live set changes
+    digest_s: float = 3.0  # one at random, while the live set changes
+    settled_ping_s: float = 4.0  # the next in the ring, after `settled_s` without a change
+    settled_digest_s: float = 8.0
+    settled_s: float = 10.0
     silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     report_s: float = 0.25  # between two status reports, at least
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
@@ -262,7 +265,7 @@ class Roster:
             return self.suspect(to, now)
         if message.target != peer.identity.incarnation:
             return []
-        if now - self._returned_at > self._timings.ping_s:
+        if now - self._returned_at > self._timings.quiet_s:
             self._returns_in_row = 0
         self._returned_at = now
         self._returns_in_row += 1
@@ -273,11 +276,17 @@ class Roster:
         return [*posts, *self._remove([peer.identity], now)]
 
     def suspect(self, index: int, now: float) -> list[Post]:
-        """Ping this member now, unless that was just done."""
+        """Ping this member now, unless that was just done for the same reason."""
         peer = self.peers.get(index)
-        if peer is None or self.me is None or now - peer.pinged_at < self._timings.suspicion_s:
+        if peer is None or now - peer.suspected_at < self._timings.suspicion_s:
             return []
-        return [self._ping(self.me, peer, now)]
+        peer.suspected_at = now
+        return self.willed(index, now)
+
+    def willed(self, index: int, now: float) -> list[Post]:
+        """The last will of this member came: ping it."""
+        peer = self.peers.get(index)
+        return [] if peer is None or self.me is None else [self._ping(self.me, peer, now)]
 
     def last_server(self, queue: int) -> tuple[int | None, str]:
         """Last member that served a queue which moved without an announcement, as far as it was reported, and the
@@ -286,6 +295,13 @@ class Roster:
             if peer.claims(queue):
                 return peer.identity.index, LOST
         return self._left_behind.pop(queue, (None, UNSERVED))
+
+    def awaited_will(self, now: float) -> int | None:
+        """The member whose last will this member should receive: the next in the ring of a live set that has not
+        changed for a second. None before that, and for a member that leaves."""
+        if self._leaving or now - self._changed_at < self._timings.quiet_s:
+            return None
+        return self._next()
 
     def is_silent(self, index: int, now: float) -> bool:
         """True if no queue should be handed over to it: it is not live, or of protocol 1 and sent nothing for so long
@@ -306,26 +322,27 @@ class Roster:
         if me is None:
             return []
         posts = []
-        if now >= self._ping_due:
-            # One wake-up and one write for what is due before the next ping.
-            soon = now + self._timings.ping_s
-            is_beat_due, is_digest_due = self._beat_due <= soon, self._digest_due <= soon
-        else:
-            is_beat_due, is_digest_due = self._beat_due <= now, False
-        if is_beat_due:
+        # One wake-up and one write for what is due soon, if something is due now.
+        soon = now + self._timings.ping_s if now >= min(self._beat_due, self._ping_due) else now
+        is_settled = now - self._changed_at > self._timings.settled_s
+        if self._beat_due <= soon:
             self._beat_at = now
             self._beat_due = now + self._spread(self._timings.beat_s)
             if not self._leaving:
                 posts.append(Post(Beat(me, self._content(False)), to=TO_OBSERVERS))
                 if self.is_mixed:
                     posts.append(Post(Beat(me, self._content(True))))
-        if now >= self._ping_due:
-            self._ping_due = now + self._spread(self._timings.ping_s)
+        if self._ping_due <= soon:
+            self._ping_due = now + self._spread(
+                self._timings.settled_ping_s if is_settled else self._timings.ping_s
+            )
             if self.is_mixed:
                 posts += self._ping_silent(me, now)
             posts += self._ping_next(me, now)
-        if is_digest_due:
-            self._digest_due = now + self._spread(self._timings.digest_s)
+        if self._digest_due <= soon:
+            self._digest_due = now + self._spread(
+                self._timings.settled_digest_s if is_settled else self._timings.digest_s
+            )
             posts += self._ping_at_random(me, now)
         if not self.peers and self._hellos.due == float("inf"):
             self._hellos.due = now + self._spread(self._timings.alone_s)
@@ -529,7 +546,7 @@ class Roster:
         """A mailbox that gets messages is not gone. The others ignore the old incarnation from here on."""
         self._mark_ended(me.incarnation)
         self._become(Identity(me.index, me.name, self._incarnation(), PROTOCOL))
-        self._changed_at = now
+        self._note_change(now)
         if self._leaving:
             return []
         self._hellos.begin(0)
@@ -562,7 +579,7 @@ class Roster:
             self._offered.pop(identity.index, None)
             self._live = None
             self.reports += 1
-            self._changed_at = now
+            self._note_change(now)
         peer.last_seen_at = now
         return peer
 
@@ -584,11 +601,19 @@ class Roster:
                     queue: (identity.index, how) for queue in peer.queues if peer.claims(queue)
                 }
                 self._forget(peer)
-                self._changed_at = now
+                self._note_change(now)
         if self.me is None or self._next() == next_before:
             return []
         # Members often go together (a node of a cluster): ping those behind now, more each time.
         return self._ping_next(self.me, now, min(1 << self._returns_in_row >> 1 or 1, RING_PINGS_MAX))
+
+    def _note_change(self, now: float) -> None:
+        """Others may be gone with this one, and somebody may have missed the change: ping sooner."""
+        self._changed_at = now
+        if self._ping_due > now + self._timings.ping_s:
+            self._ping_due = now + self._spread(self._timings.ping_s)
+        if self._digest_due > now + self._timings.digest_s:
+            self._digest_due = now + self._spread(self._timings.digest_s)
 
     def _forget(self, peer: Peer) -> None:
         del self.peers[peer.identity.index]

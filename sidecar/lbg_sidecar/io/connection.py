@@ -31,6 +31,7 @@ from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import IndexTaken, MessageError
 from lbg_sidecar.io.consumers import QueueConsumers
+from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 
 OnMail = Callable[[Delivery], None]
@@ -208,6 +209,10 @@ class Posts:
             tag = self._channel.publish(self._exchange, str(index), body, mandatory=True)
             self._directed.sent(tag, (body, index))
 
+    def leave_will(self, routing_key: str) -> None:
+        """Raises ClientError."""
+        self._channel.publish(self._exchange, routing_key, b"")
+
     def _on_return(self, returned: Returned) -> None:
         """Its confirm follows."""
         self._on_returned(bytes(returned.body), int(returned.routing_key))
@@ -233,6 +238,7 @@ class MemberConnection:
         *,
         queue_name: Callable[[int], str],
         posts: Posts,
+        last_wills: LastWills,
         dead: ConfirmingPublisher,
         republished: ConfirmingPublisher,
         states: StateLogger[int],
@@ -242,6 +248,7 @@ class MemberConnection:
         self.index = index
         self.dead = dead
         self.republished = republished
+        self.last_wills = last_wills
         self._queue_name = queue_name
         self._posts = posts
         self._count_channel: Channel | None = None
@@ -263,6 +270,7 @@ class MemberConnection:
         candidates: Collection[int],
         on_mail: OnMail,
         on_returned: OnReturned,
+        on_will: Callable[[int], None],
         states: StateLogger[int],
     ) -> MemberConnection:
         """Claims an index over `consume_connection`, and opens the connection that publishes.
@@ -286,6 +294,12 @@ class MemberConnection:
             )
             await offers.close()
             posts = Posts(posting, names.members, on_returned)
+
+            def leave_will(routing_key: str) -> None:
+                if not publish_connection.is_blocked:
+                    posts.leave_will(routing_key)
+
+            last_wills = LastWills(consume_connection, names, index, publish=leave_will, on_will=on_will)
         except BaseException:
             publish_connection.abort()
             raise
@@ -296,6 +310,7 @@ class MemberConnection:
             index,
             queue_name=queue_name,
             posts=posts,
+            last_wills=last_wills,
             dead=dead,
             republished=republished,
             states=states,
@@ -359,6 +374,7 @@ class MemberConnection:
 
     async def close(self) -> None:
         """Both connections, within `CONNECTIONS_S`."""
+        self.last_wills.close()
         if self.is_blocked:  # a close would not be read
             self.publish_connection.abort()
         await asyncio.gather(
@@ -369,5 +385,6 @@ class MemberConnection:
         )
 
     def abort(self) -> None:
+        self.last_wills.close()
         self.consume_connection.abort()
         self.publish_connection.abort()

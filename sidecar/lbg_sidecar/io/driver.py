@@ -289,6 +289,12 @@ class Driver:
             self.machine.returned(message, to, self._loop.time())
             self._run_effects()
 
+    def on_will(self, index: int) -> None:
+        """The last will of a member came."""
+        if self.link is not None:
+            self.machine.willed(index, self._loop.time())
+            self._run_effects()
+
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
         prefix, members = self._prefix, self._members_exchange
         arrivals = [

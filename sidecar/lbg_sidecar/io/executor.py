@@ -188,6 +188,8 @@ class EffectExecutor:
                 link.consumers.detach(effect)
             case fx.CountReady(queue):
                 link.count_ready(queue, self._events.on_ready_counted)
+            case fx.AwaitWill(index):
+                link.last_wills.watch(index)
             case fx.DeadLetter(in_flight):
                 outgoing.dead_letter(in_flight)
             case fx.Republish(in_flight):

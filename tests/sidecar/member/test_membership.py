@@ -43,7 +43,7 @@ A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 def roster(index: int = 0, timings: Timings | None = None) -> Roster:
     numbers = itertools.count()
     made = Roster(
-        Timings(digest_s=1e9) if timings is None else timings,
+        Timings(ping_s=0.65, digest_s=1e9) if timings is None else timings,
         uniform=lambda: 0.5,
         content=lambda _: BeatContent(),
         incarnation=lambda: f"mine-{index}-{next(numbers)}",

@@ -6,6 +6,7 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -65,6 +66,14 @@ class Net:
     def kill(self, index: int) -> None:
         del self.rosters[index]
         self.ticks.pop(index, None)
+        for other, roster in self.rosters.items():
+            if roster.awaited_will(self.now) == index:
+                self.at(self.now + self._delay(), partial(self._willed, other, index))
+
+    def _willed(self, other: int, index: int) -> None:
+        roster = self.rosters.get(other)
+        if roster is not None and other not in self.frozen:
+            self.send(other, roster.willed(index, self.now))
 
     def send(self, sender: int, posts: list[Post]) -> None:
         for post in posts:
@@ -262,7 +271,7 @@ FORMER = Identity(3, "m3", "life-3")
 
 def roster(index: int, *known: Identity) -> Roster:
     made = Roster(
-        Timings(digest_s=1e9),
+        Timings(ping_s=0.65, digest_s=1e9),
         uniform=lambda: 0.5,
         content=lambda _: BeatContent(),
         incarnation=lambda: f"mine-{index}",

@@ -17,6 +17,7 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from support.admin.group_on_broker import declare_group
@@ -213,6 +214,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
             0,
             queue_name=names.queue,
             posts=posts,
+            last_wills=LastWills(talk, names, 0, publish=posts.leave_will, on_will=lambda _: None),
             dead=dead,
             republished=republished,
             states=StateLogger[int]("a", {}),

@@ -34,6 +34,7 @@ class Link:
         self.reader = SnapshotReader(world.broker.parked_from)
         self.writes_late = world.random.random() < 0.5
         self.follows = False  # the stream of a change of the number of queues
+        self.awaits: int | None = None  # whose last will it gets
         self._clear_at: dict[str, float] = defaultdict(float)
 
     def up(self, pipe: str, command: tuple[Any, ...]) -> None:
@@ -239,6 +240,9 @@ class Broker:
         self.links.remove(link)
         for index in [i for i, mailbox in self.mailboxes.items() if mailbox is link]:
             del self.mailboxes[index]
+            for other in self.links:
+                if other.awaits == index:
+                    other.down("group", ("will", index))
         for queue in self.queues:
             for consumer in [c for c in queue.consumers if c.link is link]:
                 self.world.disturbed += len(consumer.unacked)

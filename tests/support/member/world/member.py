@@ -11,6 +11,7 @@ from lbg_sidecar.core.effects import (
     Abort,
     Ack,
     Attach,
+    AwaitWill,
     CallFailed,
     CountReady,
     DeadLetter,
@@ -140,6 +141,8 @@ class SimMember:
                     machine.dispatcher.deliver_released(held, now)
             case ("parked", entries):
                 machine.parked_read(list(link.reader.read(entries)), now)
+            case ("will", index):
+                machine.willed(index, now)
             case ("lost",):
                 self.lose("told")
                 return
@@ -245,6 +248,8 @@ class SimMember:
                 pass
             case Ack(attachment, tag, multiple):
                 link.up("queues", ("ack", attachment, tag, multiple))
+            case AwaitWill(index):
+                link.awaits = index
             case CountReady(queue):
                 link.up("queues", ("look", queue))
             case Post(message, to):

@@ -1,0 +1,170 @@
+"""Last wills: the broker reports the end of a member at once, also in a group without messages.
+
+A member holds a message of its own queue, its last will, unacknowledged. When its connection goes, the broker requeues
+the message and delivers it to the next consumer of that queue, which is the member before it in the ring. The name and
+the idea are of MQTT (5.0, section 3.1.2.5); AMQP 0-9-1 has the parts of it: what is unacknowledged is requeued, and a
+single active consumer has successors.
+
+A will is a hint: the member that receives it pings the mailbox, whose return is the proof. A will that is lost, or
+cannot be left, costs time: the next ping of the ring finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from lbg_broker.client import Channel, ChannelClosed, ClientConnection, ClientError, Delivery
+from lbg_broker.group import Names, last_will_of
+
+log = logging.getLogger("lbg.member")
+
+ANSWERS_S = 5.0
+AGAIN_S = 30.0
+"""Between two looks at what it holds and watches, if nothing changes."""
+
+RENEW_S = 300.0
+"""A delivery that is unacknowledged for longer than the broker's consumer timeout (half an hour by default on RabbitMQ)
+closes its channel: so the will is replaced before."""
+
+STEP_BACK_S = 5.0
+"""A watcher that received the will of a live member was the active consumer in its place, and lets it go first."""
+
+HELD_MAX = 8
+"""Prefetch: room for a new will beside the one that it replaces."""
+
+
+class LastWills:
+    """`publish` publishes an empty message to the members exchange with a routing key; it raises ClientError.
+    `on_will` is called with the index of a member whose will has come."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        names: Names,
+        index: int,
+        *,
+        publish: Callable[[str], object],
+        on_will: Callable[[int], None],
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
+        self._connection = connection
+        self._names = names
+        self._index = index
+        self._publish = publish
+        self._on_will = on_will
+        self._uniform = uniform
+        self._channel: Channel | None = None
+        self._held: int | None = None
+        self._renew_at = 0.0
+        self._wanted: int | None = None
+        self.watched: int | None = None
+        """The member whose will this one would receive."""
+        self._watch_tag = ""
+        self._stepped_back: int | None = None
+        self._step_back_until = 0.0
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._task = self._loop.create_task(self._run())
+
+    @property
+    def is_left(self) -> bool:
+        """True while it holds its own will."""
+        return self._held is not None
+
+    def watch(self, index: int | None) -> None:
+        """Receive the will of this member, and of no other."""
+        self._wanted = index
+        self._changed.set()
+
+    def close(self) -> None:
+        """Its connection ends, or has ended."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        while True:
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(ANSWERS_S):
+                    await self._adjust()
+            except (ClientError, TimeoutError) as error:
+                log.debug("last wills of %s: %s", self._names.group, error)
+                self._drop()
+                if isinstance(error, ChannelClosed):
+                    await asyncio.sleep(AGAIN_S)
+            due = self._loop.time() + self._spread(AGAIN_S)
+            if self._stepped_back is not None:
+                due = min(due, self._step_back_until)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(due):
+                    await self._changed.wait()
+
+    async def _adjust(self) -> None:
+        if self._channel is None or not self._channel.is_open:
+            self._drop()
+            self._channel = await self._connection.open_channel()
+            await self._consume(self._index, self._on_own, prefetch_count=HELD_MAX)
+        now = self._loop.time()
+        if now >= self._step_back_until:
+            self._stepped_back = None
+        wanted = self._wanted if self._wanted != self._stepped_back else None
+        if self.watched != wanted:
+            await self._watch(self._channel, wanted)
+        if self._held is None or now >= self._renew_at:
+            self._renew_at = now + self._spread(RENEW_S)
+            self._publish(self._names.last_will_key(self._index))
+
+    async def _watch(self, channel: Channel, index: int | None) -> None:
+        if self.watched is not None:
+            self.watched = None
+            await channel.cancel(self._watch_tag)
+        if index is not None:
+            self._watch_tag = await self._consume(
+                index, lambda deliveries: self._on_will_of(index, deliveries), no_ack=True
+            )
+            self.watched = index
+
+    async def _consume(
+        self,
+        index: int,
+        on_deliveries: Callable[[list[Delivery]], None],
+        *,
+        no_ack: bool = False,
+        prefetch_count: int | None = None,
+    ) -> str:
+        assert self._channel is not None
+        channel = self._channel
+        will, binding = last_will_of(self._names, index)
+        await channel.queue_declare(will.name, durable=True, auto_delete=True, arguments=dict(will.arguments))
+        await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
+        return await channel.consume(
+            will.name,
+            on_deliveries,
+            no_ack=no_ack,
+            prefetch_count=prefetch_count,
+            on_cancelled=channel.close_soon,
+        )
+
+    def _on_own(self, deliveries: list[Delivery]) -> None:
+        """The newest is held; the ones before it are dropped."""
+        for delivery in deliveries:
+            if self._held is not None and self._channel is not None:
+                with suppress(ClientError):
+                    self._channel.ack(self._held)
+            self._held = delivery.delivery_tag
+
+    def _on_will_of(self, index: int, deliveries: list[Delivery]) -> None:
+        self._stepped_back, self._step_back_until = index, self._loop.time() + STEP_BACK_S
+        self._changed.set()
+        self._on_will(index)
+
+    def _spread(self, seconds: float) -> float:
+        return seconds * (0.8 + 0.4 * self._uniform())
+
+    def _drop(self) -> None:
+        if self._channel is not None:
+            self._channel.close_soon()
+        self._channel = self._held = self.watched = None

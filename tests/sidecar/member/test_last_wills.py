@@ -1,0 +1,156 @@
+"""Last wills on real brokers: who learns of a killed member in a group without messages, and what a will survives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from lbg_broker.client import ChannelClosed, ClientConnection, connect
+from lbg_broker.group import last_will_of
+from lbg_sidecar import Member, Message
+from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.io import last_wills
+from lbg_sidecar.io.last_wills import LastWills
+from support.member.place import Place
+from support.member.process import MemberProcess
+from support.waiting import GUARD_S, until
+
+NEVER_S = 10 * GUARD_S
+
+
+async def nothing(message: Message) -> None:
+    raise AssertionError("a group without messages")
+
+
+@dataclass
+class WillsOfOne:
+    """`came`: whose wills came."""
+
+    connection: ClientConnection
+    wills: LastWills = field(init=False)
+    published: int = 0
+    came: list[int] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def member_of(place: Place, index: int) -> AsyncIterator[WillsOfOne]:
+    one = WillsOfOne(await connect(place.url))
+    try:
+        publishing = await one.connection.open_channel()
+
+        def publish(key: str) -> None:
+            publishing.publish(place.names.members, key, b"")
+            one.published += 1
+
+        one.wills = LastWills(one.connection, place.names, index, publish=publish, on_will=one.came.append)
+        yield one
+        one.wills.close()
+    finally:
+        await one.connection.close()
+
+
+async def counts_of(place: Place, index: int) -> tuple[int, int] | None:
+    """Messages that wait in the queue of its will, and consumers; None if there is no queue."""
+    connection = await connect(place.url)
+    try:
+        channel = await connection.open_channel()
+        answer = await channel.queue_declare(last_will_of(place.names, index)[0].name, passive=True)
+        return answer.message_count, answer.consumer_count
+    except ChannelClosed:
+        return None
+    finally:
+        await connection.close()
+
+
+@pytest.mark.parametrize(
+    "place", ["embedded"], indirect=True
+)  # RabbitMQ 3.10 does not count the waiting consumer
+async def test_a_member_killed_in_a_group_without_messages_is_missed_without_a_ping_of_the_ring(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timings = Timings(ping_s=NEVER_S, digest_s=NEVER_S, quiet_s=0.1)
+    timings = replace(timings, settled_ping_s=NEVER_S, settled_digest_s=NEVER_S)
+    monkeypatch.setattr("lbg_sidecar.io.startup.Timings", lambda: timings)
+    victim = MemberProcess("victim", tmp_path, **place.told())
+    async with Member(place.settings("a"), nothing) as a, Member(place.settings("b"), nothing) as b:
+        await victim.start()
+        try:
+            index = await victim.joined()
+            await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1, 2], what="three members")
+            async with asyncio.timeout(GUARD_S):
+                while await counts_of(place, index) != (0, 2):  # noqa: ASYNC110 (the broker is asked)
+                    await asyncio.sleep(0.05)
+            await victim.kill()
+            await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="two members")
+        finally:
+            await victim.close()
+
+
+async def test_the_will_comes_when_its_member_is_cut_off_and_only_to_the_one_that_awaits_it(
+    place: Place,
+) -> None:
+    async with (
+        member_of(place, 0) as gone,
+        member_of(place, 1) as next_,
+        member_of(place, 2) as other,
+    ):
+        next_.wills.watch(0)
+        other.wills.watch(1)
+        await until(lambda: gone.wills.is_left and next_.wills.watched == 0 and other.wills.watched == 1)
+        gone.connection.abort()
+        await until(lambda: next_.came == [0], what="the will of member 0")
+        assert other.came == []
+        next_.wills.watch(None)
+        await until(lambda: next_.wills.watched is None)
+        assert await counts_of(place, 0) is None  # deleted with its last consumer
+
+
+async def test_a_will_is_replaced_without_an_alarm(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_wills, "RENEW_S", 0.0)
+    monkeypatch.setattr(last_wills, "AGAIN_S", 0.05)
+    async with member_of(place, 0) as gone, member_of(place, 1) as next_:
+        next_.wills.watch(0)
+        await until(lambda: gone.published > 10 and next_.wills.watched == 0)
+        so_far = gone.published
+        await until(lambda: gone.published > so_far + 10)
+        assert next_.came == []
+        gone.connection.abort()
+        await until(lambda: next_.came, what="the will")
+        assert next_.came == [0]
+
+
+async def test_a_watcher_in_the_place_of_a_live_member_steps_back(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", 0.2)
+    monkeypatch.setattr(last_wills, "STEP_BACK_S", 1.0)
+    async with member_of(place, 1) as next_:
+        next_.wills.watch(0)  # not there yet, or of a version without wills
+        await until(lambda: next_.wills.watched == 0)
+        async with member_of(place, 0) as gone:
+            await until(lambda: next_.came == [0], what="a will in the wrong place")
+            await until(lambda: gone.wills.is_left and next_.wills.watched == 0, what="both in their places")
+            next_.came.clear()
+            gone.connection.abort()
+            await until(lambda: next_.came == [0], what="the will")
+
+
+async def test_a_queue_that_an_administrator_deletes_is_made_anew(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", 0.2)
+    async with member_of(place, 0) as gone, member_of(place, 1) as next_, member_of(place, 2) as admin:
+        next_.wills.watch(0)
+        await until(lambda: gone.wills.is_left and next_.wills.watched == 0)
+        channel = await admin.connection.open_channel()
+        await channel.queue_delete(last_will_of(place.names, 0)[0].name)
+        await until(lambda: not gone.wills.is_left and next_.wills.watched is None, what="its end")
+        await until(lambda: gone.wills.is_left and next_.wills.watched == 0, what="another queue")
+        next_.came.clear()
+        gone.connection.abort()
+        await until(lambda: next_.came, what="the will")
