@@ -8,7 +8,7 @@ from bench.simulation.application import place_of
 from bench.simulation.client import Channel, ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Process, Sleep, Step, Task
 from bench.simulation.cluster import CONSUMER_TIMEOUT_S
-from bench.simulation.member_channels import KeyMoveEnd, Link, LoopLink, ParkingEnd
+from bench.simulation.member_channels import KeyMoveEnd, Link, LoopLink, ParkingEnd, WillsEnd
 from bench.simulation.network import HEARTBEAT_S
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.amqp.events import DeliverEvent
@@ -265,6 +265,7 @@ class SimMember:
         self._failures = 0
         self._previous = index
         self.link = link
+        link.wills = WillsEnd(link.products, index, link.posting.publish)
         if history.spec.queue_count != self.machine.rules.queue_count and not self._is_native:
             self.machine = self._machine(self.machine)
         self._turned_at = self.now
@@ -558,6 +559,8 @@ class SimMember:
                 self._detach(link, effect)
             case fx.CountReady(queue):
                 self._count(link, queue)
+            case fx.AwaitWill(willing) if link.wills is not None:
+                link.wills.watch(willing)
             case fx.DeadLetter(in_flight):
                 link.retransmitter.offer(in_flight)
                 self._send_letters()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, cast
 
 from bench.simulation.client import Channel as SimChannel
@@ -19,6 +19,7 @@ from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import Retransmitter
 from lbg_sidecar.io.key_move_channels import KeyMoveChannels
+from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.parking_channels import ParkingChannels
 
 if TYPE_CHECKING:
@@ -123,6 +124,45 @@ class KeyMoveEnd(ChannelsEnd):
         self._member.run()
 
 
+class WillsEnd(ChannelsEnd):
+    """The product's `LastWills`. Nothing on the model of RabbitMQ, which has no such queues."""
+
+    def __init__(self, link: LoopLink, index: int, publish: Callable[[str, str, bytes], object]) -> None:
+        super().__init__(link)
+        self._wills: LastWills | None = None
+        self._wanted: int | None = None
+        self._is_closed = link.member.history.broker.engine.is_rabbitmq
+        link.loop.call_soon(self._begin, index, publish)
+
+    def _begin(self, index: int, publish: Callable[[str, str, bytes], object]) -> None:
+        if self._is_closed:
+            return
+        history = self._member.history
+        self._wills = LastWills(
+            self._link.consume_connection,
+            history.names,
+            index,
+            publish=lambda key: publish(history.names.members, key, b""),
+            on_will=self._on_will,
+            uniform=history.random.random,
+        )
+        self._wills.watch(self._wanted)
+
+    def watch(self, index: int | None) -> None:
+        self._wanted = index
+        if self._wills is not None:
+            self._loop.run_now(self._wills.watch, index)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._wills is not None and self._member.process.alive:
+            self._loop.run_now(self._wills.close)
+
+    def _on_will(self, index: int) -> None:
+        self._member.machine.willed(index, self._member.now)
+        self._member.run()
+
+
 class ParkingEnd(ChannelsEnd):
     """`ParkingEvents` of the product's `ParkingChannels`."""
 
@@ -199,6 +239,7 @@ class Link:
         self.products: LoopLink | None = None
         self.parking: ParkingEnd | None = None
         self.key_moves: KeyMoveEnd | None = None
+        self.wills: WillsEnd | None = None
 
     def abort(self) -> None:
         if self.products is not None:
@@ -207,5 +248,7 @@ class Link:
             self.parking.close()
         if self.key_moves is not None:
             self.key_moves.close()
+        if self.wills is not None:
+            self.wills.close()
         self.consuming.abort()
         self.publishing.abort()

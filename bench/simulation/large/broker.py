@@ -75,6 +75,7 @@ class Broker:
         self._mailboxes: dict[str, Link] = {}
         self._routes: dict[str, dict[str, Link]] = {}
         self._consumers: dict[Link, dict[Attachment, Consumer]] = {}
+        self._watchers: dict[int, Link] = {}
 
     def tell(self, link: Link, action: Callable[..., None], *arguments: Any) -> None:
         """Sends it, when what was charged so far is done."""
@@ -105,6 +106,23 @@ class Broker:
         self.processor.charge(self._costs.declare_us)
         for consumer in list(self._consumers.pop(link, {}).values()):
             self._closed(consumer)
+        watcher = self._watchers.pop(link.index, None)
+        if watcher is not None and watcher.is_open:
+            self.tell(watcher, watcher.on_will, link.index)
+
+    def leave_will(self, _: Link) -> None:
+        """Declares, binds and consumes its queue, and publishes to it."""
+        costs = self._costs
+        self.processor.charge(costs.declare_us + costs.bind_us + costs.consume_us + costs.publish_us)
+
+    def await_will(self, link: Link, index: int | None) -> None:
+        """Of the member with this index, and of no other. The watcher declares, binds and consumes."""
+        if self._watchers.get(link.watched) is link:
+            del self._watchers[link.watched]
+        link.watched = -1 if index is None else index
+        if index is not None:
+            self._watchers[index] = link
+            self.processor.charge(self._costs.declare_us + self._costs.bind_us + self._costs.consume_us)
 
     def declare(self, link: Link, name: str) -> bool:
         """An exclusive queue; False if another connection has it."""

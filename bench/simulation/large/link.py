@@ -58,6 +58,9 @@ class Link:
         """Of the broker: the last one in which it wrote."""
         self.on_mail: Callable[[str, bytes], None] = self._keep_mail
         self.on_return: Callable[[str, bytes], None] = self._keep_return
+        self.on_will: Callable[[int], None] = lambda _: None
+        self.watched = -1
+        """Index of the member whose last will it gets."""
         self.inbox: deque[Mail] = deque()
         self.reader: tuple[Task, int] | None = None
         self._chance = chance

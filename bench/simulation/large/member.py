@@ -168,7 +168,8 @@ class LargeMember:
         self._task = self._opening = None
         self._previous = link.index = index
         self.link = link
-        link.on_mail, link.on_return = self._on_mail, self._on_return
+        link.on_mail, link.on_return, link.on_will = self._on_mail, self._on_return, self._on_will
+        link.send(link.broker.leave_will)
         link.inbox.clear()  # a member ignores what comes before it takes part
         self.group.joined(self)
         self.machine.connected(index, self.now)
@@ -203,6 +204,11 @@ class LargeMember:
         message = self.group.decoded(body)
         if message is not None and self.link is not None and not self.is_blind and key.isdigit():
             self.machine.returned(message, int(key), self.now)
+            self._run()
+
+    def _on_will(self, index: int) -> None:
+        if self.link is not None and not self.is_blind:
+            self.machine.willed(index, self.now)
             self._run()
 
     def on_attached(self, link: Link, attachment: Attachment) -> None:
@@ -316,6 +322,8 @@ class LargeMember:
                     self._attaching[attachment] = effect
                 elif attachment in self._attached:
                     self._detach(link, effect)
+            case fx.AwaitWill(index):
+                link.send(link.broker.await_will, index)
             case fx.CountReady(queue):
                 processor.charge(costs.count_us)
                 link.send(link.broker.count, self, queue)
