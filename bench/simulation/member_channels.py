@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from bench.simulation.client import Channel as SimChannel
 from bench.simulation.client import ChannelRefused, Client
 from bench.simulation.clock import EPOCH_S, Task
+from bench.simulation.cluster import CONSUMER_TIMEOUT_S
 from bench.simulation.event_loop import LoopConnection, VirtualLoop
 from lbg_broker.client import Channel, ClientConnection, ClientError, ConfirmingPublisher
 from lbg_broker.client.retransmit import OpenTags, Outgoing
@@ -144,6 +145,7 @@ class WillsEnd(ChannelsEnd):
             index,
             publish=lambda key: publish(history.names.members, key, b""),
             on_will=self._on_will,
+            consumer_timeout_s=CONSUMER_TIMEOUT_S,
             uniform=history.random.random,
         )
         self._wills.watch(self._wanted)

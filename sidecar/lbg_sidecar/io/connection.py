@@ -271,6 +271,7 @@ class MemberConnection:
         on_mail: OnMail,
         on_returned: OnReturned,
         on_will: Callable[[int], None],
+        consumer_timeout_s: float,
         states: StateLogger[int],
     ) -> MemberConnection:
         """Claims an index over `consume_connection`, and opens the connection that publishes.
@@ -299,7 +300,14 @@ class MemberConnection:
                 if not publish_connection.is_blocked:
                     posts.leave_will(routing_key)
 
-            last_wills = LastWills(consume_connection, names, index, publish=leave_will, on_will=on_will)
+            last_wills = LastWills(
+                consume_connection,
+                names,
+                index,
+                publish=leave_will,
+                on_will=on_will,
+                consumer_timeout_s=consumer_timeout_s,
+            )
         except BaseException:
             publish_connection.abort()
             raise

@@ -26,9 +26,10 @@ ANSWERS_S = 5.0
 AGAIN_S = 30.0
 """Between two looks at what it holds and watches, if nothing changes."""
 
-RENEW_S = 300.0
-"""A delivery that is unacknowledged for longer than the broker's consumer timeout (half an hour by default on RabbitMQ)
-closes its channel: so the will is replaced before."""
+RENEW_MAX_S = 300.0
+RENEW_SHARE = 0.25
+"""Of the broker's consumer timeout: a delivery that is unacknowledged for longer closes its channel, so the will is
+replaced before. RabbitMQ looks once a minute."""
 
 STEP_BACK_S = 5.0
 """A watcher that received the will of a live member was the active consumer in its place, and lets it go first."""
@@ -39,7 +40,7 @@ HELD_MAX = 8
 
 class LastWills:
     """`publish` publishes an empty message to the members exchange with a routing key; it raises ClientError.
-    `on_will` is called with the index of a member whose will has come."""
+    `on_will` is called with the index of a member whose will has come. `consumer_timeout_s`: as in the settings."""
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class LastWills:
         *,
         publish: Callable[[str], object],
         on_will: Callable[[int], None],
+        consumer_timeout_s: float,
         uniform: Callable[[], float] = random.random,
     ) -> None:
         self._connection = connection
@@ -59,6 +61,7 @@ class LastWills:
         self._uniform = uniform
         self._channel: Channel | None = None
         self._held: int | None = None
+        self._renew_s = min(RENEW_MAX_S, RENEW_SHARE * consumer_timeout_s)
         self._renew_at = 0.0
         self._wanted: int | None = None
         self.watched: int | None = None
@@ -95,7 +98,7 @@ class LastWills:
                 self._drop()
                 if isinstance(error, ChannelClosed):
                     await asyncio.sleep(AGAIN_S)
-            due = self._loop.time() + self._spread(AGAIN_S)
+            due = self._loop.time() + self._spread(min(AGAIN_S, self._renew_s))
             if self._stepped_back is not None:
                 due = min(due, self._step_back_until)
             with suppress(TimeoutError):
@@ -114,7 +117,7 @@ class LastWills:
         if self.watched != wanted:
             await self._watch(self._channel, wanted)
         if self._held is None or now >= self._renew_at:
-            self._renew_at = now + self._spread(RENEW_S)
+            self._renew_at = now + self._spread(self._renew_s)
             self._publish(self._names.last_will_key(self._index))
 
     async def _watch(self, channel: Channel, index: int | None) -> None:
@@ -145,7 +148,7 @@ class LastWills:
             on_deliveries,
             no_ack=no_ack,
             prefetch_count=prefetch_count,
-            on_cancelled=channel.close_soon,
+            on_cancelled=self._drop,
         )
 
     def _on_own(self, deliveries: list[Delivery]) -> None:

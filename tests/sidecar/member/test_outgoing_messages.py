@@ -214,7 +214,9 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
             0,
             queue_name=names.queue,
             posts=posts,
-            last_wills=LastWills(talk, names, 0, publish=posts.leave_will, on_will=lambda _: None),
+            last_wills=LastWills(
+                talk, names, 0, publish=posts.leave_will, on_will=lambda _: None, consumer_timeout_s=1800
+            ),
             dead=dead,
             republished=republished,
             states=StateLogger[int]("a", {}),
