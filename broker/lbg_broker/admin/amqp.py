@@ -411,18 +411,32 @@ class AmqpAdmin:
             )
 
     async def has_mailbox(self, group: str, index: int) -> bool:
-        """True if a member has this index. A member ignores the message that asks for its mailbox; where nobody has
-        it, the broker returns the message. Raises AdminError."""
+        """True if a member has this index. Raises AdminError."""
+        return bool(await self._with_mailbox(group, [index]))
+
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        """As `BrokerAdmin.indexes`. Raises AdminError."""
+        return frozenset(await self._with_mailbox(group, range(below)))
+
+    async def _with_mailbox(self, group: str, indexes: Sequence[int]) -> list[int]:
+        """A member ignores the message that asks for its mailbox. Where nobody has the index, the broker returns the
+        message; where the mailbox is on a node that is down, RabbitMQ from 4.3 on refuses it."""
         async with self.link.channel() as channel:
             if not channel.is_confirming:
                 await channel.confirm_select()
-            try:
-                await ConfirmingPublisher(channel).publish(
-                    Names(group).members, str(index), LOOK, properties=BasicProperties(), mandatory=True
-                )
-            except Unroutable:
-                return False
-        return True
+            publisher = ConfirmingPublisher(channel)
+
+            async def has_mailbox(index: int) -> bool:
+                try:
+                    await publisher.publish(
+                        Names(group).members, str(index), LOOK, properties=BasicProperties(), mandatory=True
+                    )
+                except (Nacked, Unroutable):
+                    return False
+                return True
+
+            found = await asyncio.gather(*map(has_mailbox, indexes))
+        return [index for index, is_there in zip(indexes, found, strict=True) if is_there]
 
     async def write_record(self, group: str, record: Record) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there.

@@ -85,24 +85,37 @@ JOIN_S = 15.0
 
 LOOK_S = 0.1
 
+INDEXES_MIN = 64
+"""So many indexes are looked at in each round: members have the lowest ones that are free."""
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
     """Knowledge of a group whose keys move. `ready` and `consumers`: counts of its queues by number; a queue that
-    could not be counted is missing. `members`: those that are live. `now`: seconds of any clock."""
+    could not be counted is missing. `members`: those that report. `indexes`: those of all that are live, also of
+    members that stand still, or whose reports do not arrive: the broker delivers messages to them. `now`: seconds of
+    any clock."""
 
     state: KeyMoveState
     bindings: frozenset[Binding]
     ready: Mapping[int, int]
     consumers: Mapping[int, int]
     members: Sequence[MemberRow]
+    indexes: frozenset[int]
     now: float
 
     @property
     def outsiders(self) -> list[str]:
         """Names of live members that do not take part."""
         joined = self.state.joined
-        return [one.name for one in self.members if (one.index, one.incarnation) not in joined]
+        known = {index for index, _ in joined} | {one.index for one in self.members}
+        return [
+            *(one.name for one in self.members if (one.index, one.incarnation) not in joined),
+            *(
+                f"the member with index {index}, which sends no report"
+                for index in sorted(self.indexes - known)
+            ),
+        ]
 
 
 class KeyMoveSteps:
@@ -308,6 +321,7 @@ class KeyMoveRun:
     is_complete: bool = False
     _steps: KeyMoveSteps | None = None
     _members: Sequence[MemberRow] = ()
+    _indexes: frozenset[int] = frozenset()
     _began_at: float = 0.0
     _settling_since: float | None = None
 
@@ -370,6 +384,9 @@ class KeyMoveRun:
             self.is_changed = True
         for action in beginning(spec, move, observed):
             await self.admin.perform(action)
+        highest = max((one.index for one in self._members), default=0)
+        below = max(spec.max_clients, highest + 1, INDEXES_MIN)
+        self._indexes = await self.admin.indexes(spec.name, below=below)
         look = await self._look(spec, observed)
         if look.state.move is None or look.state.move.id != move.id:
             await self.admin.perform(AppendEntry(spec.name, BeginEntry(move)))
@@ -422,6 +439,7 @@ class KeyMoveRun:
             {number: one.ready for number, one in queues.items() if one.ready is not UNKNOWN},
             {number: one.consumers for number, one in queues.items() if one.consumers is not UNKNOWN},
             self._members,
+            self._indexes,
             asyncio.get_running_loop().time(),
         )
 

@@ -106,6 +106,9 @@ class LiveAdmin:
             raise collected
         return collected
 
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        return await self.amqp.indexes(group, below=below)
+
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         return await self._observing.observe(group, desired=desired)
 

@@ -38,6 +38,10 @@ class BrokerAdmin(Protocol):
         """The status reports that members of `group` send within `seconds`."""
         ...
 
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        """The indexes below this one that a member has, whether it reports or not: those that have a mailbox."""
+        ...
+
     async def key_moves(self, group: str) -> KeyMoveState:
         """State of the change of the group's number of queues, from its stream."""
         ...

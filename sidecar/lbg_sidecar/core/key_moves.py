@@ -148,6 +148,7 @@ class KeyMoves:
             case BeginEntry():
                 self._processed.queues_of = self.state.queues_of
                 self._resize_to_state(now)
+                self._release_held()
                 self._join(now)
             case PassEntry(_, queue, _, streams):
                 self._processed.merge(Positions(streams))
@@ -179,6 +180,7 @@ class KeyMoves:
         self._effects.append(FollowKeyMove(False))
 
     def _finish(self) -> None:
+        self.followed = None
         self._release_held()
         for attachment in self._gated:
             if not attachment.closed:
@@ -334,7 +336,11 @@ class KeyMoves:
 
     def _turn(self, in_flight: InFlight) -> Turn:
         hash_, queue, move = in_flight.hash_, in_flight.attachment.queue, self.state.move
-        if hash_ is None or move is None:
+        if hash_ is None:
+            return Turn.DELIVER
+        if self.followed is not None and not self._is_of(self.followed):
+            return Turn.HOLD  # how far the change is, is not known yet
+        if move is None:
             return Turn.DELIVER
         if queue in self._passing and move.leaves(hash_, queue) and queue not in self.state.passed:
             return Turn.HOLD

@@ -234,6 +234,35 @@ async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
         await require_whole(admin, orders)
 
 
+async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_has_its_index(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """One that stands still, or whose network is cut one way: the broker delivers messages to it."""
+    await create_group(admin, orders)
+    names, silent = Names("orders"), await connect(place.settings)
+    channel = await silent.open_channel()
+    await channel.queue_declare(names.mailbox(3), exclusive=True)
+    await channel.queue_bind(names.mailbox(3), names.members, "3")
+    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    async with running(member):
+        async with running(publishing):
+            with pytest.raises(
+                NotMoved, match="to take part: the member with index 3, which sends no report"
+            ):
+                await repartition_group(admin, "orders", 6, timeout_s=3.0)
+            observed = await admin.observe("orders")
+            assert observed.bindings is not UNKNOWN
+            to_new = {names.queue(4), names.queue(5)}
+            assert not [
+                one for one in observed.bindings if one.exchange == names.exchange and one.queue in to_new
+            ]
+            await silent.close()
+            await repartition_group(admin, "orders", 6, timeout_s=60.0)
+        await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
+    assert in_order(member.got)
+    await require_whole(admin, recounted(orders, 6))
+
+
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other_commands_know(
     place: Place, admin: LiveAdmin, orders: GroupSpec

@@ -108,6 +108,29 @@ def test_a_hash_waits_for_what_its_old_queue_had_and_for_nothing_else() -> None:
     assert member.machine.rules.queue_count == 3
 
 
+def test_a_member_that_knows_of_a_change_and_has_not_read_its_stream_starts_nothing() -> None:
+    """Seed 492246766 of the simulation: its network was cut one way, and the change went on without it."""
+    world = World(7, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    member = world.join()
+    world.run(3)
+    world.publish("k", hash_=2)  # so that it serves the queue before the change
+    world.run(1)
+    world.chances.parked_lag_s = 10_000.0
+    mover.start(3)
+    world.run(1)
+    item = world.publish("k", hash_=2)
+    world.run(5)
+    assert not world.finished[item.identity]
+    world.chances.parked_lag_s = 0.0
+    world.drop_connection(member)
+    world.run(5)
+    assert world.finished[item.identity] == 1
+    finish(world, mover)
+    check(world)
+    assert world.repeats == 0
+
+
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 2)])
 def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing(old: int, new: int) -> None:
     world = World(old, queue_count=old, hash_count=16)

@@ -80,6 +80,8 @@ class FakeAdmin:
         self.parking: dict[str, bool] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[StatusReport] = []
+        self.silent_indexes: set[int] = set()
+        """Of members that send no report."""
         self.moving_keys: MovingKeys | None = None
         """Keys that move after a change of the number of partitions."""
         self.entries: list[Entry] = []
@@ -236,6 +238,9 @@ class FakeAdmin:
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
         return self.beats
+
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        return frozenset(index for index in self.silent_indexes if index < below)
 
     async def close(self) -> None:
         self.locked.clear()
