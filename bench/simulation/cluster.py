@@ -156,6 +156,9 @@ class Cluster:
     def bodies(self) -> set[bytes]:
         return {body for log in self.logs.values() for body in log.queue.bodies()}
 
+    def has_queue(self, name: str) -> bool:
+        return name in self._mailboxes or name in self.logs
+
     # Mailboxes
 
     def declare_mailbox(self, name: str, channel: BrokerChannel) -> bool:

@@ -293,6 +293,9 @@ class EmbeddedBroker:
     def consumers(self, queue: str) -> int:
         return len(self.core.state.vhosts["/"].queues[queue].policy.consumers)
 
+    def has_queue(self, name: str) -> bool:
+        return name in self.core.state.vhosts["/"].queues
+
     def depths(self) -> dict[str, tuple[int, int]]:
         """Ready and unacknowledged messages of each durable queue."""
         found = {}

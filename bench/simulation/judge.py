@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from lbg_broker.admin.key_move import FENCE_DELAY_S
 from lbg_broker.publisher.stamper import StampedMessage
 from lbg_sidecar.core.acks import WINDOW_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -54,6 +55,9 @@ class Judge:
         """Highest tag of a consumer whose messages the broker has given to another one, without notice."""
         self._overtaken: set[bytes] = set()
         """Messages that may begin behind a later one of their key."""
+        self._routed: dict[bytes, tuple[float, int, bool]] = {}
+        """By message: when it was first on its way to a queue of RabbitMQ, the number of queues then, and whether keys
+        moved."""
 
     def violation(self, text: str) -> None:
         self.violations.append(f"{self.history.clock.now:.3f} {text}")
@@ -101,15 +105,22 @@ class Judge:
     def refused_publish(self, body: bytes) -> None:
         """A full queue of RabbitMQ has refused it, and may accept the next one: an inversion, which the publisher
         counts, unless it has one message of a key in flight at a time."""
+        self._let_overtake(body)
+
+    def _let_overtake(self, body: bytes) -> None:
         strict = (b"%s " % one.name.encode() for one in self.history.publishers if one.is_one_per_key)
         if not body.startswith(tuple(strict)):
             self._overtaken.add(body)
 
-    def routed_late(self, body: bytes) -> None:
-        """It came to its queue later than a fence waits for, after a change of the leader: while keys move, messages
+    def routed(self, body: bytes) -> None:
+        """It is on its way to a queue of RabbitMQ, or arrives there. If that is later than a fence waits for after the
+        first time, because of a change of the leader or a partition of nodes, and keys have moved meanwhile, messages
         behind it may be in another queue by then (docs/adr/0071-keys-move-between-queues.md)."""
-        if self.history.repartitions.is_moving:
-            self._overtaken.add(body)
+        now, count = self.history.clock.now, self.history.spec.queue_count
+        is_moving = self.history.repartitions.is_moving
+        first_at, first_count, was_moving = self._routed.setdefault(body, (now, count, is_moving))
+        if now - first_at > FENCE_DELAY_S and (is_moving or was_moving or count != first_count):
+            self._let_overtake(body)
 
     def displaced(self, client: ClientEnd, channel: int, bodies: Collection[bytes], *, last_tag: int) -> None:
         """The broker has taken back deliveries of a consumer, which is not notified, or is later."""

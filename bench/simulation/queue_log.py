@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from bench.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
 from bench.simulation.stream_queue import StreamQueue
-from lbg_broker.admin.key_move import FENCE_DELAY_S
 
 if TYPE_CHECKING:
     from bench.simulation.cluster import BrokerChannel, Cluster
@@ -66,11 +65,11 @@ class QueueClient:
             log.cluster.history.judge.refused_publish(message.body)
             on_answer(False)
             return
-        queue, cluster, sent_at = log.queue, log.cluster, log.cluster.now
+        queue, judge = log.queue, log.cluster.history.judge
+        judge.routed(message.body)
 
         def arrive() -> None:
-            if cluster.now - sent_at > FENCE_DELAY_S:
-                cluster.history.judge.routed_late(message.body)
+            judge.routed(message.body)
             queue.enqueue(message)
 
         self._submit(LogCommand(self, arrive, lambda: on_answer(True), is_enqueue=True))

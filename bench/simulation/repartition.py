@@ -230,6 +230,11 @@ class SimAdmin:
         await asyncio.sleep(seconds)
         return list(self._heard)
 
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        await self._history.repartitions.round_trip()
+        names, broker = self._history.names, self._history.broker
+        return frozenset(index for index in range(below) if broker.has_queue(names.mailbox(index)))
+
     async def _administer(self, method: Method) -> None:
         broker = self._history.broker
         if isinstance(broker, Cluster):
