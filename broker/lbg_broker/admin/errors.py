@@ -268,7 +268,7 @@ class NotJoined(ProvisioningError):
     def __init__(self, group: str, members: Sequence[str]) -> None:
         super().__init__(
             f"members of group {group!r} do not take part in the change of its number of queues, and nothing is "
-            f"changed: {', '.join(sorted(members))} (of an older version, or frozen? restart them with this one); or use "
+            f"changed: {', '.join(sorted(members))} (of an older version, or frozen? restart them); or use "
             "--offline, with which publishers wait"
         )
         self.group = group
