@@ -511,7 +511,7 @@ class Views:
             else {"username": session.username, "is_administrator": session.sees_all},
             csrf="" if session is None else session.csrf,
             is_read_only=self._is_read_only,
-            broker=self._address.places()[0].address,
+            broker=self._address.places()[0].address_without_user,
             version=self._version,
         )
         return web.Response(text=text, content_type="text/html", charset="utf-8", status=status)

@@ -194,10 +194,18 @@ class ConnectionSettings:
     @property
     def address(self) -> str:
         """``amqp://user@host:port/vhost``, to show to people."""
+        return self._address(f"{quote(self.username, safe='')}@")
+
+    @property
+    def address_without_user(self) -> str:
+        """``amqp://host:port/vhost``: `credentials` may name another user than `username`."""
+        return self._address("")
+
+    def _address(self, user: str) -> str:
         scheme = "amqp" if self.tls is None else "amqps"
         host = f"[{self.host}]" if ":" in self.host else self.host
         vhost = "" if self.vhost == "/" else quote(self.vhost, safe="")
-        return f"{scheme}://{quote(self.username, safe='')}@{host}:{self.port}/{vhost}"
+        return f"{scheme}://{user}{host}:{self.port}/{vhost}"
 
 
 _NUMBERS = {
