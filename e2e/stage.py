@@ -105,7 +105,7 @@ def publisher(
     rate = f"--rate {rate_hz}" if rate_hz else ""
     keep = f"--journal {JOURNALS}/{journal}" if journal else ""
     take = f"zcat {source} | head -n {rows + 1}" if rows else f"zcat {source}"
-    told = f"--key tailnum {rate} {keep} --cafile {AUTHORITY}/ca.crt"
+    told = f"--key tailnum {rate} {keep} --cafile {AUTHORITY}/ca.crt --connect-timeout 60"
     publish = f"user=$(cat {CREDENTIALS}/username); {take} | lbg publish --group ${{user%.publisher}} {told}"
     login = f"{group}-lbg-publisher" if apart else f"{group}-lbg"
     return _client(group, "publisher", f"{publish} --format csv -", login=login, journals=claim)
