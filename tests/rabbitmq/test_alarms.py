@@ -16,6 +16,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from support.member.balance import active
@@ -151,6 +152,14 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
         0,
         queue_name=place.names.queue,
         posts=posts,
+        last_wills=LastWills(
+            talk,
+            place.names,
+            0,
+            publish=posts.leave_will,
+            on_will=lambda _: None,
+            consumer_timeout_s=1800,
+        ),
         dead=dead,
         republished=republished,
         states=StateLogger[int]("a", {}),

@@ -276,7 +276,7 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
                 NotMoved,
                 match=r"same command goes on.*q.3 to be processed up to their fences; passed: 0 of 4 old queues",
             ):
-                await repartition_group(admin, "orders", 6, timeout_s=1.0)
+                await repartition_group(admin, "orders", 6, timeout_s=5.0)
         moving = (await show_group(admin, "orders", listen_s=0.05)).to_json()["moving_keys"]
         assert (moving["partitions"], moving["hashes"]) == (6, 4)
         assert (moving["hashes_moved"], moving["hashes_staged"]) == (0, 4)

@@ -128,7 +128,7 @@ async def test_a_will_is_replaced_before_the_consumer_timeout_without_an_alarm(p
         assert next_.came == []
         gone.connection.abort()
         await until(lambda: next_.came, what="the will")
-        assert next_.came == [0]
+        assert set(next_.came) == {0}  # twice if it was being replaced
 
 
 async def test_a_watcher_in_the_place_of_a_live_member_steps_back(

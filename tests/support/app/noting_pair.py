@@ -38,9 +38,12 @@ class Pair:
 
     async def start(self) -> None:
         await new_group(self.url, self.group)
-        self.a, self.b = self.sidecar("a"), self.sidecar("b")
-        for name in "ab":
-            self.start_app(name)
+        self.a = self.sidecar("a")
+        self.start_app("a")
+        # It consumes every queue before B comes: until both have messages, it serves them all.
+        await until(lambda: "live members: 1 (" in self.a.text, every_s=0.02, what="A in its group")
+        self.b = self.sidecar("b")
+        self.start_app("b")
         await self.both_serve()
 
     def sidecar(self, name: str) -> SidecarProcess:
