@@ -57,7 +57,7 @@ from lbg_sidecar.message import Kind, Verdict
 
 TICK_LEAVING_S = 0.1
 TICK_S = 0.6
-"""A little more than between two pings, which are due at the same ticks."""
+"""A little less than between two pings while the live set changes, which are due at the same ticks."""
 
 SHOWN_MAX = 1000
 """Messages in an answer to a peek."""

@@ -3,8 +3,9 @@
 A member is live from the first message of its incarnation until its leave, or until a message to its mailbox is
 returned: a mailbox is gone only when its connection is. Silence alone proves nothing and removes nobody.
 
-It costs the same in a group of any size (docs/adr/0063-membership-at-o-1.md). Each member pings the next one in the
-ring of indexes, so each crash is detected by one ping of one member, and one at random, with a digest of its live set.
+It costs the same in a group of any size (docs/adr/0063-membership-at-o-1.md). Each member awaits the last will of the
+next one in the ring of indexes (docs/adr/0072-last-wills.md), and pings it now and then, so each crash is detected by
+one member; it also pings one at random, with a digest of its live set.
 Changes go to one member, the coordinator (the lowest index), which sends those of a short time to all in one message.
 What is lost on the way shows as two digests that differ, and is repaired by a directory.
 
