@@ -64,6 +64,9 @@ class PositionRequester:
 log = logging.getLogger("lbg.member")
 
 
+PING_WILLED_S = (0.02, 0.1, 0.5)
+"""Further pings of a member after its last will came; none is sent to one that is known to be gone."""
+
 NEVER = float("inf")
 TICK_MIN_S = 0.001
 
@@ -290,7 +293,13 @@ class Driver:
             self._run_effects()
 
     def on_will(self, index: int) -> None:
-        """The last will of a member came."""
+        """The last will of a member came. RabbitMQ deletes the mailbox after it has requeued the will: a ping at once
+        may still find it."""
+        self._ping_willed(index)
+        for seconds in PING_WILLED_S:
+            self._loop.call_later(seconds, self._ping_willed, index)
+
+    def _ping_willed(self, index: int) -> None:
         if self.link is not None:
             self.machine.willed(index, self._loop.time())
             self._run_effects()
