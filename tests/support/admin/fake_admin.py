@@ -80,8 +80,6 @@ class FakeAdmin:
         self.parking: dict[str, bool] = {}
         self.policies: tuple[Policy, ...] = ()
         self.beats: list[StatusReport] = []
-        self.silent_indexes: set[int] = set()
-        """Of members that send no report."""
         self.moving_keys: MovingKeys | None = None
         """Keys that move after a change of the number of partitions."""
         self.entries: list[Entry] = []
@@ -240,7 +238,8 @@ class FakeAdmin:
         return self.beats
 
     async def indexes(self, group: str, *, below: int) -> frozenset[int]:
-        return frozenset(index for index in self.silent_indexes if index < below)
+        """Members that report are known by that, and there are no others."""
+        return frozenset()
 
     async def close(self) -> None:
         self.locked.clear()
