@@ -5,23 +5,38 @@ from __future__ import annotations
 import gc
 import sys
 import tracemalloc
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from math import log
 from time import thread_time
 
 ROUNDS = 5
 
 
 async def growth(work: Callable[[int], Callable[[], Awaitable[None]]], size: int, times: int) -> float:
-    """Ratio of CPU times of work of two sizes, `times` apart: `times` if it is linear. It is the square if it is
-    quadratic. `work` prepares, and its result is measured: both sizes in turn, and of each the least."""
+    """Exponent of the CPU time of work in its size, from two sizes `times` apart: 1 if it is linear, 2 if it is
+    quadratic. `work` prepares, and its result is measured: both sizes in turn, and of each the least. Collections of
+    garbage are left out: each costs what the heap of the whole test run has, and only the larger size starts them."""
     least = {size: float("inf"), size * times: float("inf")}
     for _ in range(ROUNDS):
         for each in least:
             run = work(each)
-            started = thread_time()
-            await run()
-            least[each] = min(least[each], thread_time() - started)
-    return least[size * times] / least[size]
+            with uncollected():
+                started = thread_time()
+                await run()
+                least[each] = min(least[each], thread_time() - started)
+    return log(least[size * times] / least[size], times)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No collection of garbage inside."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def allocated(work: Callable[[], object]) -> int:

@@ -83,7 +83,7 @@ async def test_the_time_for_cumulative_confirms_grows_with_their_number_and_not_
 
         return run
 
-    assert await growth(work, 500, times) < times * 2
+    assert await growth(work, 500, times) < 1.35
     assert publisher.unconfirmed_count == 0
 
 
