@@ -6,7 +6,9 @@ queue's message was handled, by the applications' own records. Agreed: all membe
 the set of all. Balanced: in the last two rounds of messages each queue stayed with one member, and loads differ by at
 most one. Times are CLOCK_MONOTONIC, which processes of one machine share; CPU and memory are those of proc(5). The
 membership messages at rest are counted by a queue that is bound as mailboxes are. A queue is served again when a
-surviving member begins a call for it; the publisher goes round all queues, so that is known to one round.
+surviving member begins a call for it; the publisher goes round all queues, so that is known to one round. Silent: plain
+clients with the connections, channels, consumers and queues of the members, which publish nothing and ask nothing; the
+rest of the broker's CPU at rest is what the members cause.
 `python -m bench.large_group --members 64 --queues 256 --processes 4 --engine embedded`.
 """
 
@@ -30,6 +32,7 @@ from typing import Any
 import aiohttp
 
 from bench.measurement import Measurement
+from bench.silent_clients import silent_clients
 from bench.workers import Worker, cpu_s, say
 from lbg_broker.client import Delivery, connect
 from lbg_broker.group import GroupSpec, Names, hash_of, queue_of
@@ -107,6 +110,9 @@ class Result:
     balanced_s: float | None = None
     member_cpu: float = 0.0
     broker_cpu: float = 0.0
+    silent_cpu: float = 0.0
+    """Of the broker with clients that do nothing, and as many objects."""
+    silent_objects: dict[str, int] = field(default_factory=dict)
     messages_per_member_s: float = 0.0
     member_mb: float = 0.0
     broker_mb: float = 0.0
@@ -205,6 +211,7 @@ class Bench:
         result = Result()
         await declare_group(self._broker.url, self._size.spec)
         try:
+            await self._silence(result)
             await self._start()
             if await self._form(result):
                 await self._rest(result)
@@ -214,6 +221,29 @@ class Bench:
             for worker in [*self._workers, *([self._publisher] if self._publisher else [])]:
                 await worker.kill()
         return result
+
+    async def _silence(self, result: Result) -> None:
+        """The broker at rest without members."""
+        worker = await Worker.start(
+            "large_group",
+            role="clients",
+            group=GROUP,
+            url=self._broker.url,
+            members=self._size.members,
+            queues=self._size.queues,
+        )
+        self._workers = [worker]
+        await worker.answer("ready", timeout_s=READY_S)
+        await asyncio.sleep(self._times.settling_s)
+        result.silent_cpu = await self._broker_cpu()
+        result.silent_objects = await self._broker.objects()
+        self._workers = []
+        await worker.kill()
+
+    async def _broker_cpu(self) -> float:
+        before = cpu_s(self._broker.pid)
+        await asyncio.sleep(self._times.rest_s)
+        return (cpu_s(self._broker.pid) - before) / self._times.rest_s * 100
 
     async def _start(self) -> None:
         """Starts all processes, which wait for the word, and puts a message into each queue."""
@@ -249,10 +279,9 @@ class Bench:
         await self._all_seen()
         await asyncio.sleep(self._times.settling_s)
         pids = [worker.pid for worker in self._workers]
-        before, broker_before = sum(map(cpu_s, pids)), cpu_s(self._broker.pid)
-        await asyncio.sleep(self._times.rest_s)
+        before = sum(map(cpu_s, pids))
+        result.broker_cpu = await self._broker_cpu()
         result.member_cpu = (sum(map(cpu_s, pids)) - before) / self._times.rest_s / self._size.members * 100
-        result.broker_cpu = (cpu_s(self._broker.pid) - broker_before) / self._times.rest_s * 100
         result.member_mb = sum(map(resident_mb, pids)) / self._size.members
         result.broker_mb = resident_mb(self._broker.pid)
         result.objects = await self._broker.objects()
@@ -558,11 +587,15 @@ def table(engine: str, size: Size, result: Result) -> str:
             "balanced": seconds(result.balanced_s),
             "at rest: CPU of a member, of a core": f"{result.member_cpu:.2f} %",
             "at rest: CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
+            "at rest: CPU of the broker with silent clients": f"{result.silent_cpu:.1f} %",
             "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
             "at rest: RSS of the broker": f"{result.broker_mb:.0f} MB",
             "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
             "at rest: on the broker": ", ".join(
                 f"{count:,} {name}" for name, count in result.objects.items()
+            ),
+            "at rest: on the broker with silent clients": ", ".join(
+                f"{count:,} {name}" for name, count in result.silent_objects.items()
             ),
             f"SIGKILL of {killed}: all served": seconds(result.served_again_s),
             "SIGKILL: all members agree": seconds(result.agreed_again_s),
@@ -575,7 +608,9 @@ def table(engine: str, size: Size, result: Result) -> str:
 
 
 def main() -> int:
-    parser = Measurement(__doc__, workers={"members": members, "publisher": publisher})
+    parser = Measurement(
+        __doc__, workers={"members": members, "clients": silent_clients, "publisher": publisher}
+    )
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--queues", type=int, default=256)
     parser.add_argument("--processes", type=int, default=4)

@@ -19,6 +19,7 @@ def test_a_small_group_forms_and_loses_nothing_when_a_quarter_of_it_is_killed(en
     assert result.published > 100
     assert result.messages_per_member_s > 0
     assert result.objects["queues"] > SMALL.queues
+    assert result.silent_objects["queues"] == result.objects["queues"]
     assert "| lost, inverted, repeated | 0, 0, " in table(engine, SMALL, result)
 
 

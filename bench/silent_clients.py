@@ -1,0 +1,43 @@
+"""Clients with the connections, channels, consumers and queues of a group's members, which send nothing: what a broker
+does for these alone."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+from bench.workers import say
+from lbg_broker.client import Channel, ClientConnection, connect
+from lbg_broker.group import Names, last_will_of
+
+CONSUMERS = 3
+"""Of a queue: its primary and two standbys, by default."""
+
+
+async def silent_clients(url: str, group: str, members: int, queues: int, **_: Any) -> None:
+    """Two connections for each member, until the process is killed. The group's queues must exist."""
+    names = Names(group)
+    connections: list[ClientConnection] = []
+    for member in range(members):
+        consuming, publishing = await connect(url, name="bench"), await connect(url, name="bench")
+        connections += [consuming, publishing]
+        for place in range(CONSUMERS):
+            for queue in range((member + place) % members, queues, members):
+                await _consume(await consuming.open_channel(), names.queue(queue))
+        mailbox = await consuming.open_channel()
+        await mailbox.queue_declare(names.mailbox(member), exclusive=True)
+        await _consume(mailbox, names.mailbox(member))
+        for watched in (member, (member + 1) % members):
+            will, _binding = last_will_of(names, watched)
+            channel = await consuming.open_channel()
+            await channel.queue_declare(will.name, durable=True, auto_delete=True, arguments=will.arguments)
+            await _consume(channel, will.name)
+        await (await publishing.open_channel()).confirm_select()
+        await consuming.open_channel()  # for counts
+    say("ready")
+    await asyncio.to_thread(sys.stdin.readline)
+
+
+async def _consume(channel: Channel, queue: str) -> None:
+    await channel.consume(queue, lambda _: None, prefetch_count=8)
