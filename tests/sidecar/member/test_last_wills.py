@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from lbg_broker.client import ChannelClosed, ClientConnection, connect
+from lbg_broker.client import ChannelClosed, ClientConnection, Delivery, connect
 from lbg_broker.group import last_will_of
 from lbg_sidecar import Member, Message
+from lbg_sidecar.core.message_codec import decode
+from lbg_sidecar.core.protocol import Ping
 from lbg_sidecar.core.roster import Timings
 from lbg_sidecar.io import last_wills
 from lbg_sidecar.io.last_wills import LastWills
@@ -21,6 +24,8 @@ from support.member.process import MemberProcess
 from support.waiting import GUARD_S, until
 
 NEVER_S = 10 * GUARD_S
+AND_LEFT_S = 1.0
+"""A member leaves its will as soon as it has joined. RabbitMQ does not say whether it is left."""
 
 
 async def nothing(message: Message) -> None:
@@ -76,28 +81,71 @@ async def counts_of(place: Place, index: int) -> tuple[int, int] | None:
         await connection.close()
 
 
-@pytest.mark.parametrize(
-    "place", ["embedded"], indirect=True
-)  # RabbitMQ 3.10 does not count the waiting consumer
-async def test_a_member_killed_in_a_group_without_messages_is_missed_without_a_ping_of_the_ring(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass
+class Wills:
+    """All last wills of this process's members. `tell_of_will`: what is called when a will comes."""
+
+    made: list[LastWills] = field(default_factory=list)
+    tell_of_will: list[Callable[[int], None]] = field(default_factory=list)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Wills:
+    """Members ping nobody of their own accord."""
     timings = Timings(ping_s=NEVER_S, digest_s=NEVER_S, quiet_s=0.1)
     timings = replace(timings, settled_ping_s=NEVER_S, settled_digest_s=NEVER_S)
     monkeypatch.setattr("lbg_sidecar.io.startup.Timings", lambda: timings)
+    noted = Wills()
+
+    class Noted(LastWills):
+        def __init__(self, *args: Any, on_will: Callable[[int], None], **settings: Any) -> None:
+            super().__init__(*args, on_will=on_will, **settings)
+            noted.made.append(self)
+            noted.tell_of_will.append(on_will)
+
+    monkeypatch.setattr("lbg_sidecar.io.connection.LastWills", Noted)
+    return noted
+
+
+async def test_a_member_killed_in_a_group_without_messages_is_missed_without_a_ping_of_the_ring(
+    place: Place, tmp_path: Path, noted: Wills
+) -> None:
     victim = MemberProcess("victim", tmp_path, **place.told())
     async with Member(place.settings("a"), nothing) as a, Member(place.settings("b"), nothing) as b:
         await victim.start()
         try:
             index = await victim.joined()
             await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1, 2], what="three members")
-            async with asyncio.timeout(GUARD_S):
-                while await counts_of(place, index) != (0, 2):  # noqa: ASYNC110 (the broker is asked)
-                    await asyncio.sleep(0.05)
+            await until(lambda: index in [one.watched for one in noted.made], what="a watcher")
+            await asyncio.sleep(AND_LEFT_S)
             await victim.kill()
             await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="two members")
         finally:
             await victim.close()
+
+
+async def test_a_member_whose_will_came_is_pinged_again_because_its_mailbox_may_be_deleted_later(
+    place: Place, noted: Wills
+) -> None:
+    pings: list[Ping] = []
+
+    def count(deliveries: list[Delivery]) -> None:
+        messages = [decode(delivery.body) for delivery in deliveries]
+        pings.extend(message for message in messages if isinstance(message, Ping))
+
+    async with Member(place.settings("a"), nothing) as a, Member(place.settings("b"), nothing) as b:
+        await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="two members")
+        await until(lambda: [one.watched for one in noted.made] == [1, 0], what="two watchers")
+        connection = await connect(place.url)
+        try:
+            channel = await connection.open_channel()
+            queue = (await channel.queue_declare(exclusive=True)).queue
+            await channel.queue_bind(queue, place.names.members, "1")
+            await channel.consume(queue, count, no_ack=True)
+            noted.tell_of_will[0](1)
+            await until(lambda: len(pings) > 2, what="further pings")
+        finally:
+            await connection.close()
 
 
 async def test_the_will_comes_when_its_member_is_cut_off_and_only_to_the_one_that_awaits_it(
