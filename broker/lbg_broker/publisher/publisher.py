@@ -310,7 +310,7 @@ class GroupPublisher:
         self._on_event = on_event
         self._sender: Sender | None = None
         self._loop_runner: PublisherLoop | None = None
-        self._last_connect_error: ConnectError | None = None
+        self._not_opened = ConnectError("no connection in time")
         self._progress = Progress()
         self._traces: SendSpans | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -329,7 +329,7 @@ class GroupPublisher:
                     await self._progress.more()
         except TimeoutError:
             await self.close()
-            raise self._last_connect_error or ConnectError("no connection in time") from None
+            raise self._not_opened from None
         except BaseException:
             await self.close()
             raise
@@ -492,12 +492,18 @@ class GroupPublisher:
         connection: ClientConnection | None = None
         try:
             async for connection in reconnect_loop(self._where, name=name, on_failure=self._on_unreachable):
-                self._on_event(events.Connected(connection.settings.address))
+                address = connection.settings.address
+                self._on_event(events.Connected(address))
+                self._not_opened = ConnectError(
+                    f"{address} did not send the record of group {self._names.group!r} in time"
+                )
                 try:
                     await self._serve_on(connection)
                 except RecordUnavailable as error:
+                    self._not_opened = ConnectError(str(error))
                     self._on_event(events.Disconnected(plain_reason(str(error)), 0))
                 except ConnectionLost as error:
+                    self._not_opened = ConnectError(str(error))
                     in_flight = self._sender.detach() if self._sender is not None else 0
                     self._on_event(events.Disconnected(plain_reason(str(error)), in_flight))
         finally:
@@ -550,5 +556,5 @@ class GroupPublisher:
         return self._sender
 
     def _on_unreachable(self, error: ConnectError, retry_in_s: float) -> None:
-        self._last_connect_error = error
+        self._not_opened = error
         self._on_event(events.Unreachable(str(error), retry_in_s))

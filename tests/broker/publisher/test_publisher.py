@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.admin.errors import GroupNotFound
+from lbg_broker.admin.errors import GroupNotFound, RecordUnavailable
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import AuthenticationError, ConfirmingPublisher, ConnectError, connect
 from lbg_broker.group import GroupSpec, Names, PublishedRecord, SpecError, hash_of, queue_of
@@ -170,11 +170,37 @@ async def test_a_refused_login_is_told_at_once_and_no_broker_after_a_time(url: s
             pass
     told: list[events.PublisherEvent] = []
     nowhere = f"amqp://guest:guest@127.0.0.1:{free_port()}/"
-    settings = PublishingSettings(first_connection_s=0.2)
+    settings = PublishingSettings(first_connection_s=1.0)
     with pytest.raises(ConnectError, match="guest@127"):
         async with GroupPublisher(nowhere, group="orders", settings=settings, on_event=told.append):
             pass
     assert "trying again within" in str(told[0])
+
+
+async def test_a_record_that_is_not_read_in_time_is_not_said_to_be_a_missing_connection(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> GroupSpec:
+        return await asyncio.Future[GroupSpec]()
+
+    monkeypatch.setattr("lbg_broker.publisher.publisher.read_spec", never)
+    settings = PublishingSettings(first_connection_s=1.0)
+    with pytest.raises(ConnectError, match="did not send the record of group 'orders' in time"):
+        async with GroupPublisher(url, group="orders", settings=settings):
+            pass
+
+
+async def test_a_record_that_cannot_be_read_is_the_reason_that_is_told(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(_: object, group: str) -> GroupSpec:
+        raise RecordUnavailable(group, "its node is down")
+
+    monkeypatch.setattr("lbg_broker.publisher.publisher.read_spec", unavailable)
+    settings = PublishingSettings(first_connection_s=1.0)
+    with pytest.raises(ConnectError, match=r"lbg.orders.config.*its node is down"):
+        async with GroupPublisher(url, group="orders", settings=settings):
+            pass
 
 
 async def test_several_addresses_are_tried_in_turn(url: str) -> None:
