@@ -26,6 +26,10 @@ ANSWERS_S = 5.0
 AGAIN_S = 30.0
 """Between two looks at what it holds and watches, if nothing changes."""
 
+HELD_S = 2.0
+"""For the broker to deliver a member its own will. After that it leaves another one: where the queue was made anew, a
+watcher may have become the active consumer and received it."""
+
 RENEW_MAX_S = 300.0
 RENEW_SHARE = 0.25
 """Of the broker's consumer timeout: a delivery that is unacknowledged for longer closes its channel, so the will is
@@ -90,15 +94,19 @@ class LastWills:
     async def _run(self) -> None:
         while True:
             self._changed.clear()
+            again_s = min(AGAIN_S, self._renew_s)
             try:
                 async with asyncio.timeout(ANSWERS_S):
                     await self._adjust()
+                if self._held is None:
+                    again_s = min(again_s, HELD_S)
             except (ClientError, TimeoutError) as error:
                 log.debug("last wills of %s: %s", self._names.group, error)
                 self._drop()
                 if isinstance(error, ChannelClosed):
-                    await asyncio.sleep(AGAIN_S)
-            due = self._loop.time() + self._spread(min(AGAIN_S, self._renew_s))
+                    await asyncio.sleep(self._spread(AGAIN_S))
+                    continue
+            due = self._loop.time() + self._spread(again_s)
             if self._stepped_back is not None:
                 due = min(due, self._step_back_until)
             with suppress(TimeoutError):
@@ -148,7 +156,7 @@ class LastWills:
             on_deliveries,
             no_ack=no_ack,
             prefetch_count=prefetch_count,
-            on_cancelled=self._drop,
+            on_cancelled=self._cancelled,
         )
 
     def _on_own(self, deliveries: list[Delivery]) -> None:
@@ -166,6 +174,11 @@ class LastWills:
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())
+
+    def _cancelled(self) -> None:
+        """The broker cancelled a consumer: its queue was deleted, or its node is gone."""
+        self._drop()
+        self._changed.set()
 
     def _drop(self) -> None:
         if self._channel is not None:
