@@ -123,7 +123,13 @@ class LastWills:
             self._stepped_back = None
         wanted = self._wanted if self._wanted != self._stepped_back else None
         if self.watched != wanted:
-            await self._watch(self._channel, wanted)
+            try:
+                await self._watch(self._channel, wanted)
+            except ChannelClosed as error:
+                log.debug("last will of member %s: %s", wanted, error)
+                self._let_be(wanted, AGAIN_S)
+                self._drop()
+                return  # its own will, at once, without this watch: the node of the other queue may be gone
         if self._held is None or now >= self._renew_at:
             self._renew_at = now + self._spread(self._renew_s)
             self._publish(self._names.last_will_key(self._index))
@@ -168,9 +174,13 @@ class LastWills:
             self._held = delivery.delivery_tag
 
     def _on_will_of(self, index: int, deliveries: list[Delivery]) -> None:
-        self._stepped_back, self._step_back_until = index, self._loop.time() + STEP_BACK_S
-        self._changed.set()
+        self._let_be(index, STEP_BACK_S)
         self._on_will(index)
+
+    def _let_be(self, index: int | None, seconds: float) -> None:
+        """Do not watch this member for so long."""
+        self._stepped_back, self._step_back_until = index, self._loop.time() + seconds
+        self._changed.set()
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())

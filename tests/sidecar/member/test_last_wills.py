@@ -205,3 +205,22 @@ async def test_a_queue_that_an_administrator_deletes_is_made_anew_at_once(place:
         next_.came.clear()
         gone.connection.abort()
         await until(lambda: next_.came, what="the will")
+
+
+async def test_a_member_that_cannot_watch_another_leaves_its_own_will_and_watches_as_soon_as_it_can(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", 0.5)
+    other_queue = last_will_of(place.names, 0)[0].name
+    async with member_of(place, 1) as one, member_of(place, 2) as admin:
+        channel = await admin.connection.open_channel()
+        await channel.queue_declare(other_queue, durable=True)  # 406 for who declares it otherwise
+        await until(lambda: one.wills.is_left)
+        so_far = one.published
+        one.wills.watch(0)
+        await until(
+            lambda: one.published > so_far and one.wills.is_left, what="its own will, on another channel"
+        )
+        assert one.wills.watched is None
+        await channel.queue_delete(other_queue)
+        await until(lambda: one.wills.watched == 0 and one.wills.is_left, what="the watch")
