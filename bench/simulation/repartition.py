@@ -343,7 +343,8 @@ class Repartitions:
     @property
     def is_moving(self) -> bool:
         """True if keys are on the move between separate queues, or something of that is left."""
-        return bool(self.record.key_move) or self._history.names.moves in self.queues()
+        history = self._history
+        return bool(self.record.key_move) or history.broker.has_queue(history.names.moves)
 
     @property
     def _has_moving_keys(self) -> bool:
