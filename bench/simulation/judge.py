@@ -248,7 +248,11 @@ class Judge:
         self._inside[key].append(call)
         if body not in self._begun:
             self._begun.add(body)
-            if call.row < self._highest.get(key, -1) and body not in self._overtaken:
+            # A member that stood still begins it before it sees that its connection is lost.
+            opened_at = link.consuming.connection.opened_at if link is not None else float("inf")
+            is_of_former_store = opened_at < self._put_back_at and body not in self._put_back
+            is_excused = is_of_former_store or body in self._overtaken
+            if call.row < self._highest.get(key, -1) and not is_excused:
                 self.violation(
                     f"inversion: {call.member.name} begins {body!r} behind row {self._highest[key]}"
                 )
@@ -258,8 +262,6 @@ class Judge:
                     self.violation(
                         f"inversion: {call.member.name} begins {body!r} before {earlier!r} is processed"
                     )
-            opened_at = link.consuming.connection.opened_at if link is not None else float("inf")
-            is_of_former_store = opened_at < self._put_back_at and body not in self._put_back
             if not is_of_former_store:  # that one is gone, and never comes again
                 self._unprocessed[key][body] = call.row
         elif body in self.processed:

@@ -12,7 +12,7 @@ from bench.simulation.planted import BUGS
 from bench.simulation.runs import INSTALLATIONS
 from bench.simulation.shrinking import shrunk
 
-from lbg_broker.group import PARTITIONED, RABBITMQ
+from lbg_broker.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
 from lbg_broker.group.topology import EMBEDDED
 from lbg_sidecar.core.rebalance import Balancer
 
@@ -41,6 +41,12 @@ def test_planned_operations_repeat_nothing(installation: Setting) -> None:
 def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
     """A member that has not noticed yet begins a message that the old copy of the store does not have."""
     assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
+
+
+def test_a_message_of_a_store_that_was_replaced_may_come_behind_later_ones() -> None:
+    """A member that stood still begins it when the others have gone on with the old copy of the store."""
+    history = History(211838655, Setting(mode=MESSAGE_GROUPS, seconds=600.0))
+    assert history.run() == [], history.timeline()
 
 
 def test_a_message_that_was_discarded_in_a_store_that_was_replaced_need_not_come_again() -> None:
