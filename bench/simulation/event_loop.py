@@ -64,7 +64,7 @@ class VirtualLoop(asyncio.AbstractEventLoop):
 
     def create_task(self, steps: Coroutine[Any, Any, T], **options: Any) -> asyncio.Task[T]:
         task = asyncio.Task(steps, loop=self, **options)
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # a process that dies runs nothing
+        task._log_destroy_pending = False  # a process that dies runs nothing
         self._tasks.append(task)
         return task
 

@@ -440,7 +440,7 @@ class Repartitions:
         self._process = Process("repartition")
         loop = VirtualLoop(history, self._process)
         command = asyncio.Task(self._command(queue_count, offline=offline), loop=loop)
-        command._log_destroy_pending = False  # type: ignore[attr-defined]
+        command._log_destroy_pending = False
         command.add_done_callback(_succeeded)
         self._ended.append(command)
 

@@ -47,7 +47,7 @@ async def publish(broker: Where, group: str, *bodies: bytes) -> None:
 
 
 def settings(broker: Where, group: str, **more: object) -> MemberSettings:
-    return MemberSettings(broker=broker.broker, group=group, rebalance_delay_s=0.2, **more)  # type: ignore[arg-type]
+    return MemberSettings(broker=broker.broker, group=group, rebalance_delay_s=0.2, **more)
 
 
 def test_the_problem_line_names_the_command_which_makes_a_dead_letter_of_the_message(

@@ -109,7 +109,7 @@ async def test_a_partition_has_the_rate_of_what_left_it_over_a_restart_of_the_br
             PartitionStatus(0, "Ready", "lbg.orders.member.0", 0, 0, settled=settled),
             PartitionStatus(1, "Ready", "lbg.orders.member.0", 0, 0),  # of a broker of an older version
         )
-        native = replace(queue.native, partitions=partitions)  # type: ignore[type-var]
+        native = replace(queue.native, partitions=partitions)
         admin.queues[name] = replace(queue, native=native)
         seen.look([await show_group(admin, "orders")], second)
         rates.append(seen.queue_rates)

@@ -119,7 +119,7 @@ async def test_dead_letters_are_shown_replayed_and_discarded_by_key_id_and_reaso
         for key in ("a", "b", "c"):
             await publish(place, "orders", key, b"drop %s1" % key.encode(), b"drop %s2" % key.encode())
         await publish(place, "orders", "d", b"drop \xff"[:5] + LONG)
-        await until(lambda: client.console.survey.groups["orders"].row["dead_letters"] == 7)  # type: ignore[index]
+        await until(lambda: client.console.survey.groups["orders"].row["dead_letters"] == 7)
 
         page = await client.get("/groups/orders/dead")
         assert page.text.count("<article") == 7
@@ -149,7 +149,7 @@ async def test_dead_letters_are_shown_replayed_and_discarded_by_key_id_and_reaso
         assert await dead_letters(place, "orders") == ["a", "c"]
         assert await run("/groups/orders/acts/replay") == "done: 2 of 2 dead letters replayed"
     lines = [one.getMessage() for one in caplog.records if 'act="discard"' in one.getMessage()]
-    assert [re.search(r"result=(\w+)", line)[1] for line in lines] == ["done", "failed", "done", "done"]  # type: ignore[index]
+    assert [re.search(r"result=(\w+)", line)[1] for line in lines] == ["done", "failed", "done", "done"]
     assert 'detail="key b"' in lines[2]
 
 

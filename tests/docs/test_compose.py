@@ -365,7 +365,7 @@ def test_the_services_as_processes_handle_every_flight_once_also_when_one_stops(
         before = stack.log(CONSUMERS[at_work])
         assert stack.stop(SIDECARS[stopped]) == [0]
         stack.start("publisher")
-        stack.until(lambda times=times: stack.handled.total() >= times * ROWS)  # type: ignore[misc]
+        stack.until(lambda times=times: stack.handled.total() >= times * ROWS)
         handled = stack.log(CONSUMERS[at_work]).removeprefix(before)
         assert Counter(handled.splitlines()) == stack.flights
         stack.start(SIDECARS[stopped])

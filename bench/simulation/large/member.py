@@ -42,16 +42,16 @@ class ChargedRules(BalancingRules):
         object.__setattr__(self, "_member", member)
 
     def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
-        member: LargeMember = self._member  # type: ignore[attr-defined]
+        member: LargeMember = self._member
         member.assigned(live)
         return member.group.assignments.primaries(live)
 
     def backed_up(self, index: int, live: frozenset[int]) -> tuple[int, ...]:
-        member: LargeMember = self._member  # type: ignore[attr-defined]
+        member: LargeMember = self._member
         return member.group.assignments.backed_up(live).get(index, ())
 
     def standbys_of(self, queue: int, live: frozenset[int]) -> tuple[int, ...]:
-        member: LargeMember = self._member  # type: ignore[attr-defined]
+        member: LargeMember = self._member
         return member.group.assignments.standbys(live)[queue]
 
 

@@ -208,7 +208,7 @@ async def test_partitions_change_online_and_nobody_is_refused(place: Place, uniq
                 done = await repartition_group(scene.admin, "orders", count, timeout_s=60.0)
                 assert (done.now, done.is_changed, done.is_settled) == (count, True, True)
                 before = len(judge.starts)
-                await until(lambda before=before: len(judge.starts) > before + 100, what="work after it")  # type: ignore[misc]
+                await until(lambda before=before: len(judge.starts) > before + 100, what="work after it")
         assert foreign.ended is None
         other.cancel()
         await asyncio.gather(other, return_exceptions=True)

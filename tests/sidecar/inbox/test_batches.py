@@ -42,7 +42,7 @@ class Database:
         """The inbox; `commits` counts its transactions."""
         database = self
 
-        class Counted(type(self.inbox)):  # type: ignore[misc]
+        class Counted(type(self.inbox)):
             @contextmanager
             def transaction(self, connection: Any) -> Iterator[None]:
                 with super().transaction(connection):

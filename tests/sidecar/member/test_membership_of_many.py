@@ -292,7 +292,7 @@ def test_the_coordinator_sends_joins_of_a_moment_to_all_in_one_message_and_a_dir
         assert not me.receive(Hello(joined), 1.0)
     posts = me.tick(1.05)
     (changes,) = messages(posts, Changes)
-    assert (changes.to, changes.message) == (None, Changes(me.me, joined=(B, C, D)))  # type: ignore[arg-type]
+    assert (changes.to, changes.message) == (None, Changes(me.me, joined=(B, C, D)))
     (directory,) = messages(posts, Directory)
     assert directory.to == (1, 2, 3)
 
@@ -363,9 +363,9 @@ def test_an_index_is_offered_to_one_member_only() -> None:
     assert [post.message.offered for post in offers if isinstance(post.message, IndexOffer)] == [3, 4, 5]
     assert all(post.to == "99" for post in offers)
     (again,) = me.receive(IndexRequest(Identity(0, "", ""), 99, refused=(6,)), 1.0)
-    assert again.message == IndexOffer(me.me, 7)  # type: ignore[arg-type]
+    assert again.message == IndexOffer(me.me, 7)
     (late,) = me.receive(IndexRequest(Identity(0, "", ""), 99), 10.0)
-    assert late.message == IndexOffer(me.me, 3)  # type: ignore[arg-type]
+    assert late.message == IndexOffer(me.me, 3)
 
 
 def test_a_claim_that_is_refused_asks_index_0_and_without_an_answer_tries_the_lowest() -> None:
@@ -435,7 +435,7 @@ def test_any_member_answers_a_hello_with_a_directory_and_reports_the_join_to_the
     assert not me.receive(Hello(D), 1.0)
     posts = me.tick(1.05)
     (changes,) = messages(posts, Changes)
-    assert (changes.to, changes.message) == (0, Changes(me.me, joined=(D,), target=A.incarnation))  # type: ignore[arg-type]
+    assert (changes.to, changes.message) == (0, Changes(me.me, joined=(D,), target=A.incarnation))
     (directory,) = messages(posts, Directory)
     assert directory.to == (3,)
 

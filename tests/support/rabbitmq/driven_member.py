@@ -21,4 +21,4 @@ class DrivenMember(Member):
             self.driver = driver
             await start(driver)
 
-        self.app.start = started  # type: ignore[method-assign]
+        self.app.start = started

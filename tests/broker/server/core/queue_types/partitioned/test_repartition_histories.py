@@ -176,7 +176,7 @@ class Changes(RuleBasedStateMachine):
         self.settled.clear()
         self.after_crash = True
         described = self.world.described["moving_keys"]
-        self.count = self.world.queue().arguments["x-partition-count"]  # type: ignore[assignment]
+        self.count = self.world.queue().arguments["x-partition-count"]
         assert described is None or described["partitions"] == self.count
         self.sit_down(prefetch)
 

@@ -109,7 +109,7 @@ def test_kills_while_keys_move_to_other_partitions_lose_nothing_and_keep_each_ke
             for count, published in ((6, 15), (3, 35), (5, 55)):
                 act_on(broker, "repartition", "q", count=count)
                 await asyncio.to_thread(publish, broker, "q", first=published, rounds=20)
-                await until(lambda rounds=published: len(first) >= len(KEYS) * rounds)  # type: ignore[misc]
+                await until(lambda rounds=published: len(first) >= len(KEYS) * rounds)
                 await asyncio.to_thread(broker.kill)
                 await asyncio.to_thread(broker.start)
             await until(lambda: queue_json(broker, "q")["messages"] == 0, what="all messages to be processed")
