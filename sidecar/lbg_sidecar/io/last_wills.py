@@ -71,8 +71,8 @@ class LastWills:
         self.watched: int | None = None
         """The member whose will this one would receive."""
         self._watch_tag = ""
-        self._stepped_back: int | None = None
-        self._step_back_until = 0.0
+        self._unwatched: int | None = None
+        self._unwatched_until = 0.0
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run())
@@ -107,8 +107,8 @@ class LastWills:
                     await asyncio.sleep(self._spread(AGAIN_S))
                     continue
             due = self._loop.time() + self._spread(again_s)
-            if self._stepped_back is not None:
-                due = min(due, self._step_back_until)
+            if self._unwatched is not None:
+                due = min(due, self._unwatched_until)
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._changed.wait()
@@ -119,15 +119,15 @@ class LastWills:
             self._channel = await self._connection.open_channel()
             await self._consume(self._index, self._on_own, prefetch_count=HELD_MAX)
         now = self._loop.time()
-        if now >= self._step_back_until:
-            self._stepped_back = None
-        wanted = self._wanted if self._wanted != self._stepped_back else None
+        if now >= self._unwatched_until:
+            self._unwatched = None
+        wanted = self._wanted if self._wanted != self._unwatched else None
         if self.watched != wanted:
             try:
                 await self._watch(self._channel, wanted)
             except ChannelClosed as error:
                 log.debug("last will of member %s: %s", wanted, error)
-                self._let_be(wanted, AGAIN_S)
+                self._leave_unwatched(wanted, AGAIN_S)
                 self._drop()
                 return  # its own will, at once, without this watch: the node of the other queue may be gone
         if self._held is None or now >= self._renew_at:
@@ -174,12 +174,12 @@ class LastWills:
             self._held = delivery.delivery_tag
 
     def _on_will_of(self, index: int, deliveries: list[Delivery]) -> None:
-        self._let_be(index, STEP_BACK_S)
+        self._leave_unwatched(index, STEP_BACK_S)
         self._on_will(index)
 
-    def _let_be(self, index: int | None, seconds: float) -> None:
+    def _leave_unwatched(self, index: int | None, seconds: float) -> None:
         """Do not watch this member for so long."""
-        self._stepped_back, self._step_back_until = index, self._loop.time() + seconds
+        self._unwatched, self._unwatched_until = index, self._loop.time() + seconds
         self._changed.set()
 
     def _spread(self, seconds: float) -> float:

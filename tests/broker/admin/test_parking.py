@@ -147,7 +147,7 @@ async def test_a_group_with_running_members_gets_no_parking_queue(
     settings = replace(place.settings, username=orders.client_username, password="members")
     async with Member(MemberSettings(broker=settings, group="orders", name="m"), handle) as member:
         async with asyncio.timeout(30):
-            while not (await admin.observe("orders")).is_served("orders"):  # noqa: ASYNC110
+            while not (await admin.observe("orders")).is_served("orders"):  # noqa: ASYNC110 (asked)
                 await asyncio.sleep(0.05)
         with pytest.raises(StillInUse, match="stop its members first"):
             await enable_parking(admin, "orders")

@@ -182,6 +182,7 @@ async def test_a_will_is_replaced_before_the_consumer_timeout_without_an_alarm(p
 async def test_a_watcher_in_the_place_of_a_live_member_steps_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", NEVER_S)
     monkeypatch.setattr(last_wills, "STEP_BACK_S", 1.0)
     async with member_of(place, 1) as next_:
         next_.wills.watch(0)  # not there yet, or of a version without wills
@@ -194,7 +195,10 @@ async def test_a_watcher_in_the_place_of_a_live_member_steps_back(
             await until(lambda: next_.came == [0], what="the will")
 
 
-async def test_a_queue_that_an_administrator_deletes_is_made_anew_at_once(place: Place) -> None:
+async def test_a_queue_that_an_administrator_deletes_is_made_anew_at_once(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", NEVER_S)
     async with member_of(place, 0) as gone, member_of(place, 1) as next_, member_of(place, 2) as admin:
         next_.wills.watch(0)
         await until(lambda: gone.wills.is_left and next_.wills.watched == 0)
