@@ -19,7 +19,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
-from lbg_broker.admin.status_reports import REPORT_KEYS
+from lbg_broker.admin.status_reports import REPORT_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_broker.client import Delivery
 from lbg_broker.group import Engine, GroupSpec, Names, stream_queues
 
@@ -89,11 +89,16 @@ async def observed(
                 on_snapshot(await admin.observe_queues(spec))
             await asyncio.sleep(READ_EVERY_S)
 
+    async def watch() -> None:
+        while True:
+            await watch_reports(admin.amqp, [spec.name])
+            await asyncio.sleep(WATCH_AGAIN_S)
+
     queue = await admin.amqp.own_queue()
     async with admin.amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
         await admin.amqp.bind_own(queue, [Names(spec.name).members], keys=REPORT_KEYS)
-        async with running(read()):
+        async with running(watch()), running(read()):
             yield
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ from lbg_broker.admin.group_reader import EVERY_S, GroupRecords, waiting_us
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.member_requests import watch_activity
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
-from lbg_broker.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS
+from lbg_broker.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_broker.client import Delivery
 from lbg_broker.group import GroupSpec, Names
 from lbg_console.documents import SurveyState, overview_row
@@ -64,6 +64,8 @@ class SurveyedGroup:
         self.without_record: Description | None = None
         self.waiting_us: int | None = None
         self.bound_at_s = UNBOUND
+        self.watched_at_s = float("-inf")
+        """When its members were last asked for their status reports."""
         self.described_at_s = float("-inf")
         self.has_listened = False
         """Each member has had the time for a status report; before that, members are unknown."""
@@ -239,6 +241,7 @@ class GroupSurvey:
         queue = await amqp.own_queue(of_members_of=self._names[0] if self._names else None)
         for group in self.groups.values():
             group.bound_at_s = UNBOUND
+            group.watched_at_s = float("-inf")
         async with amqp.link.channel(within_s=None) as channel:
             await channel.consume(queue, self._on_deliveries, no_ack=True, on_cancelled=channel.close_soon)
             while channel.is_open:
@@ -257,7 +260,21 @@ class GroupSurvey:
                         if name in self.groups:
                             self.groups[name].bound_at_s = self.now_s()
                     self._subscribed_at_s = min(self._subscribed_at_s, self.now_s())
+                await self._ask_for_reports(due)
                 await asyncio.sleep(BIND_EVERY_S)
+
+    async def _ask_for_reports(self, bound: Collection[str]) -> None:
+        """Of the groups that were just bound to, and of the others again before their members report less often."""
+        now_s = self.now_s()
+        asked = [
+            name
+            for name, group in self.groups.items()
+            if name in bound or group.watched_at_s < now_s - WATCH_AGAIN_S
+        ]
+        for name in asked:
+            self.groups[name].watched_at_s = now_s
+        if asked:
+            await watch_reports(self._admin.amqp, asked)
 
     def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         now_s = self.now_s()

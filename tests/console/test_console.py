@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 
@@ -10,7 +11,8 @@ from tests.console.conftest import PASSWORD
 
 from lbg_broker.admin.groups import create_group, delete_group, show_group
 from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, kubernetes_owner
-from lbg_broker.group import GroupSpec
+from lbg_broker.client import connect
+from lbg_broker.group import TO_ALL, GroupSpec, Names
 from lbg_broker.group.names import default_group_name
 from lbg_broker.publisher import GroupPublisher
 from support.admin.place import Place
@@ -47,6 +49,25 @@ async def test_a_member_whose_connection_ends_is_gone_for_all_who_look(
     timeline = (await client.get("/groups/orders/timeline")).json()
     assert [event["kind"] for event in timeline["events"]].count("crashed") == 2
     assert [one["number"] for one in timeline["queues"]] == [0, 1]
+
+
+async def test_members_are_asked_for_their_reports_as_long_as_the_console_runs(
+    place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lbg_console.survey.WATCH_AGAIN_S", 0.1)
+    asked: list[dict[str, object]] = []
+    connection = await connect(place.settings)
+    try:
+        channel = await connection.open_channel()
+        queue = (await channel.queue_declare("", exclusive=True)).queue
+        await channel.consume(
+            queue, lambda some: asked.extend(json.loads(one.body) for one in some), no_ack=True
+        )
+        await channel.queue_bind(queue, Names(orders.name).members, TO_ALL)
+        await until(lambda: len(asked) > 2, what="requests for reports")
+    finally:
+        await connection.close()
+    assert {(one["type"], one["keys"]) for one in asked} == {("watch", False)}
 
 
 async def test_a_stream_goes_on_after_the_last_event_that_came(

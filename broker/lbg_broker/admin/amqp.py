@@ -402,12 +402,20 @@ class AmqpAdmin:
 
     async def announce(self, exchange: str, routing_key: str, body: str) -> None:
         """Sends a message to all members that are there now."""
-        properties = BasicProperties(content_type="application/json")
+        await self.announce_to_groups([exchange], routing_key, body)
+
+    async def announce_to_groups(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+        """The same to the members of several groups, at once."""
+        header = BasicProperties(content_type="application/json").encode()
         async with self.link.channel() as channel:
             if not channel.is_confirming:
                 await channel.confirm_select()
-            await ConfirmingPublisher(channel).publish(
-                exchange, routing_key, body.encode(), properties=properties
+            publisher, message = ConfirmingPublisher(channel), body.encode()
+            await asyncio.gather(
+                *(
+                    publisher.publish_soon(exchange, routing_key, message, header=header)
+                    for exchange in exchanges
+                )
             )
 
     async def has_mailbox(self, group: str, index: int) -> bool:

@@ -25,7 +25,7 @@ from lbg_broker.admin.protocol import BrokerAdmin, StatusReport
 from lbg_broker.admin.record import spec_in
 from lbg_broker.admin.rows import members_of
 from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
-from lbg_broker.admin.status_reports import REPORT_KEYS
+from lbg_broker.admin.status_reports import REPORT_KEYS, watch_reports
 from lbg_broker.client import Delivery
 from lbg_broker.group import (
     HEADER_KEY,
@@ -348,6 +348,7 @@ async def ask_members(
             keys = (answer_to, *REPORT_KEYS)
             for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
                 raise error
+            await watch_reports(amqp, [group], seconds=within_s)
             await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):

@@ -34,7 +34,36 @@ BIND_AGAIN_S = 10.0
 outlive its exchange."""
 
 FRESH_S = 2.0
-"""Members send a report every second, 1.2 s apart at most; an older one may be out of date."""
+"""Members that are watched send a report every second, 1.2 s apart at most; an older one may be out of date."""
+
+WATCH_S = 60.0
+"""Seconds for which an observer that stays asks for reports. Without an observer members send one when it has changed,
+and every 5 s if it has not."""
+
+WATCH_AGAIN_S = 20.0
+"""Between two requests of an observer that stays. A member that joins sends a report every second for 30 s, because it
+does not know who watches."""
+
+
+async def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WATCH_S) -> None:
+    """Has the members of these groups send their status reports soon, and every second for so long.
+
+    Nothing is raised if they cannot be asked, as without the permission to publish to them: reports come every 5 s
+    then. Members of versions before this request send one every second, asked or not.
+    """
+    request = {"v": 1, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
+    body = json.dumps({**request, "seconds": seconds, "keys": False}, separators=(",", ":"))
+    exchanges = [Names(group).members for group in groups]
+    try:
+        await amqp.announce_to_groups(exchanges, TO_ALL, body)
+    except AdminError:  # perhaps of one that was deleted meanwhile, which closes the channel
+        for exchange in exchanges if len(exchanges) > 1 else ():
+            with contextlib.suppress(AdminError):
+                await amqp.announce(exchange, TO_ALL, body)
+
+
+TYPE_WITHIN_BYTES = 32
+"""Each message of a member begins with its version and its type."""
 
 
 class CollectedReports(Sequence[StatusReport]):
@@ -49,7 +78,9 @@ class CollectedReports(Sequence[StatusReport]):
         return frozenset(blake2b(body, digest_size=16).digest() for body in frozenset(self._bodies))
 
     def append(self, body: bytes) -> None:
-        self._bodies.append(body)
+        """Ignores what else is sent to all, as an observer's request for reports."""
+        if b'"beat"' in body[:TYPE_WITHIN_BYTES]:
+            self._bodies.append(body)
 
     @overload
     def __getitem__(self, index: int) -> StatusReport: ...
@@ -81,6 +112,9 @@ async def collect_reports(
             tag = await channel.consume(queue, on_report, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
+            await watch_reports(
+                amqp, [group for name, group in exchanges.items() if name not in refused], seconds=seconds
+            )
             await asyncio.sleep(seconds)
             await channel.cancel(tag)
     finally:
@@ -101,6 +135,7 @@ class ReportQueue:
         self._requested_at: dict[str, float] = {}
         self._since: dict[str, float] = {}
         self._bound_at: dict[str, float] = {}
+        self._watched_at: dict[str, float] = {}
         self._beats: dict[str, dict[object, tuple[float, StatusReport]]] = {}
         self._turn = asyncio.Lock()
 
@@ -115,6 +150,9 @@ class ReportQueue:
                 self._since[group] = asyncio.get_running_loop().time()
             elif not self.latest(group) and self._bound_at[group] < now - BIND_AGAIN_S:
                 await self._bind(group)
+            if self._watched_at.get(group, float("-inf")) < now - WATCH_AGAIN_S:
+                self._watched_at[group] = now
+                await watch_reports(self._amqp, [group])
             await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
             return self._since[group]
 
@@ -128,6 +166,7 @@ class ReportQueue:
         if connection is self._connection and self._channel is not None and self._channel.is_open:
             return
         self._since.clear()
+        self._watched_at.clear()
         self._beats.clear()
         self._queue = await self._amqp.own_queue()
         with self._amqp.link.translated_errors():
@@ -143,6 +182,7 @@ class ReportQueue:
             self._forget(group)
             raise refused[exchange]
         self._bound_at[group] = asyncio.get_running_loop().time()
+        self._watched_at.pop(group, None)
 
     async def _leave(self, groups: Sequence[str]) -> None:
         if groups:
@@ -153,7 +193,13 @@ class ReportQueue:
             self._forget(group)
 
     def _forget(self, group: str) -> None:
-        for per_group in (self._requested_at, self._since, self._bound_at, self._beats):
+        for per_group in (
+            self._requested_at,
+            self._since,
+            self._bound_at,
+            self._watched_at,
+            self._beats,
+        ):
             per_group.pop(group, None)
 
     def _on_report(self, group: str, body: bytes) -> None:
