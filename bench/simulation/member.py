@@ -42,7 +42,8 @@ from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.protocol import KeysMove
 from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.consumers import consumer_timeout_in
 from lbg_sidecar.message import ACK, Verdict, forwarded, in_flight_of
 from lbg_sidecar.settings import MemberSettings, balancing_rules, keys_at_once, processing_rules
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 RETRY_DEAD_S = 0.5
 TICK_MIN_S = 0.001
-TIMINGS = Timings(beat_s=10.0, report_s=10.0)
+TIMINGS = Timings(report_s=10.0, changed_report_s=10.0)
 """Status reports are for observers, and there are none: so they are rare."""
 
 

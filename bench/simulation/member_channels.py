@@ -145,6 +145,7 @@ class WillsEnd(ChannelsEnd):
             index,
             publish=lambda key: publish(history.names.members, key, b""),
             on_will=self._on_will,
+            on_watched=self._on_watched,
             consumer_timeout_s=CONSUMER_TIMEOUT_S,
             uniform=history.random.random,
         )
@@ -162,6 +163,10 @@ class WillsEnd(ChannelsEnd):
 
     def _on_will(self, index: int) -> None:
         self._member.machine.willed(index, self._member.now)
+        self._member.run()
+
+    def _on_watched(self, index: int | None) -> None:
+        self._member.machine.will_watched(index, self._member.now)
         self._member.run()
 
 

@@ -56,10 +56,12 @@ from lbg_broker.amqp.methods import (
     QueueUnbind,
 )
 from lbg_broker.client import ClientConnection, ConnectError
-from lbg_broker.group import GroupSpec, Permissions, is_native, repartition_in, topology_of
+from lbg_broker.group import TO_ALL, GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_broker.group.key_moves import KeyMove, KeyMoveState
 from lbg_broker.group.spec import UNCOUNTED_MODES
 from lbg_broker.group.topology import Binding, allows, restored, without
+from lbg_sidecar.core.message_codec import encode
+from lbg_sidecar.core.protocol import Identity, Watch
 
 if TYPE_CHECKING:
     from bench.simulation.history import History
@@ -225,8 +227,10 @@ class SimAdmin:
         return cast(AmqpAdmin, self)  # for its link and its lock
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
-        await self._connected()
+        channel = await self._connected()
         self._heard.clear()
+        watch = encode(Watch(Identity(0, "observer", ""), seconds, keys=False))
+        channel.publish(self._history.names.members, TO_ALL, watch)
         await asyncio.sleep(seconds)
         return list(self._heard)
 

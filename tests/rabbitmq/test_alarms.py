@@ -158,6 +158,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
             0,
             publish=posts.leave_will,
             on_will=lambda _: None,
+            on_watched=lambda _: None,
             consumer_timeout_s=1800,
         ),
         dead=dead,

@@ -123,6 +123,7 @@ class Broker:
         if index is not None:
             self._watchers[index] = link
             self.processor.charge(self._costs.declare_us + self._costs.bind_us + self._costs.consume_us)
+        self.tell(link, link.on_watched, index)
 
     def declare(self, link: Link, name: str) -> bool:
         """An exclusive queue; False if another connection has it."""

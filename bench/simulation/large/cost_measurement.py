@@ -34,7 +34,8 @@ from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import Beat, BeatContent, Identity, Knowledge, QueueState, Reattached, Status
-from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.connection import Posts
 from lbg_sidecar.settings import balancing_rules, processing_rules
 from support.admin.group_on_broker import declare_group

@@ -59,6 +59,7 @@ class Link:
         self.on_mail: Callable[[str, bytes], None] = self._keep_mail
         self.on_return: Callable[[str, bytes], None] = self._keep_return
         self.on_will: Callable[[int], None] = lambda _: None
+        self.on_watched: Callable[[int | None], None] = lambda _: None
         self.watched = -1
         """Index of the member whose last will it gets."""
         self.inbox: deque[Mail] = deque()

@@ -16,7 +16,8 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.message_codec import encode
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK
 from lbg_sidecar.settings import MemberSettings, balancing_rules, processing_rules
 
@@ -168,7 +169,8 @@ class LargeMember:
         self._task = self._opening = None
         self._previous = link.index = index
         self.link = link
-        link.on_mail, link.on_return, link.on_will = self._on_mail, self._on_return, self._on_will
+        link.on_mail, link.on_return = self._on_mail, self._on_return
+        link.on_will, link.on_watched = self._on_will, self._on_watched
         link.send(link.broker.leave_will)
         link.inbox.clear()  # a member ignores what comes before it takes part
         self.group.joined(self)
@@ -209,6 +211,11 @@ class LargeMember:
     def _on_will(self, index: int) -> None:
         if self.link is not None and not self.is_blind:
             self.machine.willed(index, self.now)
+            self._run()
+
+    def _on_watched(self, index: int | None) -> None:
+        if self.link is not None:
+            self.machine.will_watched(index, self.now)
             self._run()
 
     def on_attached(self, link: Link, attachment: Attachment) -> None:

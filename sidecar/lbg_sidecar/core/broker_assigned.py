@@ -29,7 +29,6 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import encode_content
 from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
-from lbg_sidecar.core.roster import Timings
 from lbg_sidecar.core.status_report import (
     common_description,
     oldest_us,
@@ -37,6 +36,7 @@ from lbg_sidecar.core.status_report import (
     poisoned_keys,
     progress_of,
 )
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import SessionRefused
 
 

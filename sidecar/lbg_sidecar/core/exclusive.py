@@ -32,10 +32,11 @@ from lbg_sidecar.core.protocol import (
 from lbg_sidecar.core.queue_bindings import RESTS_S, BalancingRules, Bindings
 from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
-from lbg_sidecar.core.roster import JOINS_S, Post, Roster, Timings
+from lbg_sidecar.core.roster import JOINS_S, Post, Roster
 from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import beat_content, description, queue_state
 from lbg_sidecar.core.takeover import Takeovers
+from lbg_sidecar.core.timings import Timings
 
 EARLY_MAX = 64
 """Messages of type `knowledge` that are kept until the change is announced: at most 100 kB each."""
@@ -480,6 +481,7 @@ class ExclusiveMember(MemberCore):
         self._fit_wanted()
         if self.roster.me is not None:
             self._reports.live_changed(self.roster.me.index, self.bindings.view.live, now)
+            self._sweep.live_changed(now)
 
     def _awaits_view(self) -> bool:
         """True for a newcomer that does not know the others, or only since a moment ago: alone it would consume queues

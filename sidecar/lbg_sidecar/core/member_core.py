@@ -51,8 +51,9 @@ from lbg_sidecar.core.protocol import (
     Watch,
 )
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
-from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import Kind, Verdict
 
 TICK_LEAVING_S = 0.1
@@ -170,6 +171,10 @@ class MemberCore(ABC):
         self._post(self.roster.willed(index, now))
         self._after(now)
 
+    def will_watched(self, index: int | None, now: float) -> None:
+        """The broker would deliver the last will of the member with this index, and of no other; None: of none."""
+        self.roster.will_watched(index, now)
+
     def pause(self, is_paused: bool, now: float) -> None:
         """Starts no new call from now on, or goes on; calls that run end. The queues stay here."""
         if self.dispatcher.paused != is_paused:
@@ -180,8 +185,10 @@ class MemberCore(ABC):
     def requested(self, request: Peek | Skip | Watch, group: str, now: float) -> None:
         """A request of an administrator."""
         if isinstance(request, Watch):
-            self.activity.watch(request.seconds, now)
-            self.dispatcher.key_counts = self.activity.key_counts
+            self.roster.status_reports.watch(request.seconds, now)
+            if request.keys:
+                self.activity.watch(request.seconds, now)
+                self.dispatcher.key_counts = self.activity.key_counts
             return
         if isinstance(request, Skip):
             self._skip(request, group)

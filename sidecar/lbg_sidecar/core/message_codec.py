@@ -132,8 +132,8 @@ def encode(message: Message) -> bytes:
             fields["consumption"] = consumption
         case Skipped(outcome=outcome):
             fields["outcome"] = outcome.value
-        case Watch(seconds=seconds):
-            fields["seconds"] = seconds
+        case Watch(seconds=seconds, keys=keys):
+            fields |= {"seconds": seconds, "keys": keys}
         case Activity(keys=keys, takeover=takeover):
             fields["keys"] = keys
             if takeover is not None:
@@ -220,7 +220,8 @@ def _decode(fields: dict[str, Any]) -> Message | None:
         case "pause":
             return Pause(sender, fields["consumption"] is True)
         case "watch":
-            return Watch(sender, _seconds(fields["seconds"], WATCH_MAX_S))
+            seconds = _seconds(fields["seconds"], WATCH_MAX_S)
+            return Watch(sender, seconds, keys=fields.get("keys") is not False)
         case "activity":
             keys = tuple((str(key), _number(count)) for key, count in fields["keys"])
             takeover = fields.get("takeover")

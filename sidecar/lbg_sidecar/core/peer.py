@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import MutableMapping
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +19,12 @@ _NOTHING: Any = MappingProxyType({})
 
 def _nothing() -> Any:
     return _NOTHING
+
+
+def digest_of(identity: Identity) -> int:
+    """48 bits. That of a live set is the exclusive or over its members."""
+    text = f"{identity.index}:{identity.incarnation}".encode()
+    return int.from_bytes(blake2b(text, digest_size=6).digest(), "big")
 
 
 @dataclass(slots=True)

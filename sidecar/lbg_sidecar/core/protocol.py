@@ -163,8 +163,8 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """To observers, every second and on change: the status report, with the queues that the sender serves or backs up.
-    While a member of protocol 1 is live also to all, with all queues."""
+    """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`). While a
+    member of protocol 1 is live also to all, with all queues."""
 
     sender: Identity
     content: BeatContent
@@ -339,10 +339,12 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """To all, from an administrator: members report their activity for so many seconds."""
+    """To all, from an observer: members send their status report soon, and every second for so many seconds. With
+    `keys` they report their activity for the same time."""
 
     sender: Identity
     seconds: float
+    keys: bool = True
 
 
 @dataclass(frozen=True, slots=True)

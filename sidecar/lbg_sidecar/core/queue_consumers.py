@@ -13,6 +13,9 @@ from lbg_sidecar.core.roster import Post, Roster
 SWEEP_S = 10.0
 """In this time each queue is counted once by one of the members that do not consume it, on average."""
 
+SETTLED_SWEEP_S = 60.0
+"""The same while the live set does not change. Wrong views come with changes."""
+
 SWEEP_STEP_S = 0.5
 """Between two counts of one member, at least, on average."""
 
@@ -86,12 +89,19 @@ class Sweep:
         del self._without_since[queue]
         return True
 
+    def live_changed(self, now: float) -> None:
+        """Count sooner: some members may not know of it."""
+        due = self.due
+        self._schedule(now)
+        self.due = min(self.due, due)
+
     def _schedule(self, now: float) -> None:
         rules, members = self._bindings.rules, max(1, len(self._roster.live))
+        sweep_s = SETTLED_SWEEP_S if self._roster.is_settled(now) else SWEEP_S
         if rules.assignment is Assignment.STATIC or members <= rules.standbys + 1:
             self.due = now + SWEEP_S  # all consume all
         else:
-            step_s = max(SWEEP_STEP_S, SWEEP_S * members / rules.queue_count)
+            step_s = max(SWEEP_STEP_S, sweep_s * members / rules.queue_count)
             self._at_once = max(1, int(SWEEP_WRITE_S / step_s))
             self.due = now + step_s * self._at_once * (0.8 + 0.4 * self._uniform())
 

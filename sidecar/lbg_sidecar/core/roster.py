@@ -17,13 +17,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from hashlib import blake2b
 from itertools import islice
 
 from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.change_queue import ChangeQueue
 from lbg_sidecar.core.hello_schedule import HelloSchedule
-from lbg_sidecar.core.peer import Peer
+from lbg_sidecar.core.peer import Peer, digest_of
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -43,6 +42,8 @@ from lbg_sidecar.core.protocol import (
     QueueState,
     Welcome,
 )
+from lbg_sidecar.core.report_schedule import ReportSchedule
+from lbg_sidecar.core.timings import Timings
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
 """Cause for which a queue was without an active member; see `Roster.last_server`."""
@@ -57,25 +58,6 @@ class Post:
     to: int | tuple[int, ...] | str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Seconds; each is spread by plus or minus a fifth, so that members do not act in step."""
-
-    beat_s: float = 1.0
-    ping_s: float = 0.65  # the next in the ring, while the live set changes
-    digest_s: float = 3.0  # one at random, while the live set changes
-    settled_ping_s: float = 4.0  # the next in the ring, after `settled_s` without a change
-    settled_digest_s: float = 8.0
-    settled_s: float = 10.0
-    silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
-    report_s: float = 0.25  # between two status reports, at least
-    change_s: float = 0.02  # a change is reported after this long, together with those that follow it
-    alone_s: float = 3.0  # between two hellos to all of a member that knows no other
-    answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all
-    quiet_s: float = 1.0  # a live set that has not changed for so long is compared
-    suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
-
-
 OFFERED_S = 3.0
 """For so long an index is offered to one member only. A claim takes milliseconds."""
 
@@ -85,6 +67,7 @@ ENDED_SHOWN_MAX = 128
 
 JOINS_S = 5.0
 RING_PINGS_MAX = 64
+SOON_SHARE = 0.15  # of the interval of pings: what is due within it is sent with what is due now
 
 
 class Roster:
@@ -108,8 +91,9 @@ class Roster:
         self._incarnation = incarnation
         self._ended: dict[str, None] = {}  # incarnations that are over, the latest last
         self._left_behind: dict[int, tuple[int, str]] = {}  # queues of members that are gone, and the cause
-        self._beat_due = self._ping_due = self._digest_due = 0.0
-        self._beat_at = float("-inf")
+        self._ping_due = self._digest_due = 0.0
+        self.status_reports = ReportSchedule(timings, spread=self._spread, uniform=uniform)
+        self._will_of: int | None = None
         self._leaving = False
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
@@ -159,11 +143,12 @@ class Roster:
     def join(self, index: int, name: str, now: float) -> list[Post]:
         """Sends the hello of this member, which has the mailbox of `index`."""
         self._clear()
+        self._will_of = None
         self._ended.clear()  # what the last connection showed, the side of a partition perhaps
         self._left_behind.clear()
         self.conflict = False
         self._become(Identity(index, name, self._incarnation(), PROTOCOL))
-        self._beat_due = now + self._spread(self._timings.beat_s)
+        self.status_reports.joined(now)
         self._ping_due = now + self._spread(self._timings.ping_s)
         self._digest_due = now + self._spread(self._timings.digest_s)
         self._hellos.begin(index)
@@ -304,6 +289,16 @@ class Roster:
             return None
         return self._next()
 
+    def will_watched(self, index: int | None, now: float) -> None:
+        """The broker would deliver the last will of this member, and of no other from now on; None: of none."""
+        self._will_of = index
+        if index is None:
+            self._ping_due = min(self._ping_due, now + self._spread(self._timings.settled_unwatched_ping_s))
+
+    def is_settled(self, now: float) -> bool:
+        """True if the live set has not changed for a while."""
+        return now - self._changed_at > self._timings.settled_s
+
     def is_silent(self, index: int, now: float) -> bool:
         """True if no queue should be handed over to it: it is not live, or of protocol 1 and sent nothing for so long
         that it may stand still. One of protocol 2 has to answer before it gets a queue."""
@@ -314,29 +309,22 @@ class Roster:
 
     def changed(self, now: float) -> None:
         """A value of the status report has changed: send it soon. Members of protocol 1 need it for moves."""
-        after = now + self._timings.change_s
-        due = after if self.is_mixed else max(after, self._beat_at + self._timings.report_s)
-        self._beat_due = min(self._beat_due, due)
+        self.status_reports.changed(now, is_heartbeat=self.is_mixed)
 
     def tick(self, now: float) -> list[Post]:
         me = self.me
         if me is None:
             return []
         posts = []
-        # One wake-up and one write for what is due soon, if something is due now.
-        soon = now + self._timings.ping_s if now >= min(self._beat_due, self._ping_due) else now
-        is_settled = now - self._changed_at > self._timings.settled_s
-        if self._beat_due <= soon:
-            self._beat_at = now
-            self._beat_due = now + self._spread(self._timings.beat_s)
-            if not self._leaving:
-                posts.append(Post(Beat(me, self._content(False)), to=TO_OBSERVERS))
-                if self.is_mixed:
-                    posts.append(Post(Beat(me, self._content(True))))
+        is_settled = self.is_settled(now)
+        ping_s, soon = self._ping_interval_s(is_settled), now
+        if now >= min(self.status_reports.due, self._ping_due):
+            # One wake-up and one write for what is due soon.
+            soon += max(self._timings.ping_s, SOON_SHARE * ping_s)
+        if self.status_reports.due <= soon:
+            posts += self._report(me, now)
         if self._ping_due <= soon:
-            self._ping_due = now + self._spread(
-                self._timings.settled_ping_s if is_settled else self._timings.ping_s
-            )
+            self._ping_due = now + self._spread(ping_s)
             if self.is_mixed:
                 posts += self._ping_silent(me, now)
             posts += self._ping_next(me, now)
@@ -358,7 +346,22 @@ class Roster:
 
     @property
     def next_due(self) -> float:
-        return min(self._beat_due, self._ping_due, self._hellos.due, self._changes.due)
+        return min(self.status_reports.due, self._ping_due, self._hellos.due, self._changes.due)
+
+    def _report(self, me: Identity, now: float) -> list[Post]:
+        """The status report. To members of protocol 1 it is the heartbeat."""
+        content, posts = self._content(False), []
+        if self.status_reports.takes(content, now):
+            posts.append(Post(Beat(me, content), to=TO_OBSERVERS))
+        if self.is_mixed:
+            posts.append(Post(Beat(me, self._content(True))))
+        return [] if self._leaving else posts
+
+    def _ping_interval_s(self, is_settled: bool) -> float:
+        if not is_settled:
+            return self._timings.ping_s
+        is_watching = self._will_of is not None and self._will_of == self._next()
+        return self._timings.settled_ping_s if is_watching else self._timings.settled_unwatched_ping_s
 
     # Joining
 
@@ -555,7 +558,7 @@ class Roster:
 
     def _become(self, me: Identity) -> None:
         self.me = me
-        self._my_digest = _digest_of(me)
+        self._my_digest = digest_of(me)
         self._live = None
 
     def _clear(self) -> None:
@@ -574,7 +577,7 @@ class Roster:
             if peer is not None:
                 self._mark_ended(peer.identity.incarnation)
                 self._forget(peer)
-            peer = self.peers[identity.index] = Peer(identity, now, digest=_digest_of(identity))
+            peer = self.peers[identity.index] = Peer(identity, now, digest=digest_of(identity))
             self._peers_digest ^= peer.digest
             self._former_protocol += identity.protocol < PROTOCOL
             self._offered.pop(identity.index, None)
@@ -639,8 +642,3 @@ class Roster:
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())
-
-
-def _digest_of(identity: Identity) -> int:
-    text = f"{identity.index}:{identity.incarnation}".encode()
-    return int.from_bytes(blake2b(text, digest_size=6).digest(), "big")

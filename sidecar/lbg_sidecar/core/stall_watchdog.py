@@ -22,8 +22,16 @@ from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.takeover import Takeovers
 
 COUNT_INTERVAL_S = 5.0
-"""Between two counts of a queue that delivers nothing and was empty at the last count. A passive declare costs the
-broker about as much as an ack; a group of 16 idle queues has three a second."""
+"""Between two counts of a queue that delivers nothing and was empty at the last count."""
+
+SOON_COUNTS = 3
+"""After so many counts in a row that found the queue empty, the interval doubles with each."""
+
+COUNT_INTERVAL_MAX_S = 30.0
+"""What gets stuck mostly does so in a change or under load, and is found by the first counts. On RabbitMQ a passive
+declare costs half a millisecond, and nothing else is asked of the broker by a group at rest."""
+
+INTERVAL_DOUBLES_AT_MOST = 3
 
 RECOUNT_INTERVAL_S = 2.0
 """Between two counts of a queue that had messages. A failover of a quorum queue is over by the third count."""
@@ -41,7 +49,8 @@ active and gets none."""
 
 @dataclass(slots=True)
 class Watched:
-    """One queue. `delivered`: the count at the last progress; `stalled_counts` and `restarts` are in a row."""
+    """One queue. `delivered`: the count at the last progress; `stalled_counts`, `empty_counts` and `restarts` are in a
+    row."""
 
     delivered: int = 0
     quiet_since: float = 0.0
@@ -49,6 +58,7 @@ class Watched:
     is_counting: bool = False
     ready: int = 0
     stalled_counts: int = 0
+    empty_counts: int = 0
     restarts: int = 0
     rests: bool = False  # this member need not be served, and nothing was counted since
 
@@ -85,7 +95,7 @@ class Watchdog:
         self._watched: defaultdict[int, Watched] = defaultdict(Watched)
         self._rivals: dict[int, Rival] = {}
         self._due = 0.0
-        self._round_due = 0.0
+        self._rounds: dict[float, float] = {}  # by interval, when its next round is due
         self.has_doubts = False
         """True while a queue has messages that are not delivered, by the last count, or had."""
 
@@ -145,7 +155,7 @@ class Watchdog:
         watched.is_counting = False
         if ready is None or not self._is_quiet(binding, watched):
             watched.stalled_counts = 0
-            watched.count_due = self._next_round(now)
+            watched.count_due = self._next_round(watched, now)
             return
         # Fewer than before: another consumer gets them, even without a report.
         watched.stalled_counts = watched.stalled_counts + 1 if ready and ready >= watched.ready else 0
@@ -153,7 +163,12 @@ class Watchdog:
         self.has_doubts |= watched.stalled_counts > 0
         if not ready:  # another consumer got all of it, and this member need not receive a report
             watched.restarts = 0
-        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S) if ready else self._next_round(now)
+        if ready:
+            watched.empty_counts = 0
+            watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
+        else:
+            watched.count_due = self._next_round(watched, now)
+            watched.empty_counts += 1
         if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
@@ -210,7 +225,7 @@ class Watchdog:
     def _rest(self, watched: Watched, now: float) -> None:
         watched.rests = False
         watched.quiet_since = now
-        watched.stalled_counts = watched.ready = 0
+        watched.stalled_counts = watched.empty_counts = watched.ready = 0
         watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
 
     def _act(self, binding: Binding, watched: Watched, now: float) -> None:
@@ -224,11 +239,14 @@ class Watchdog:
         self._effects.append(Stalled(binding.queue, watched.ready, quiet_s))
         self._bindings.detach(binding)
 
-    def _next_round(self, now: float) -> float:
-        """Time of the next count of all queues that deliver nothing: they are counted together, in one write."""
-        if self._round_due - now < COUNT_INTERVAL_S / 2:
-            self._round_due = now + self._spread(COUNT_INTERVAL_S)
-        return self._round_due
+    def _next_round(self, watched: Watched, now: float) -> float:
+        """Time of the next count of all queues that deliver nothing for as long: they are counted together, in one
+        write."""
+        doublings = min(max(0, watched.empty_counts - SOON_COUNTS + 1), INTERVAL_DOUBLES_AT_MOST)
+        interval_s = min(COUNT_INTERVAL_S * 2**doublings, COUNT_INTERVAL_MAX_S)
+        if self._rounds.get(interval_s, now) - now < interval_s / 2:
+            self._rounds[interval_s] = now + self._spread(interval_s)
+        return self._rounds[interval_s]
 
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())

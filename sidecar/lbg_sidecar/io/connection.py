@@ -271,6 +271,7 @@ class MemberConnection:
         on_mail: OnMail,
         on_returned: OnReturned,
         on_will: Callable[[int], None],
+        on_watched: Callable[[int | None], None],
         consumer_timeout_s: float,
         states: StateLogger[int],
     ) -> MemberConnection:
@@ -306,6 +307,7 @@ class MemberConnection:
                 index,
                 publish=leave_will,
                 on_will=on_will,
+                on_watched=on_watched,
                 consumer_timeout_s=consumer_timeout_s,
             )
         except BaseException:

@@ -299,6 +299,11 @@ class Driver:
         for seconds in PING_WILLED_S:
             self._loop.call_later(seconds, self._ping_willed, index)
 
+    def on_watched(self, index: int | None) -> None:
+        if self.link is not None:
+            self.machine.will_watched(index, self._loop.time())
+            self._run_effects()
+
     def _ping_willed(self, index: int) -> None:
         if self.link is not None:
             self.machine.willed(index, self._loop.time())

@@ -44,7 +44,8 @@ HELD_MAX = 8
 
 class LastWills:
     """`publish` publishes an empty message to the members exchange with a routing key; it raises ClientError.
-    `on_will` is called with the index of a member whose will has come. `consumer_timeout_s`: as in the settings."""
+    `on_will` is called with the index of a member whose will has come, `on_watched` when the member whose will this one
+    would receive is another one, or none. `consumer_timeout_s`: as in the settings."""
 
     def __init__(
         self,
@@ -54,6 +55,7 @@ class LastWills:
         *,
         publish: Callable[[str], object],
         on_will: Callable[[int], None],
+        on_watched: Callable[[int | None], None] = lambda index: None,
         consumer_timeout_s: float,
         uniform: Callable[[], float] = random.random,
     ) -> None:
@@ -62,6 +64,7 @@ class LastWills:
         self._index = index
         self._publish = publish
         self._on_will = on_will
+        self._on_watched = on_watched
         self._uniform = uniform
         self._channel: Channel | None = None
         self._held: int | None = None
@@ -136,13 +139,18 @@ class LastWills:
 
     async def _watch(self, channel: Channel, index: int | None) -> None:
         if self.watched is not None:
-            self.watched = None
+            self._note_watched(None)
             await channel.cancel(self._watch_tag)
         if index is not None:
             self._watch_tag = await self._consume(
                 index, lambda deliveries: self._on_will_of(index, deliveries), no_ack=True
             )
+            self._note_watched(index)
+
+    def _note_watched(self, index: int | None) -> None:
+        if index != self.watched:
             self.watched = index
+            self._on_watched(index)
 
     async def _consume(
         self,
@@ -193,4 +201,5 @@ class LastWills:
     def _drop(self) -> None:
         if self._channel is not None:
             self._channel.close_soon()
-        self._channel = self._held = self.watched = None
+        self._channel = self._held = None
+        self._note_watched(None)

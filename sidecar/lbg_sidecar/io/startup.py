@@ -34,7 +34,7 @@ from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.settings import (

@@ -8,7 +8,8 @@ from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenO
 from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import Beat, BeatContent, Gone, Hello, Identity, Leave, QueueState, Status
 from lbg_sidecar.core.protocol import Move as MoveMessage
-from lbg_sidecar.core.roster import Roster, Timings
+from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import log_effect
 from support.member.world import World
 

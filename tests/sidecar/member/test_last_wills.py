@@ -16,7 +16,7 @@ from lbg_broker.group import last_will_of
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Ping
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io import last_wills
 from lbg_sidecar.io.last_wills import LastWills
 from support.member.place import Place
@@ -34,12 +34,13 @@ async def nothing(message: Message) -> None:
 
 @dataclass
 class WillsOfOne:
-    """`came`: whose wills came."""
+    """`came`: whose wills came. `watched`: those that it would receive, one after the other."""
 
     connection: ClientConnection
     wills: LastWills = field(init=False)
     published: int = 0
     came: list[int] = field(default_factory=list)
+    watched: list[int | None] = field(default_factory=list)
 
 
 @asynccontextmanager
@@ -60,6 +61,7 @@ async def member_of(
             index,
             publish=publish,
             on_will=one.came.append,
+            on_watched=one.watched.append,
             consumer_timeout_s=consumer_timeout_s,
         )
         yield one
@@ -94,6 +96,7 @@ def noted(monkeypatch: pytest.MonkeyPatch) -> Wills:
     """Members ping nobody of their own accord."""
     timings = Timings(ping_s=NEVER_S, digest_s=NEVER_S, quiet_s=0.1)
     timings = replace(timings, settled_ping_s=NEVER_S, settled_digest_s=NEVER_S)
+    timings = replace(timings, settled_unwatched_ping_s=NEVER_S)
     monkeypatch.setattr("lbg_sidecar.io.startup.Timings", lambda: timings)
     noted = Wills()
 
@@ -228,3 +231,26 @@ async def test_a_member_that_cannot_watch_another_leaves_its_own_will_and_watche
         assert one.wills.watched is None
         await channel.queue_delete(other_queue)
         await until(lambda: one.wills.watched == 0 and one.wills.is_left, what="the watch")
+
+
+async def test_it_is_reported_whose_will_would_come(place: Place) -> None:
+    async with member_of(place, 0) as one:
+        one.wills.watch(1)
+        await until(lambda: one.watched == [1], what="a watched will")
+        one.wills.watch(2)
+        await until(lambda: one.watched == [1, None, 2], what="another one")
+        one.wills.watch(None)
+        await until(lambda: one.watched == [1, None, 2, None], what="none")
+
+
+async def test_a_will_that_cannot_come_any_more_is_not_reported_as_watched(place: Place) -> None:
+    async with member_of(place, 0) as one:
+        one.wills.watch(1)
+        await until(lambda: one.watched == [1], what="a watched will")
+        connection = await connect(place.url)
+        try:
+            channel = await connection.open_channel()
+            await channel.queue_delete(last_will_of(place.names, 1)[0].name)
+        finally:
+            await connection.close()
+        await until(lambda: one.watched == [1, None, 1], what="the will of a queue that was made anew")

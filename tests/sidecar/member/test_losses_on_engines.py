@@ -13,7 +13,7 @@ import pytest
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 from lbgroup.validate.collector import CollectingSettings, Collector
 from support.member.balance import active, in_balance
 from support.member.group_load import Judge, Load, under_load

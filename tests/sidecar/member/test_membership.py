@@ -34,7 +34,8 @@ from lbg_sidecar.core.protocol import (
     Welcome,
 )
 from lbg_sidecar.core.rebalance import HoldDown
-from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import MessageError
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
@@ -220,6 +221,43 @@ def test_who_is_silent_is_looked_at_and_stays_live_while_its_mailbox_is_there() 
         assert 2 not in looked or now > 3.5
     assert 2 in looked or pings(me.tick(4.2)).count(2)
     assert me.live == {0, 1, 2}
+
+
+def pinged_at(me: Roster, successor: int, since: float, seconds: float) -> list[float]:
+    """Times at which the next one in the ring is pinged."""
+    times, now = [], since
+    while (now := max(me.next_due, now + 0.01)) <= since + seconds:
+        times += [now] * (successor in pings(me.tick(now)))
+    return times
+
+
+def test_the_ring_is_pinged_seldom_where_the_end_of_the_next_one_shows_in_its_last_will() -> None:
+    me = roster(0, Timings(digest_s=1e9, settled_digest_s=1e9))
+    me.join(0, "me", 0.0)
+    me.receive(Hello(B), 0.0)
+    pinged_at(me, 1, 0.0, 20.0)
+    assert len(pinged_at(me, 1, 20.0, 60.0)) in (14, 15, 16)  # nobody reported that the will is watched
+    me.will_watched(1, 80.0)
+    assert len(pinged_at(me, 1, 80.0, 60.0)) in (4, 5)
+
+
+def test_the_ring_is_pinged_soon_again_when_the_last_will_is_not_watched_any_more() -> None:
+    me = roster(0, Timings(digest_s=1e9, settled_digest_s=1e9))
+    me.join(0, "me", 0.0)
+    me.receive(Hello(B), 0.0)
+    me.will_watched(1, 0.0)
+    last = pinged_at(me, 1, 0.0, 60.0)[-1]
+    me.will_watched(None, last + 0.1)
+    assert pinged_at(me, 1, last + 0.1, 4.1)
+
+
+def test_a_watched_will_of_another_member_does_not_count() -> None:
+    me = roster(0, Timings(digest_s=1e9, settled_digest_s=1e9))
+    me.join(0, "me", 0.0)
+    me.receive(Hello(B), 0.0)
+    me.will_watched(2, 0.0)
+    pinged_at(me, 1, 0.0, 20.0)
+    assert len(pinged_at(me, 1, 20.0, 60.0)) in (14, 15, 16)
 
 
 def test_a_suspicion_pings_at_once_and_not_again_and_again() -> None:

@@ -30,7 +30,8 @@ from lbg_sidecar.core.protocol import (
     Ping,
     Welcome,
 )
-from lbg_sidecar.core.roster import Post, Roster, Timings
+from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.timings import Timings
 
 
 class Net:
@@ -125,6 +126,7 @@ class Net:
             if self.rosters.get(index) is roster and index not in self.frozen:
                 if self.now >= roster.next_due:
                     self.send(index, roster.tick(self.now))
+                    roster.will_watched(roster.awaited_will(self.now), self.now)
                 self._tick(index, roster)
 
         self.at(due, tick)

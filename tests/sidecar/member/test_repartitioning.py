@@ -26,7 +26,8 @@ from lbg_sidecar.core.protocol import (
     Status,
 )
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import MessageError
 
 NAMES = Names("orders")

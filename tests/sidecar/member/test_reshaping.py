@@ -10,7 +10,7 @@ from lbg_sidecar.core.effects import Attach, CountReady, Detach, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.queue_consumers import Sweep
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK
 
 FOUR = BalancingRules(4)

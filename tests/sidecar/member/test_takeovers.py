@@ -12,7 +12,8 @@ from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.protocol import Gone, Handover, Hello, Identity, Leave, Move, Ping
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post, Timings
+from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
 
 MOVER = Identity(0, "mover", "0-1")

@@ -10,7 +10,12 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
 from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.queue_bindings import Assignment, Phase
-from lbg_sidecar.core.stall_watchdog import COUNT_INTERVAL_S, COUNTS_TO_ACT, RECOUNT_INTERVAL_S
+from lbg_sidecar.core.stall_watchdog import (
+    COUNT_INTERVAL_MAX_S,
+    COUNT_INTERVAL_S,
+    COUNTS_TO_ACT,
+    RECOUNT_INTERVAL_S,
+)
 from lbg_sidecar.core.status_report import beat_content, progress_of
 from support.member.world import Chances, SimMember, World, situations
 
@@ -130,8 +135,8 @@ def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
     assert 5 <= len(stalls(world)) <= 10
 
 
-def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> None:
-    world, _ = settled(2)
+def test_an_idle_group_is_looked_at_less_and_less_often_and_a_busy_one_never() -> None:
+    world, _ = settled(2)  # four queues
     looks: list[float] = []
     does = world.broker.does
 
@@ -142,8 +147,46 @@ def test_an_idle_group_is_looked_at_every_few_seconds_and_a_busy_one_never() -> 
     world.broker.does = counted
     feed(world, 10, every_s=0.02)
     assert not looks
-    world.run(60)
-    assert 4 * 60 / (1.2 * COUNT_INTERVAL_S) - 4 <= len(looks) <= 4 * 60 / (0.8 * COUNT_INTERVAL_S) + 8
+    world.run(1.2 * (RECOUNT_INTERVAL_S + COUNT_INTERVAL_S) + 1)
+    assert len(looks) == 2 * 4
+    world.run(10 * COUNT_INTERVAL_MAX_S)
+    looks.clear()
+    world.run(10 * COUNT_INTERVAL_MAX_S)
+    assert 4 * 10 / 1.2 - 4 <= len(looks) <= 4 * 10 / 0.8 + 4
+
+
+def test_queues_that_are_idle_for_as_long_are_counted_in_one_write() -> None:
+    world, _ = settled(1)
+    looks: list[float] = []
+    does = world.broker.does
+
+    def counted(link: object, pipe: str, command: tuple) -> None:
+        looks.extend([world.now] if command[0] == "look" else [])
+        does(link, pipe, command)
+
+    world.broker.does = counted
+    feed(world, 10, every_s=0.02)
+    world.run(10 * COUNT_INTERVAL_MAX_S)
+    last = looks[-4:]
+    assert last[-1] - last[0] < 0.1
+
+
+def test_a_queue_that_is_stuck_after_a_long_rest_is_noticed() -> None:
+    world, _ = settled(1)
+    world.run(10 * COUNT_INTERVAL_MAX_S)
+    world.queues[0].swallow()
+    feed(world, 1.2 * (COUNT_INTERVAL_MAX_S - COUNT_INTERVAL_S) + NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
+def test_a_queue_that_was_busy_again_is_looked_at_as_soon_as_before() -> None:
+    world, _ = settled(1)
+    world.run(10 * COUNT_INTERVAL_MAX_S)
+    feed(world, 2)
+    world.queues[0].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
 
 
 def test_a_static_member_is_watched_too() -> None:

@@ -10,7 +10,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 
 E = TypeVar("E")
 

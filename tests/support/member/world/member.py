@@ -250,6 +250,7 @@ class SimMember:
                 link.up("queues", ("ack", attachment, tag, multiple))
             case AwaitWill(index):
                 link.awaits = index
+                self.machine.will_watched(index, self.world.now)
             case CountReady(queue):
                 link.up("queues", ("look", queue))
             case Post(message, to):

@@ -12,7 +12,7 @@ from typing import Any
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Timings
+from lbg_sidecar.core.timings import Timings
 from support.member.world.application import Application
 from support.member.world.broker import Broker
 from support.member.world.member import SimMember
