@@ -94,7 +94,7 @@ class Roster:
         self._ping_due = self._digest_due = 0.0
         self.status_reports = ReportSchedule(timings, spread=self._spread, uniform=uniform)
         self._will_of: int | None = None
-        self._leaving = False
+        self._leaving = self._has_told = False
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
         self._joined_at = float("-inf")
@@ -143,7 +143,7 @@ class Roster:
     def join(self, index: int, name: str, now: float) -> list[Post]:
         """Sends the hello of this member, which has the mailbox of `index`."""
         self._clear()
-        self._will_of = None
+        self._will_of, self._has_told = None, False
         self._ended.clear()  # what the last connection showed, the side of a partition perhaps
         self._left_behind.clear()
         self.conflict = False
@@ -434,6 +434,7 @@ class Roster:
         return [Post(self._directory(me), to=to)] if to else []
 
     def _directory(self, me: Identity, *, is_answer: bool = False) -> Directory:
+        self._has_told = True
         members = [peer.identity for peer in self.peers.values()]
         if not self._leaving:
             members.append(me)
@@ -463,6 +464,7 @@ class Roster:
         """A report of others does not replace what is known of an index: a ping decides, or its owner."""
         self._hellos.due = float("inf")
         posts = []
+        is_coordinator = self._changes.coordinator(self._candidates(me)) == me
         ended = set(directory.ended)
         if me.incarnation in ended:
             posts += self._begin_anew(me, now)
@@ -475,14 +477,18 @@ class Roster:
             peer = self.peers.get(identity.index)
             if peer is None:
                 self._admit(identity, now)
+                if is_coordinator and self._has_told:  # somebody has a directory without this member
+                    self._changes.add_joined([identity], now)
             elif peer.identity.incarnation != identity.incarnation:
                 posts += self.suspect(identity.index, now)
         posts += self._greet_former_protocol(now)
-        others = {one.incarnation for one in directory.members}
-        mine = {peer.identity.incarnation for peer in self.peers.values()} | {me.incarnation}
-        if not directory.is_answer and not self._leaving and mine - others - {directory.sender.incarnation}:
-            posts.append(Post(self._directory(me, is_answer=True), to=directory.sender.index))
-        return posts
+        others = {one.incarnation for one in (*directory.members, directory.sender)}
+        missing = [one.identity for one in self.peers.values() if one.identity.incarnation not in others]
+        if directory.is_answer or self._leaving or not (missing or me.incarnation not in others):
+            return posts
+        if is_coordinator:  # nobody has told all of members that joined before the coordinator did
+            self._changes.add_joined([*missing, directory.sender], now)
+        return [*posts, Post(self._directory(me, is_answer=True), to=directory.sender.index)]
 
     # Pings
 

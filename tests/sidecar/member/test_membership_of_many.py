@@ -166,6 +166,19 @@ def test_members_that_start_together_agree_within_a_second(count: int) -> None:
     assert net.agreed
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_members_that_joined_before_the_coordinator_did_agree_as_soon(seed: int) -> None:
+    net = Net(seed)
+    for index in range(2, 12):
+        net.join(index)
+        net.run(0.01)
+    for index in (0, 1, *range(12, 64)):
+        net.join(index)
+        net.run(0.01)
+    net.run(1.0)
+    assert net.agreed
+
+
 def test_members_that_start_together_receive_few_messages_each() -> None:
     net = Net(3)
     for index in range(100):
