@@ -80,7 +80,7 @@ async def observed(
         for delivery in deliveries:
             with suppress(ValueError):
                 message = json.loads(bytes(delivery.body))
-                if isinstance(message, dict):
+                if isinstance(message, dict) and message.get("type") != "watch":  # of this view, or another
                     on_message(message)
 
     async def read() -> None:

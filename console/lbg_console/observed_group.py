@@ -20,7 +20,8 @@ from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_console.timeline import Event, Timeline
 
 SILENT_S = 3.0
-"""Members report every second, 1.2 s apart at most. One that is silent for longer stands still, or is cut off."""
+"""Members that are asked report every second, 1.2 s apart at most. One that is silent for longer stands still, or is
+cut off."""
 
 PROBED_AFTER_S = 1.5
 """A member that is silent for longer is asked for: its mailbox is there, or it is gone."""

@@ -65,7 +65,7 @@ class SurveyedGroup:
         self.waiting_us: int | None = None
         self.bound_at_s = UNBOUND
         self.watched_at_s = float("-inf")
-        """When its members were last asked for their status reports."""
+        """Time at which its members were last asked for their status reports."""
         self.described_at_s = float("-inf")
         self.has_listened = False
         """Each member has had the time for a status report; before that, members are unknown."""

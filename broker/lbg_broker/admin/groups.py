@@ -281,7 +281,7 @@ def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> G
 
 
 GENERATED_PASSWORD_BYTES = 24
-# Members send a status report every second; a little longer receives one of each.
+# Members that are asked send a status report every second; a little longer receives one of each.
 LISTEN_S = 1.5
 
 

@@ -130,7 +130,7 @@ LATE_S = 10.0
 """Members have a new number within a second of the message, or when they next connect."""
 
 LISTEN_S = 1.3
-"""Members send a beat every second, 1.2 s apart at most."""
+"""Members that are asked send a status report every second, 1.2 s apart at most."""
 
 
 def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:

@@ -49,7 +49,7 @@ from lbg_broker.group.parked_snapshot import (
 READ_AHEAD_MESSAGES = 2000
 
 REPORTS_S = 1.5
-"""For the status reports of members, which come every second."""
+"""For the status reports of members, which come every second once they are asked for."""
 
 
 class NoParking(DeadLetterError):

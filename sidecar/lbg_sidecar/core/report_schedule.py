@@ -1,4 +1,4 @@
-"""When a member sends its status report to observers: soon after a change, and seldom if nothing has changed.
+"""Schedule of a member's status reports to observers: soon after a change, and seldom if nothing has changed.
 
 An observer that comes says so (`Watch`), so that it need not wait for the next report, and gets one every second for
 as long as it asked for. A group at rest that nobody watches would otherwise send mostly what observers have.

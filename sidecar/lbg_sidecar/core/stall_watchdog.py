@@ -28,8 +28,8 @@ SOON_COUNTS = 3
 """After so many counts in a row that found the queue empty, the interval doubles with each."""
 
 COUNT_INTERVAL_MAX_S = 30.0
-"""What gets stuck mostly does so in a change or under load, and is found by the first counts. On RabbitMQ a passive
-declare costs half a millisecond, and nothing else is asked of the broker by a group at rest."""
+"""A consumer gets stuck in a change or under load as a rule, and is found by the first counts. On RabbitMQ a passive
+declare costs half a millisecond, and a group at rest asks nothing else of the broker."""
 
 INTERVAL_DOUBLES_AT_MOST = 3
 

@@ -1,4 +1,4 @@
-"""When status reports are sent: soon after a change, seldom without one, every second for who watches."""
+"""Schedule of status reports: soon after a change, seldom without one, every second for who watches."""
 
 import pytest
 
