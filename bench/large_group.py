@@ -31,6 +31,7 @@ from typing import Any
 
 import aiohttp
 
+from bench.core_speed import loop_ms
 from bench.measurement import Measurement
 from bench.silent_clients import silent_clients
 from bench.workers import Worker, cpu_s, say
@@ -111,7 +112,10 @@ class Result:
     balanced_s: float | None = None
     member_cpu: float = 0.0
     broker_cpu: float = 0.0
+    loop_ms: float = 0.0
+    """A fixed loop at the same time; see `core_speed`."""
     silent_cpu: float = 0.0
+    silent_loop_ms: float = 0.0
     """Of the broker with clients that do nothing, and as many objects."""
     silent_objects: dict[str, int] = field(default_factory=dict)
     messages_per_member_s: float = 0.0
@@ -236,15 +240,16 @@ class Bench:
         self._workers = [worker]
         await worker.answer("ready", timeout_s=READY_S)
         await asyncio.sleep(self._times.settling_s)
-        result.silent_cpu = await self._broker_cpu()
+        result.silent_cpu, result.silent_loop_ms = await self._broker_cpu()
         result.silent_objects = await self._broker.objects()
         self._workers = []
         await worker.kill()
 
-    async def _broker_cpu(self) -> float:
-        before = cpu_s(self._broker.pid)
-        await asyncio.sleep(self._times.rest_s)
-        return (cpu_s(self._broker.pid) - before) / self._times.rest_s * 100
+    async def _broker_cpu(self) -> tuple[float, float]:
+        """And the milliseconds of a fixed loop meanwhile."""
+        before, begun = cpu_s(self._broker.pid), time.monotonic()
+        speed_ms = await loop_ms(self._times.rest_s)
+        return (cpu_s(self._broker.pid) - before) / (time.monotonic() - begun) * 100, speed_ms
 
     async def _start(self) -> None:
         """Starts all processes, which wait for the word, and puts a message into each queue."""
@@ -281,7 +286,7 @@ class Bench:
         await asyncio.sleep(self._times.settling_s)
         pids = [worker.pid for worker in self._workers]
         before = sum(map(cpu_s, pids))
-        result.broker_cpu = await self._broker_cpu()
+        result.broker_cpu, result.loop_ms = await self._broker_cpu()
         result.member_cpu = (sum(map(cpu_s, pids)) - before) / self._times.rest_s / self._size.members * 100
         result.member_mb = sum(map(resident_mb, pids)) / self._size.members
         result.broker_mb = resident_mb(self._broker.pid)
@@ -589,6 +594,8 @@ def table(engine: str, size: Size, result: Result) -> str:
             "at rest: CPU of a member, of a core": f"{result.member_cpu:.2f} %",
             "at rest: CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
             "at rest: CPU of the broker with silent clients": f"{result.silent_cpu:.1f} %",
+            "at rest: a fixed loop meanwhile, and with silent clients": f"{result.loop_ms:.1f} ms, "
+            f"{result.silent_loop_ms:.1f} ms",
             "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
             "at rest: RSS of the broker": f"{result.broker_mb:.0f} MB",
             "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
