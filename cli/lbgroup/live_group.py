@@ -91,7 +91,7 @@ async def observed(
 
     async def watch() -> None:
         while True:
-            await watch_reports(admin.amqp, [spec.name])
+            watch_reports(admin.amqp, [spec.name])
             await asyncio.sleep(WATCH_AGAIN_S)
 
     queue = await admin.amqp.own_queue()

@@ -260,10 +260,10 @@ class GroupSurvey:
                         if name in self.groups:
                             self.groups[name].bound_at_s = self.now_s()
                     self._subscribed_at_s = min(self._subscribed_at_s, self.now_s())
-                await self._ask_for_reports(due)
+                self._ask_for_reports(due)
                 await asyncio.sleep(BIND_EVERY_S)
 
-    async def _ask_for_reports(self, bound: Collection[str]) -> None:
+    def _ask_for_reports(self, bound: Collection[str]) -> None:
         """Of the groups that were just bound to, and of the others again before their members report less often."""
         now_s = self.now_s()
         asked = [
@@ -274,7 +274,7 @@ class GroupSurvey:
         for name in asked:
             self.groups[name].watched_at_s = now_s
         if asked:
-            await watch_reports(self._admin.amqp, asked)
+            watch_reports(self._admin.amqp, asked)
 
     def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         now_s = self.now_s()

@@ -10,7 +10,10 @@ import logging
 
 import pytest
 
-from lbg_broker.client import ConfirmingPublisher, Delivery, connect
+from lbg_broker.admin.groups import create_group, show_group
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.client import ConfirmingPublisher, ConnectionSettings, Delivery, connect
+from lbg_broker.group import GroupSpec
 from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.protocol import Identity
@@ -188,3 +191,19 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     assert await place.count(place.names.dead) == 1
     outgoing.close()
     await talk.close()
+
+
+@pytest.mark.parametrize("kind", ALARMS)
+async def test_members_are_shown_during_an_alarm(rabbitmq: RabbitNode, unique: str, kind: str) -> None:
+    """An observer asks members for their reports, and RabbitMQ reads nothing more from a connection that publishes."""
+    admin = LiveAdmin(ConnectionSettings.parse(rabbitmq.amqp_url))
+    spec = GroupSpec(unique, unique, hash_count=4, queue_count=2, queue_size_mb=1, client_username=unique)
+    try:
+        await create_group(admin, spec, with_user=False)
+        async with alarm(rabbitmq, kind):
+            for _ in range(2):
+                async with asyncio.timeout(GUARD_S):
+                    assert (await show_group(admin, unique)).queues
+    finally:
+        async with asyncio.timeout(GUARD_S):
+            await admin.close()

@@ -49,6 +49,13 @@ CHANNELS_MAX = 512
 """At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
 
 IDLE_CHANNELS_MAX = 64
+HINT_S = 5.0
+HINTS_MAX = 16
+"""Hints on the way at a time; more are dropped."""
+
+HINTS_CLOSE_S = 0.5
+"""A broker that reads nothing from the connection does not answer its close."""
+
 CLOSE_S = 5.0
 
 LOOK = b'{"v":1,"type":"look","index":0,"name":"administrator","incarnation":""}'
@@ -267,12 +274,25 @@ PERSISTENT = 2
 BINDING_CHANNELS = 16
 
 
+async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+    """One message to each exchange, all at once, until the broker has them."""
+    if not channel.is_confirming:
+        await channel.confirm_select()
+    publisher, message = ConfirmingPublisher(channel), body.encode()
+    header = BasicProperties(content_type="application/json").encode()
+    await asyncio.gather(
+        *(publisher.publish_soon(exchange, routing_key, message, header=header) for exchange in exchanges)
+    )
+
+
 class AmqpAdmin:
-    """Administration over one AMQP connection, for any number of callers at a time."""
+    """Administration over one AMQP connection, and one for hints, for any number of callers at a time."""
 
     def __init__(self, places: Sequence[ConnectionSettings]) -> None:
         self.link = AmqpLink(places)
         self._locks = Locks(self.link)
+        self._hints = AmqpLink(places)
+        self._hinting: set[asyncio.Task[None]] = set()
 
     def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
         return self._locks.of(group)
@@ -402,21 +422,31 @@ class AmqpAdmin:
 
     async def announce(self, exchange: str, routing_key: str, body: str) -> None:
         """Sends a message to all members that are there now."""
-        await self.announce_to_groups([exchange], routing_key, body)
-
-    async def announce_to_groups(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
-        """The same to the members of several groups, at once."""
-        header = BasicProperties(content_type="application/json").encode()
         async with self.link.channel() as channel:
-            if not channel.is_confirming:
-                await channel.confirm_select()
-            publisher, message = ConfirmingPublisher(channel), body.encode()
-            await asyncio.gather(
-                *(
-                    publisher.publish_soon(exchange, routing_key, message, header=header)
-                    for exchange in exchanges
-                )
-            )
+            await _publish_all(channel, [exchange], routing_key, body)
+
+    def announce_soon(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+        """Sends a hint to the members of several groups, and waits for nothing; an error is ignored.
+
+        It has a connection of its own: while a node of RabbitMQ is short of memory or disk, it reads nothing more from
+        a connection that publishes.
+        """
+        if len(self._hinting) < HINTS_MAX:
+            task = asyncio.create_task(self._announce_hint(exchanges, routing_key, body))
+            self._hinting.add(task)
+            task.add_done_callback(self._hinting.discard)
+
+    async def _announce_hint(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+        try:
+            async with self._hints.channel(within_s=HINT_S) as channel:
+                await _publish_all(channel, exchanges, routing_key, body)
+        except Refused:  # perhaps by one exchange, that was deleted meanwhile: that closes the channel
+            for exchange in exchanges if len(exchanges) > 1 else ():
+                with contextlib.suppress(AdminError):
+                    async with self._hints.channel(within_s=HINT_S) as channel:
+                        await _publish_all(channel, [exchange], routing_key, body)
+        except AdminError:
+            pass
 
     async def has_mailbox(self, group: str, index: int) -> bool:
         """True if a member has this index. Raises AdminError."""
@@ -522,7 +552,9 @@ class AmqpAdmin:
             await channel.queue_delete(queue)
 
     async def close(self) -> None:
-        await self.link.close()
+        for hint in self._hinting:
+            hint.cancel()
+        await asyncio.gather(self.link.close(), self._hints.close(timeout_s=HINTS_CLOSE_S))
 
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Channel]:

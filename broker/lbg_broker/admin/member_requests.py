@@ -348,7 +348,7 @@ async def ask_members(
             keys = (answer_to, *REPORT_KEYS)
             for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
                 raise error
-            await watch_reports(amqp, [group], seconds=within_s)
+            watch_reports(amqp, [group], seconds=within_s)
             await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):

@@ -45,21 +45,15 @@ WATCH_AGAIN_S = 20.0
 does not know who watches."""
 
 
-async def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WATCH_S) -> None:
-    """Has the members of these groups send their status reports soon, and every second for so long.
+def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WATCH_S) -> None:
+    """Has the members of these groups send their status reports soon, and every second for so long. Waits for nothing.
 
-    Nothing is raised if they cannot be asked, as without the permission to publish to them: reports come every 5 s
-    then. Members of versions before this request send one every second, asked or not.
+    If they cannot be asked, as without the permission to publish to them, reports come every 5 s. Members of versions
+    before this request send one every second, asked or not.
     """
     request = {"v": 1, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
     body = json.dumps({**request, "seconds": seconds, "keys": False}, separators=(",", ":"))
-    exchanges = [Names(group).members for group in groups]
-    try:
-        await amqp.announce_to_groups(exchanges, TO_ALL, body)
-    except AdminError:  # perhaps of one that was deleted meanwhile, which closes the channel
-        for exchange in exchanges if len(exchanges) > 1 else ():
-            with contextlib.suppress(AdminError):
-                await amqp.announce(exchange, TO_ALL, body)
+    amqp.announce_soon([Names(group).members for group in groups], TO_ALL, body)
 
 
 TYPE_WITHIN_BYTES = 32
@@ -112,7 +106,7 @@ async def collect_reports(
             tag = await channel.consume(queue, on_report, no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
-            await watch_reports(
+            watch_reports(
                 amqp, [group for name, group in exchanges.items() if name not in refused], seconds=seconds
             )
             await asyncio.sleep(seconds)
@@ -152,7 +146,7 @@ class ReportQueue:
                 await self._bind(group)
             if self._watched_at.get(group, float("-inf")) < now - WATCH_AGAIN_S:
                 self._watched_at[group] = now
-                await watch_reports(self._amqp, [group])
+                watch_reports(self._amqp, [group])
             await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
             return self._since[group]
 
