@@ -12,6 +12,7 @@ import pytest
 
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.status_reports import collect_reports
 from lbg_broker.client import ConfirmingPublisher, ConnectionSettings, Delivery, connect
 from lbg_broker.group import GroupSpec
 from lbg_sidecar import Member, Message, Verdict, drop
@@ -196,14 +197,24 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
 @pytest.mark.parametrize("kind", ALARMS)
 async def test_members_are_shown_during_an_alarm(rabbitmq: RabbitNode, unique: str, kind: str) -> None:
     """An observer asks members for their reports, and RabbitMQ reads nothing more from a connection that publishes."""
-    admin = LiveAdmin(ConnectionSettings.parse(rabbitmq.amqp_url))
+    settings = ConnectionSettings.parse(rabbitmq.amqp_url)
+    admin, probe = LiveAdmin(settings), await connect(settings)
+    channel = await probe.open_channel()
+
+    def is_felt() -> bool:
+        channel.publish("", "nowhere", b"")
+        return probe.is_blocked
+
     spec = GroupSpec(unique, unique, hash_count=4, queue_count=2, queue_size_mb=1, client_username=unique)
     try:
         await create_group(admin, spec, with_user=False)
         async with alarm(rabbitmq, kind):
+            await until(is_felt, what="the alarm")
             for _ in range(2):
                 async with asyncio.timeout(GUARD_S):
+                    await collect_reports(admin.amqp, [unique], seconds=0.5)
                     assert (await show_group(admin, unique)).queues
     finally:
+        probe.abort()
         async with asyncio.timeout(GUARD_S):
             await admin.close()
