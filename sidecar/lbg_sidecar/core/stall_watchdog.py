@@ -28,8 +28,8 @@ SOON_COUNTS = 3
 """After so many counts in a row that found the queue empty, the interval doubles with each."""
 
 COUNT_INTERVAL_MAX_S = 30.0
-"""A consumer gets stuck in a change or under load as a rule, and is found by the first counts. On RabbitMQ a passive
-declare costs half a millisecond, and a group at rest asks nothing else of the broker."""
+"""A consumer gets stuck in a change or under load as a rule, and is found by the first counts. A group at rest
+asks nothing else of the broker."""
 
 INTERVAL_DOUBLES_AT_MOST = 3
 

@@ -10,7 +10,7 @@ class Timings:
     """Seconds; each is spread by plus or minus a fifth, so that members do not act in step.
 
     A live set is settled when it has not changed for `settled_s`. What only repairs is rare from then on: on RabbitMQ
-    each of these messages costs about half a millisecond, and a group at rest has nothing else.
+    each of these messages costs some tenths of a millisecond of CPU, and a group at rest sends nothing else.
     """
 
     report_s: float = 0.25  # between two status reports, at least
