@@ -68,6 +68,7 @@ def test_a_release_ends_when_nothing_is_parked_behind_what_it_released() -> None
 def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
     setting = Setting(engine=engine, keys=5, kinds=("poison",), faults_per_hour=0.0, has_parking=True)
     history = History(2, setting)
+    history.application.chances.retry = 0.0  # two calls that fail by chance park their key
     history.parkings.poison("p0-k1", is_one=False, seconds=1000.0)
     history.parkings.poison("p1-k2", is_one=True, seconds=1000.0)
     history.clock.run(60.0)
