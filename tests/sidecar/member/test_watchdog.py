@@ -34,6 +34,19 @@ def progress(member: SimMember, queue: int) -> Progress:
     return beat_content(member.machine).queues[queue].progress
 
 
+def looks_at(world: World) -> list[float]:
+    """Times of the counts of queues from now on."""
+    looks: list[float] = []
+    does = world.broker.does
+
+    def counted(link: object, pipe: str, command: tuple) -> None:
+        looks.extend([world.now] if command[0] == "look" else [])
+        does(link, pipe, command)
+
+    world.broker.does = counted
+    return looks
+
+
 @pytest.mark.parametrize("active", [True, False])
 def test_a_consumer_that_gets_nothing_is_attached_anew_and_everything_comes_in_order(active: bool) -> None:
     world, members = settled(2)
@@ -137,14 +150,7 @@ def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
 
 def test_an_idle_group_is_looked_at_less_and_less_often_and_a_busy_one_never() -> None:
     world, _ = settled(2)  # four queues
-    looks: list[float] = []
-    does = world.broker.does
-
-    def counted(link: object, pipe: str, command: tuple) -> None:
-        looks.extend([world.now] if command[0] == "look" else [])
-        does(link, pipe, command)
-
-    world.broker.does = counted
+    looks = looks_at(world)
     feed(world, 10, every_s=0.02)
     assert not looks
     world.run(1.2 * (RECOUNT_INTERVAL_S + COUNT_INTERVAL_S) + 1)
@@ -157,14 +163,7 @@ def test_an_idle_group_is_looked_at_less_and_less_often_and_a_busy_one_never() -
 
 def test_queues_that_are_idle_for_as_long_are_counted_in_one_write() -> None:
     world, _ = settled(1)
-    looks: list[float] = []
-    does = world.broker.does
-
-    def counted(link: object, pipe: str, command: tuple) -> None:
-        looks.extend([world.now] if command[0] == "look" else [])
-        does(link, pipe, command)
-
-    world.broker.does = counted
+    looks = looks_at(world)
     feed(world, 10, every_s=0.02)
     world.run(10 * COUNT_INTERVAL_MAX_S)
     last = looks[-4:]
