@@ -65,7 +65,9 @@ def release_past_backlogs(
     names = {one.key for one in released}
     for item in sorted((item for item in broker.parking if item.key in names), key=lambda item: item.seq):
         consumers = world.queues[queue_of(item.hash_, world.queue_count)].consumers
-        links = broker.links if world.random.random() < to_others else [one.link for one in consumers[:1]]
+        serving = [one.link for one in consumers[:1]]
+        others = [link for link in broker.links if link not in serving]
+        links = others if world.random.random() < to_others else serving
         if links:
             world.random.choice(links).down("group", ("released", item))
     world.run(lasts_s)
