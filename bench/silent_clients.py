@@ -28,9 +28,9 @@ async def silent_clients(url: str, group: str, members: int, queues: int, **_: A
         mailbox = await consuming.open_channel()
         await mailbox.queue_declare(names.mailbox(member), exclusive=True)
         await _consume(mailbox, names.mailbox(member))
+        channel = await consuming.open_channel()
         for watched in (member, (member + 1) % members):
             will, _binding = last_will_of(names, watched)
-            channel = await consuming.open_channel()
             await channel.queue_declare(will.name, durable=True, auto_delete=True, arguments=will.arguments)
             await _consume(channel, will.name)
         await (await publishing.open_channel()).confirm_select()

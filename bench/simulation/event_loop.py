@@ -68,12 +68,12 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         self._tasks.append(task)
         return task
 
-    def run_now(self, callback: Callable[..., object], *args: Any) -> None:
+    def run_now(self, callback: Callable[..., T], *args: Any) -> T:
         """Calls back as a callback of the loop."""
         former = asyncio._get_running_loop()
         asyncio._set_running_loop(self)
         try:
-            callback(*args)
+            return callback(*args)
         finally:
             asyncio._set_running_loop(former)
 

@@ -252,8 +252,7 @@ class SimMember:
             link.products = LoopLink(self, consuming, publishing)
             link.key_moves = KeyMoveEnd(link.products)
             if history.setting.has_parking:
-                link.parking = ParkingEnd(link.products)
-                yield link.parking.opened(index)
+                link.parking = ParkingEnd(link.products, index)
         except ChannelRefused:
             history.clock.after(0.0, self.process, self._retry)
             return

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from bench.simulation.client import Channel as SimChannel
-from bench.simulation.client import ChannelRefused, Client
-from bench.simulation.clock import EPOCH_S, Task
+from bench.simulation.client import Client
+from bench.simulation.clock import EPOCH_S
 from bench.simulation.cluster import CONSUMER_TIMEOUT_S
 from bench.simulation.event_loop import LoopConnection, VirtualLoop
 from lbg_broker.client import Channel, ClientConnection, ClientError, ConfirmingPublisher
@@ -25,28 +26,6 @@ from lbg_sidecar.io.parking_channels import ParkingChannels
 
 if TYPE_CHECKING:
     from bench.simulation.member import SimMember
-
-
-class Awaited:
-    """A wait of a process's steps for what a coroutine of the product returns; ClientError ends it as a refusal."""
-
-    def __init__(self, loop: VirtualLoop, coroutine: Coroutine[Any, Any, object]) -> None:
-        self._loop = loop
-        self._coroutine = coroutine
-
-    def begin(self, task: Task) -> None:
-        turn = task.turn
-
-        def done(awaited: asyncio.Task[object]) -> None:
-            error = awaited.exception()
-            if error is None:
-                task.resume(turn, awaited.result())
-            elif isinstance(error, ClientError):
-                task.resume(turn, ChannelRefused(200, str(error)))
-            else:
-                raise error
-
-        self._loop.create_task(self._coroutine).add_done_callback(done)
 
 
 class LoopLink:
@@ -102,7 +81,7 @@ class KeyMoveEnd(ChannelsEnd):
 
     def __init__(self, link: LoopLink) -> None:
         super().__init__(link)
-        self._channels = KeyMoveChannels(link.member.history.names, link, self)
+        self._channels = self._loop.run_now(KeyMoveChannels, link.member.history.names, link, self)
 
     def follow(self, is_on: bool) -> None:
         self._loop.run_now(self._channels.follow, is_on)
@@ -173,26 +152,16 @@ class WillsEnd(ChannelsEnd):
 class ParkingEnd(ChannelsEnd):
     """`ParkingEvents` of the product's `ParkingChannels`."""
 
-    def __init__(self, link: LoopLink) -> None:
+    def __init__(self, link: LoopLink, index: int) -> None:
         super().__init__(link)
-        self._channels: ParkingChannels | None = None
-
-    def opened(self, index: int) -> Awaited:
-        return Awaited(self._loop, self._open(index))
-
-    async def _open(self, index: int) -> None:
         member = self._member
-        self._channels = await ParkingChannels.open(
-            member.history.names,
-            Identity(index, member.name, ""),
-            self._link,
-            self,
-            wall_us=lambda now: int((EPOCH_S + now) * 1e6),
+        me = Identity(index, member.name, "")
+        self._channels = self._loop.run_now(
+            partial(ParkingChannels, member.history.names, me, link, self, wall_us=_wall_us)
         )
 
     def follow(self) -> None:
         """Reads the stream from now on."""
-        assert self._channels is not None
         place = self._member.history.repartitions.record.parked_from
         self._loop.create_task(self._channels.follow(place)).add_done_callback(self._followed)
 
@@ -204,16 +173,13 @@ class ParkingEnd(ChannelsEnd):
             raise error
 
     def copy(self, in_flight: InFlight, copy: str) -> None:
-        if self._channels is not None:
-            self._loop.run_now(self._channels.copy, in_flight, copy)
+        self._loop.run_now(self._channels.copy, in_flight, copy)
 
     def record(self, entry: Entry, in_flight: InFlight | None) -> None:
-        if self._channels is not None:
-            self._loop.run_now(self._channels.record, entry, in_flight)
+        self._loop.run_now(self._channels.record, entry, in_flight)
 
     def close(self) -> None:
-        if self._channels is not None:
-            self._channels.close()
+        self._channels.close()
 
     # `ParkingEvents`
 
@@ -224,6 +190,10 @@ class ParkingEnd(ChannelsEnd):
     def on_parked_read(self, entries: list[Entry]) -> None:
         self._member.machine.parked_read(entries, self._member.now)
         self._member.run()
+
+
+def _wall_us(now: float) -> int:
+    return int((EPOCH_S + now) * 1e6)
 
 
 class Link:

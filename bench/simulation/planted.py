@@ -251,7 +251,7 @@ def a_member_cancels_before_it_closes(former: Callable[..., None]) -> Callable[.
     return close
 
 
-@bug(Bindings, "attach", setting=ON_RABBITMQ)
+@bug(Bindings, "attach", setting=ON_RABBITMQ, first=15)
 def members_have_windows_of_different_sizes(former: Callable[..., None]) -> Callable[..., None]:
     def attach(self: Bindings, binding: Binding, now: float) -> None:
         former(self, binding, now)

@@ -317,7 +317,7 @@ class Member:
                 return
             parking = None
             if group.has_parking:
-                parking = await ParkingChannels.open(self._names, me, link, driver, wall_us=records.clock.us)
+                parking = ParkingChannels(self._names, me, link, driver, wall_us=records.clock.us)
             driver.connect(
                 link,
                 outgoing,

@@ -13,7 +13,7 @@ import pytest
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.status_reports import collect_reports
-from lbg_broker.client import ConfirmingPublisher, ConnectionSettings, Delivery, connect
+from lbg_broker.client import ConnectionSettings, Delivery, connect
 from lbg_broker.group import GroupSpec
 from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -147,7 +147,6 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     answer_s = 0.2
     talk = await connect(place.url)
     posting = await talk.open_channel()
-    dead, republished = await ConfirmingPublisher.open(talk), await ConfirmingPublisher.open(talk)
     posts = Posts(posting, place.names.members, lambda *_: None)
     link = MemberConnection(
         talk,
@@ -165,8 +164,6 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
             on_watched=lambda _: None,
             consumer_timeout_s=1800,
         ),
-        dead=dead,
-        republished=republished,
         states=StateLogger[int]("a", {}),
     )
     buried: list[InFlight] = []

@@ -226,7 +226,7 @@ class Posts:
 class MemberConnection:
     """`index` is the claimed one. Everything that happens comes through the callbacks, in the event loop.
 
-    `dead` and `republished` publish what the member got. `attaching` has the queues' channels.
+    `consumers` has the queues' channels.
     """
 
     def __init__(
@@ -239,15 +239,11 @@ class MemberConnection:
         queue_name: Callable[[int], str],
         posts: Posts,
         last_wills: LastWills,
-        dead: ConfirmingPublisher,
-        republished: ConfirmingPublisher,
         states: StateLogger[int],
     ) -> None:
         self.consume_connection = consume_connection
         self.publish_connection = publish_connection
         self.index = index
-        self.dead = dead
-        self.republished = republished
         self.last_wills = last_wills
         self._queue_name = queue_name
         self._posts = posts
@@ -286,8 +282,6 @@ class MemberConnection:
             # Before anything is published: a broker that is short of memory answers nothing after it.
             posting = await publish_connection.open_channel()
             await posting.confirm_select()
-            dead = await ConfirmingPublisher.open(publish_connection)
-            republished = await ConfirmingPublisher.open(publish_connection)
             free = await free_indexes(publish_connection, posting, names, candidates)
             probed = candidates if free is not None else ()
             offers = OfferMailbox(consume_connection, posting, names)
@@ -321,16 +315,14 @@ class MemberConnection:
             queue_name=queue_name,
             posts=posts,
             last_wills=last_wills,
-            dead=dead,
-            republished=republished,
             states=states,
         )
-        for channel in (mailbox, posting, dead.channel, republished.channel):
+        for channel in (mailbox, posting):
             link.watch(channel)
         return link
 
     async def new_publisher(self) -> ConfirmingPublisher:
-        """One more like `dead` and `republished`. Raises ClientError."""
+        """A publisher over a channel whose end is that of the link. Raises ClientError."""
         publisher = await ConfirmingPublisher.open(self.publish_connection)
         self.watch(publisher.channel)
         return publisher

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Protocol
 
 from lbg_broker.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
@@ -13,7 +12,7 @@ from lbg_broker.group.key_moves import Entry, EntryError, decoded_entry, encoded
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
-from lbg_sidecar.io.outbox import ExchangePublisher, RenewableChannels
+from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink
 
 log = logging.getLogger("lbg.member")
 
@@ -30,7 +29,7 @@ class KeyMoveEvents(Protocol):
     def disconnect(self, why: str) -> None: ...
 
 
-class KeyMoveLink(RenewableChannels, Protocol):
+class KeyMoveLink(PublishingLink, Protocol):
     """The link, as far as moves of keys use it."""
 
     consume_connection: ClientConnection
@@ -48,9 +47,15 @@ class KeyMoveChannels:
         self._names = names
         self._link = link
         self._events = events
-        self._publisher: ExchangePublisher | None = None
-        self._unsent: list[Callable[[ExchangePublisher], None]] = []
-        """Entries and messages that wait for the publisher's channel."""
+        self._publisher = ExchangePublisher(
+            names.members,
+            link,
+            stamp=_forwarded_properties,
+            routing_key=lambda in_flight: forwarded_key(self._queue_of[in_flight]),
+            on_confirmed=self._forwarded,
+            refused_hint="is the queue there to which its key moves? The key waits for it",
+            patience=RetransmitTimeouts(),
+        )
         self._queue_of: dict[InFlight, int] = {}
         self._channel: Channel | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -70,43 +75,23 @@ class KeyMoveChannels:
     def record(self, entry: Entry) -> None:
         """It may get lost: then the machine writes it again."""
         if not self._link.is_blocked:
-            body = encoded_entry(entry)
-            self._send(lambda publisher: publisher.publish_once(TO_MOVES, _entry_properties(), body))
+            self._publisher.publish_once(TO_MOVES, _entry_properties(), encoded_entry(entry))
 
     def forward(self, in_flight: InFlight, queue: int) -> None:
         """To this queue of the group, until it is confirmed."""
         self._queue_of[in_flight] = queue
-        self._send(lambda publisher: publisher.publish(in_flight))
+        self._publisher.publish(in_flight)
 
     def close(self) -> None:
         """The connection is gone, or about to be."""
         self._is_closed = True
         if self._opening is not None:
             self._opening.cancel()
-        if self._publisher is not None:
-            self._publisher.close()
+        self._publisher.close()
         self._queue_of.clear()
-        self._unsent.clear()
-
-    def _send(self, one: Callable[[ExchangePublisher], None]) -> None:
-        if self._publisher is None:
-            self._unsent.append(one)
-        else:
-            one(self._publisher)
 
     async def _open(self) -> None:
         try:
-            if self._publisher is None:
-                self._publisher = ExchangePublisher(
-                    self._names.members,
-                    await self._link.new_publisher(),
-                    self._link,
-                    stamp=_forwarded_properties,
-                    routing_key=lambda in_flight: forwarded_key(self._queue_of[in_flight]),
-                    on_confirmed=self._forwarded,
-                    refused_hint="is the queue there to which its key moves? The key waits for it",
-                    patience=RetransmitTimeouts(),
-                )
             channel = await self._link.consume_connection.open_channel()
             try:
                 await channel.consume(
@@ -120,9 +105,6 @@ class KeyMoveChannels:
                 self._events.on_key_move_absent()
                 return
             self._channel = channel
-            unsent, self._unsent = self._unsent, []
-            for one in unsent:
-                one(self._publisher)
         except ClientError as error:
             self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
 

@@ -46,6 +46,9 @@ from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, Retransmitter, Retr
 
 log = logging.getLogger("lbg.member")
 
+OPEN_AGAIN_S = 1.0
+"""After a channel could not be opened, as when the connection has all that it may have."""
+
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
 
 
@@ -68,7 +71,8 @@ def _routing_key_of(in_flight: InFlight) -> str:
 
 
 class ExchangePublisher:
-    """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one.
+    """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one. The first is
+    opened with the first message: most members publish to none of their exchanges.
 
     `stamp` makes a message's properties, `body` its body, `routing_key` its routing key. `refused_hint` is logged when
     a message is refused or reaches no queue.
@@ -77,8 +81,7 @@ class ExchangePublisher:
     def __init__(
         self,
         exchange: str,
-        publisher: ConfirmingPublisher,
-        link: RenewableChannels,
+        link: PublishingLink,
         *,
         stamp: Callable[[InFlight], BasicProperties],
         on_confirmed: Callable[[InFlight], None],
@@ -90,7 +93,7 @@ class ExchangePublisher:
         self._body = body
         self._routing_key = routing_key
         self._exchange = exchange
-        self._publisher = publisher
+        self._publisher: ConfirmingPublisher | None = None
         self._link = link
         self._stamp = stamp
         self._on_confirmed = on_confirmed
@@ -100,7 +103,9 @@ class ExchangePublisher:
         self._retransmitter = Retransmitter(patience=patience)
         self._retry: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
-        self._renewal: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._unsent: list[tuple[str, BasicProperties, bytes]] = []
+        """Of `publish_once`; they wait for the first channel."""
         self._warned = False
         self._is_closed = False
 
@@ -111,24 +116,32 @@ class ExchangePublisher:
 
     def publish_once(self, routing_key: str, properties: BasicProperties, body: bytes = b"") -> None:
         """Without waiting for an answer."""
+        if self._publisher is None:
+            self._unsent.append((routing_key, properties, body))
+            self._send()
+            return
         with suppress(ClientError):
             self._publisher.channel.publish(self._exchange, routing_key, body, properties=properties)
 
     def close(self) -> None:
         """Ends with the connection: no answer counts any more."""
         self._is_closed = True
-        for pending in (self._retry, self._check, self._renewal):
+        for pending in (self._retry, self._check, self._opening):
             if pending is not None:
                 pending.cancel()
 
     def _send(self) -> None:
-        if self._renewal is not None or self._is_closed:
+        if self._opening is not None or self._is_closed:
             return
         retransmitter, publisher, now = self._retransmitter, self._publisher, self._loop.time()
         if self._link.is_blocked:
             retransmitter.blocked(now)
-        elif (why := retransmitter.doubt(now)) is not None:
-            self._renewal = self._loop.create_task(self._renew(why))
+        elif publisher is None or (why := retransmitter.doubt(now)) is not None:
+            if publisher is not None:
+                log.warning(
+                    "the channel that publishes to %s %s: going on over a new channel", self._exchange, why
+                )
+            self._opening = self._loop.create_task(self._open())
             return
         else:
             while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
@@ -146,7 +159,7 @@ class ExchangePublisher:
         due = retransmitter.next_due
         if due is not None and due > now and self._retry is None:
             self._retry = self._loop.call_at(due, self._on_retry)
-        if retransmitter.waits and self._check is None:
+        if (retransmitter.waits or self._unsent) and self._check is None:
             self._check = self._loop.call_at(now + self._check_every_s, self._on_check)
 
     def _on_retry(self) -> None:
@@ -157,17 +170,24 @@ class ExchangePublisher:
         self._check = None
         self._send()
 
-    async def _renew(self, why: str) -> None:
-        log.warning("the channel that publishes to %s %s: going on over a new channel", self._exchange, why)
+    async def _open(self) -> None:
         try:
             publisher = await self._link.new_publisher()
-        except ClientError:
-            return  # the connection is lost, so unconfirmed messages are delivered again
-        # Closed before anything is sent again: what it had on the way cannot come in between any more.
-        await self._publisher.channel.close()
+        except ClientError as error:
+            log.debug("no channel that publishes to %s: %s", self._exchange, error)
+            self._opening = None
+            if not self._is_closed and self._retry is None:
+                self._retry = self._loop.call_later(OPEN_AGAIN_S, self._on_retry)
+            return
+        if self._publisher is not None:
+            # Closed before anything is sent again: what it had on the way cannot come in between any more.
+            await self._publisher.channel.close()
+            self._retransmitter.renewed(self._loop.time())
         self._publisher = publisher
-        self._retransmitter.renewed(self._loop.time())
-        self._renewal = None
+        self._opening = None
+        unsent, self._unsent = self._unsent, []
+        for routing_key, properties, body in unsent:
+            self.publish_once(routing_key, properties, body)
         self._send()
 
     def _on_confirm(
@@ -202,20 +222,13 @@ def _session_of(in_flight: InFlight) -> dict[str, str | int]:
 REASON_MAX_CHARS = 2000  # the first lines of a traceback matter most; a header must fit into a frame
 
 
-class RenewableChannels(Protocol):
-    """The link, as far as it replaces a channel that gives no answers."""
+class PublishingLink(Protocol):
+    """The link, as far as it opens channels that publish."""
 
     async def new_publisher(self) -> ConfirmingPublisher: ...
 
     @property
     def is_blocked(self) -> bool: ...
-
-
-class OutboxChannels(RenewableChannels, Protocol):
-    """The link, as far as it publishes what the member got."""
-
-    dead: ConfirmingPublisher
-    republished: ConfirmingPublisher
 
 
 OnConfirmed = Callable[[InFlight, NextCall], None]
@@ -228,7 +241,7 @@ class Outbox:
         self,
         names: Names,
         me: Identity,
-        link: OutboxChannels,
+        link: PublishingLink,
         *,
         on_confirmed: OnConfirmed,
         wall_us: WallClock,
@@ -239,7 +252,6 @@ class Outbox:
         patience = patience or RetransmitTimeouts()
         self._dead_letters = ExchangePublisher(
             names.dlx,
-            link.dead,
             link,
             stamp=self._dead_letter_properties,
             on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.DEAD_LETTER),
@@ -248,7 +260,6 @@ class Outbox:
         )
         self._validator = ExchangePublisher(
             names.validate,
-            link.republished,
             link,
             stamp=self._republished_properties,
             on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.REPUBLISH),

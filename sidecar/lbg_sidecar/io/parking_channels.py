@@ -6,7 +6,7 @@ import asyncio
 import logging
 from typing import Protocol
 
-from lbg_broker.client import BasicProperties, Channel, ClientConnection, ConfirmingPublisher, Delivery
+from lbg_broker.client import BasicProperties, Channel, ClientConnection, Delivery
 from lbg_broker.group import HEADER_PARKED_COPY, Names
 from lbg_broker.group.parked_keys import Entry, EntryError, decoded_entry, encoded_entry
 from lbg_broker.group.parked_snapshot import FIRST_ENTRY_S, SnapshotMissing, SnapshotPlace, SnapshotReader
@@ -14,7 +14,7 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
-from lbg_sidecar.io.outbox import ExchangePublisher, RenewableChannels, WallClock, refused_properties
+from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink, WallClock, refused_properties
 
 log = logging.getLogger("lbg.member")
 
@@ -31,7 +31,7 @@ class ParkingEvents(Protocol):
     def disconnect(self, why: str) -> None: ...
 
 
-class ParkingLink(RenewableChannels, Protocol):
+class ParkingLink(PublishingLink, Protocol):
     """The link, as far as parking uses it."""
 
     consume_connection: ClientConnection
@@ -40,7 +40,7 @@ class ParkingLink(RenewableChannels, Protocol):
 
 
 class ParkingChannels:
-    """Opened for each connection, by `open`. `follow` reads the stream from then on."""
+    """`follow` reads the stream from then on."""
 
     def __init__(
         self,
@@ -49,8 +49,6 @@ class ParkingChannels:
         link: ParkingLink,
         events: ParkingEvents,
         *,
-        copies: ConfirmingPublisher,
-        entries: ConfirmingPublisher,
         wall_us: WallClock,
         patience: RetransmitTimeouts | None = None,
     ) -> None:
@@ -67,7 +65,6 @@ class ParkingChannels:
         self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._copies = ExchangePublisher(
             names.parking,
-            copies,
             link,
             stamp=self._copy_properties,
             on_confirmed=self._copied,
@@ -76,7 +73,6 @@ class ParkingChannels:
         )
         self._entries = ExchangePublisher(
             names.parked,
-            entries,
             link,
             stamp=lambda _: _entry_properties(),
             body=lambda in_flight: encoded_entry(self._entry_of[in_flight]),
@@ -84,20 +80,6 @@ class ParkingChannels:
             refused_hint=f"is stream {names.parked} there? Parked keys wait for it",
             patience=patience,
         )
-
-    @classmethod
-    async def open(
-        cls,
-        names: Names,
-        me: Identity,
-        link: ParkingLink,
-        events: ParkingEvents,
-        *,
-        wall_us: WallClock,
-    ) -> ParkingChannels:
-        """Raises ClientError."""
-        copies, entries = await link.new_publisher(), await link.new_publisher()
-        return cls(names, me, link, events, copies=copies, entries=entries, wall_us=wall_us)
 
     async def follow(self, parked_from: str) -> None:
         """Reads the stream from this place on, or from its first entry: `Record.parked_from`. Raises ClientError."""

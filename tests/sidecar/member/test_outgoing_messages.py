@@ -71,25 +71,29 @@ class FakeChannel:
 
 
 class FakeLink:
-    """`first`: how many messages the first channels take, and what they do then. Later ones take everything."""
+    """`first`: how many messages the first channel takes, and what it does then. Later ones take everything."""
 
     def __init__(self, first: tuple[int, str]) -> None:
         self.events: list[tuple[str, int, bytes]] = []
         self._numbers = itertools.count(1)
         self.blocked_looks = 0  # how often the alarm is seen before it is over
-        self.republished = ConfirmingPublisher(self._channel(first))
-        self.dead = ConfirmingPublisher(self._channel(first))
+        self._next = first
+        self.publishers: list[ConfirmingPublisher] = []
+        self.refuses_channels = False
 
     @property
     def is_blocked(self) -> bool:
         self.blocked_looks -= 1
         return self.blocked_looks >= 0
 
-    def _channel(self, behaviour: tuple[int, str] = (1000, "silent")) -> Channel:
-        return cast(Channel, FakeChannel(self.events, next(self._numbers), *behaviour))
-
     async def new_publisher(self) -> ConfirmingPublisher:
-        return ConfirmingPublisher(self._channel())
+        if self.refuses_channels:
+            self.refuses_channels = False
+            raise ClientError("all channels are in use")
+        channel = FakeChannel(self.events, next(self._numbers), *self._next)
+        self._next = (1000, "silent")
+        self.publishers.append(ConfirmingPublisher(cast(Channel, channel)))
+        return self.publishers[-1]
 
 
 def held_messages(count: int = COUNT) -> list[InFlight]:
@@ -130,7 +134,7 @@ async def test_what_is_republished_goes_on_in_order_over_a_new_channel(takes: in
     assert told == [(held, NextCall.REPUBLISH) for held in messages], "each once, in order"
     closed_at = link.events.index(("close", 1, b""))
     assert {number for _, number, _ in link.events[:closed_at]} == {1}, "closed before anything is sent again"
-    assert link.events[closed_at + 1 :] == [("publish", 3, held.delivery.body) for held in messages[takes:]]
+    assert link.events[closed_at + 1 :] == [("publish", 2, held.delivery.body) for held in messages[takes:]]
     subject.close()
 
 
@@ -143,8 +147,8 @@ async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
     await until(lambda: len(told) >= COUNT)
     assert {held for held, _ in told} == set(messages)
     assert len(told) == COUNT
-    assert [number for what, number, _ in link.events if what == "close"] == [2], "one renewal for all"
-    taken = [body for what, number, body in link.events if (what, number) == ("publish", 3)]
+    assert [number for what, number, _ in link.events if what == "close"] == [1], "one renewal for all"
+    taken = [body for what, number, body in link.events if (what, number) == ("publish", 2)]
     assert sorted(taken) == sorted(held.delivery.body for held in messages[3:])
     subject.close()
 
@@ -166,24 +170,45 @@ async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(
 async def test_an_answer_after_the_end_counts_for_nothing(what: NextCall) -> None:
     link, told = FakeLink((COUNT, "silent")), Told()
     subject = outgoing(link, told)
-    for held in held_messages():
-        (subject.republish if what is NextCall.REPUBLISH else subject.dead_letter)(held)
+    publish = subject.republish if what is NextCall.REPUBLISH else subject.dead_letter
+    first, *others = held_messages()
+    publish(first)
+    await until(lambda: told)
+    for held in others:
+        publish(held)
     subject.close()
     await asyncio.sleep(0.01)
-    assert [event for event, _, _ in link.events] == ["publish"]
-    assert not told
+    assert len(link.events) > 1
+    assert told == [(first, what)]
+
+
+async def test_a_channel_is_opened_for_the_first_message_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lbg_sidecar.io.outbox.OPEN_AGAIN_S", 0.01)
+    link, told, messages = FakeLink((2 * COUNT, "silent")), Told(), held_messages()
+    link.refuses_channels = True
+    subject = outgoing(link, told)
+    assert not link.publishers
+    for held in messages:
+        subject.released(held)
+        subject.republish(held)
+    await until(lambda: len(told) == COUNT)
+    assert len(link.publishers) == 1
+    assert told == [(held, NextCall.REPUBLISH) for held in messages]
+    assert len(link.events) == 2 * COUNT
+    subject.close()
 
 
 @pytest.mark.parametrize("what", [NextCall.REPUBLISH, NextCall.DEAD_LETTER])
 async def test_large_messages_go_out_one_by_one(what: NextCall) -> None:
     """A window counts messages; what is written and not confirmed is in memory twice."""
     link = FakeLink((COUNT, "silent"))
-    publisher = link.republished if what is NextCall.REPUBLISH else link.dead
     unconfirmed: list[int] = []
 
     class Watched(Told):
         def on_confirmed(self, held: InFlight, what: NextCall) -> None:
-            unconfirmed.append(publisher.unconfirmed_count)
+            unconfirmed.append(link.publishers[0].unconfirmed_count)
 
     subject = outgoing(link, Watched())
     for held in held_messages():
@@ -195,7 +220,7 @@ async def test_large_messages_go_out_one_by_one(what: NextCall) -> None:
 
 
 async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
-    embedded: EmbeddedBroker, unique: str
+    embedded: EmbeddedBroker, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = Names(unique)
     await declare_group(embedded.url, group_spec(unique))
@@ -204,8 +229,6 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         posting = await talk.open_channel()
         await posting.queue_declare(names.validation, durable=True)
         await posting.queue_bind(names.validation, names.validate, "")
-        republished = await ConfirmingPublisher.open(talk)
-        dead = await ConfirmingPublisher.open(talk)
         posts = Posts(posting, names.members, lambda *_: None)
         link = MemberConnection(
             talk,
@@ -217,15 +240,23 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
             last_wills=LastWills(
                 talk, names, 0, publish=posts.leave_will, on_will=lambda _: None, consumer_timeout_s=1800
             ),
-            dead=dead,
-            republished=republished,
             states=StateLogger[int]("a", {}),
         )
         lost: list[str] = []
         link.when_lost(lambda _, why: lost.append(why))
         port = talk.local_port
         assert port is not None
-        proxy.swallow |= {(port, republished.channel.number), (port, dead.channel.number)}
+        first: list[tuple[int, int]] = []
+        new_publisher = link.new_publisher
+
+        async def swallowed() -> ConfirmingPublisher:
+            publisher = await new_publisher()
+            if len(first) < 2:
+                first.append((port, publisher.channel.number))
+                proxy.swallow.add(first[-1])
+            return publisher
+
+        monkeypatch.setattr(link, "new_publisher", swallowed)
         told, messages = Told(), held_messages()
         subject = outgoing(link, told, names)
         for held in messages:
