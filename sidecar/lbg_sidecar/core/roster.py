@@ -5,7 +5,7 @@ returned: a mailbox is gone only when its connection is. Silence alone proves no
 
 It costs the same in a group of any size (docs/adr/0063-membership-at-o-1.md). Each member awaits the last will of the
 next one in the ring of indexes (docs/adr/0072-last-wills.md), and pings it now and then, so each crash is detected by
-one member; it also pings one at random, with a digest of its live set.
+one member; it also pings one of log2 N others, with a digest of its live set.
 Changes go to one member, the coordinator (the lowest index), which sends those of a short time to all in one message.
 What is lost on the way shows as two digests that differ, and is repaired by a directory.
 
@@ -14,7 +14,6 @@ Members of protocol 1 get what they expect: hellos, ends and heartbeats to all.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -43,6 +42,7 @@ from lbg_sidecar.core.protocol import (
     Welcome,
 )
 from lbg_sidecar.core.report_schedule import ReportSchedule
+from lbg_sidecar.core.ring import following, neighbour
 from lbg_sidecar.core.timings import Timings
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
@@ -332,7 +332,7 @@ class Roster:
             self._digest_due = now + self._spread(
                 self._timings.settled_digest_s if is_settled else self._timings.digest_s
             )
-            posts += self._ping_at_random(me, now)
+            posts += self._ping_neighbour(me, now)
         if not self.peers and self._hellos.due == float("inf"):
             self._hellos.due = now + self._spread(self._timings.alone_s)
         if now >= self._hellos.due:
@@ -513,16 +513,14 @@ class Roster:
         if self._leaving or not self.peers:
             return []
         _ = self.live
-        order, at = self._order, bisect_right(self._order, me.index)
-        following = (order[(at + step) % len(order)] for step in range(min(count, len(order))))
-        return [self._ping(me, self.peers[index], now) for index in following]
+        steps = range(1, min(count, len(self._order)) + 1)
+        return [self._ping(me, self.peers[following(self._order, me.index, step)], now) for step in steps]
 
-    def _ping_at_random(self, me: Identity, now: float) -> list[Post]:
-        if self._leaving or len(self.peers) < 2:
+    def _ping_neighbour(self, me: Identity, now: float) -> list[Post]:
+        if self._leaving or not self.peers:
             return []
         _ = self.live
-        index = self._order[int(self._uniform() * len(self._order)) % len(self._order)]
-        return [self._ping(me, self.peers[index], now)]
+        return [self._ping(me, self.peers[neighbour(self._order, me.index, self._uniform())], now)]
 
     def _ping_silent(self, me: Identity, now: float) -> list[Post]:
         posts = []
@@ -639,7 +637,7 @@ class Roster:
         _ = self.live
         if self.me is None or not self._order:
             return None
-        return self._order[bisect_right(self._order, self.me.index) % len(self._order)]
+        return following(self._order, self.me.index)
 
     def _mark_ended(self, incarnation: str) -> None:
         self._ended[incarnation] = None

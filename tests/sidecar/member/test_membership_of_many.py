@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import partial
 
@@ -43,6 +44,8 @@ class Net:
         self.loses = loses
         self.rosters: dict[int, Roster] = {}
         self.received: Counter[int] = Counter()
+        self.partners: dict[int, set[int]] = defaultdict(set)
+        """Of each sender."""
         self.frozen: set[int] = set()
         self.ticks: dict[int, float] = {}
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
@@ -91,6 +94,7 @@ class Net:
                     pass
 
     def _direct(self, sender: int, index: int, message: Message) -> None:
+        self.partners[sender].add(index)
         if index in self.rosters:
             self._deliver(index, message)
             return
@@ -196,6 +200,15 @@ def test_at_rest_a_member_receives_five_messages_a_second_at_most(count: int) ->
     net.run(20)
     assert sum(net.received.values()) / count / 20 <= 5
     assert max(net.received.values()) / 20 <= 5
+
+
+@pytest.mark.parametrize("count", [3, 4, 64])
+def test_at_rest_a_member_sends_to_few_others_in_hours(count: int) -> None:
+    """RabbitMQ keeps statistics of each channel and each queue to which it published."""
+    net = settled(count)
+    net.partners.clear()
+    net.run(3600)
+    assert all(len(partners) == int(math.log2(count - 1)) + 1 for partners in net.partners.values())
 
 
 def test_a_crash_is_agreed_on_within_a_second() -> None:
