@@ -85,7 +85,7 @@ class Times:
 
     limit_s: float = 300.0
     """For each thing that is waited for: forming, balance, and what a crash causes."""
-    settling_s: float = 45.0
+    settling_s: float = 90.0
     """Before a rest: members report every second for 30 s after they join, and count queues less and less often."""
     rest_s: float = 30.0
     counted_s: float = 10.0

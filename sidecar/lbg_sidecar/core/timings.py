@@ -15,9 +15,9 @@ class Timings:
 
     report_s: float = 0.25  # between two status reports, at least
     changed_report_s: float = 1.0  # from a report to the next, if its content has changed
-    same_report_s: float = 5.0  # and if it has not, and nobody watches
+    same_report_s: float = 15.0  # and if it has not, and nobody watches
     ping_s: float = 0.65  # the next in the ring, while the live set changes
-    digest_s: float = 3.0  # one at random, while the live set changes
+    digest_s: float = 3.0  # one of its neighbours, while the live set changes
     settled_ping_s: float = 15.0  # the next in the ring, if its end would show in its last will
     settled_unwatched_ping_s: float = 4.0  # and if not
     settled_digest_s: float = 30.0
