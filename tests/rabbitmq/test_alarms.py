@@ -19,10 +19,11 @@ from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
-from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.posts import Posts
 from support.member.balance import active
 from support.member.group_load import Judge, Load
 from support.member.place import Place
@@ -147,7 +148,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     answer_s = 0.2
     talk = await connect(place.url)
     posting = await talk.open_channel()
-    posts = Posts(posting, place.names.members, lambda *_: None)
+    posts = Posts(posting, place.names.members, lambda *_: None, new_channel=talk.open_channel)
     link = MemberConnection(
         talk,
         talk,

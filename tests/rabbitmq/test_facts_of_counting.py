@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from lbg_broker.client import ResourceLocked, connect
+from lbg_broker.client import ConfirmingPublisher, ResourceLocked, connect
 from support.aside import aside
 from support.rabbitmq.node import RabbitNode
 from support.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
@@ -176,3 +176,30 @@ async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_th
 async def test_a_delivery_may_be_held_for_half_an_hour_by_default(rabbitmq: RabbitNode) -> None:
     """And what becomes of it then, test_consumer_timeout.py shows."""
     assert rabbitmq.evaluate("application:get_env(rabbit, consumer_timeout)").strip() == "{ok,1800000}"
+
+
+async def test_statistics_of_a_channel_and_each_queue_to_which_it_published_are_kept_until_it_is_closed(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    vhost = rabbit_vhost.rpartition("/")[2]
+
+    async def pairs() -> int:
+        """Those of the virtual host; the node is shared."""
+        pattern = f"{{{{'_', {{{{resource, <<\"{vhost}\">>, queue, '_'}}, '_'}}}}, '_', '_'}}"
+        table = "channel_queue_exchange_metrics"
+        return int(await aside(rabbitmq.evaluate, f"length(ets:match_object({table}, {pattern}))"))
+
+    connection = await connect(rabbit_vhost)
+    declaring, publishing = await connection.open_channel(), await connection.open_channel()
+    queues = [(await declaring.queue_declare("", exclusive=True)).queue for _ in range(20)]
+    await publishing.confirm_select()
+    publisher = ConfirmingPublisher(publishing)
+    for queue in queues:
+        await publisher.publish("", queue, b"")
+    async with asyncio.timeout(GUARD_S):
+        while await pairs() < len(queues):  # noqa: ASYNC110 (it says nothing)
+            await asyncio.sleep(0.1)
+        await publishing.close()
+        while await pairs():  # noqa: ASYNC110 (it says nothing)
+            await asyncio.sleep(0.1)
+    await connection.close()

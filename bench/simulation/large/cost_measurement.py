@@ -36,7 +36,7 @@ from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import Beat, BeatContent, Identity, Knowledge, QueueState, Reattached, Status
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.io.connection import Posts
+from lbg_sidecar.io.posts import Posts
 from lbg_sidecar.settings import balancing_rules, processing_rules
 from support.admin.group_on_broker import declare_group
 
@@ -157,9 +157,10 @@ async def receivers(url: str, exchange: str, **_options: Any) -> None:
 
 async def poster(url: str, exchange: str, **_options: Any) -> None:
     """Sends as a member does: nothing, small and large messages, in this order, when it is told."""
-    channel = await (await connect(url)).open_channel()
+    connection = await connect(url)
+    channel = await connection.open_channel()
     await channel.confirm_select()
-    posts = Posts(channel, exchange, lambda _body, _index: None)
+    posts = Posts(channel, exchange, lambda _body, _index: None, new_channel=connection.open_channel)
     say("ready")
     for number, message in enumerate((None, SMALL, LARGE)):
         await asyncio.to_thread(sys.stdin.readline)

@@ -22,8 +22,7 @@ from lbg_broker.client import (
     Returned,
     connect,
 )
-from lbg_broker.client.retransmit import OpenTags
-from lbg_broker.group import INDEX_MAX, TO_ALL, Names, mailbox_of
+from lbg_broker.group import INDEX_MAX, Names, mailbox_of
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.message_codec import LOOK, decode, encode
 from lbg_sidecar.core.presence import CONNECTIONS_S
@@ -33,6 +32,7 @@ from lbg_sidecar.errors import IndexTaken, MessageError
 from lbg_sidecar.io.consumers import QueueConsumers
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
+from lbg_sidecar.io.posts import OnReturned, Posts
 
 OnMail = Callable[[Delivery], None]
 """For what comes to the mailbox."""
@@ -173,54 +173,14 @@ async def claim(
     raise IndexTaken(claiming.fixed or 0)
 
 
-OnReturned = Callable[[bytes, int], None]
-"""Body and index of a message to one member that did not reach its mailbox."""
-
 OnCounted = Callable[[int, int | None, int | None], None]
 """Queue, messages that wait in it, and consumers; None where the count failed."""
 
 
-class Posts:
-    """The messages of a member to others, over a channel of its own with confirms.
-
-    A message to one member that does not reach its mailbox goes to `on_returned`: it is returned if the mailbox does
-    not exist, and refused (basic.nack) if the mailbox is on a node that is down or unreachable. RabbitMQ from 4.3 on
-    retains such a mailbox until its node is back; before, the other nodes delete it.
-    """
-
-    def __init__(self, channel: Channel, exchange: str, on_returned: OnReturned) -> None:
-        self._channel = channel
-        self._exchange = exchange
-        self._on_returned = on_returned
-        self._directed = OpenTags[tuple[bytes, int]]()
-        channel.on_return = self._on_return
-        channel.on_confirm = self._on_confirm
-
-    def send(self, post: Post) -> None:
-        """Raises ClientError."""
-        body = encode(post.message)
-        if post.to is None:
-            self._channel.publish(self._exchange, TO_ALL, body)
-            return
-        if isinstance(post.to, str):
-            self._channel.publish(self._exchange, post.to, body)
-            return
-        for index in post.to if isinstance(post.to, tuple) else (post.to,):
-            tag = self._channel.publish(self._exchange, str(index), body, mandatory=True)
-            self._directed.sent(tag, (body, index))
-
-    def leave_will(self, routing_key: str) -> None:
-        """Raises ClientError."""
-        self._channel.publish(self._exchange, routing_key, b"")
-
-    def _on_return(self, returned: Returned) -> None:
-        """Its confirm follows."""
-        self._on_returned(bytes(returned.body), int(returned.routing_key))
-
-    def _on_confirm(self, tag: int, multiple: bool, ok: bool) -> None:
-        for directed in self._directed.answered(tag, multiple=multiple):
-            if not ok:
-                self._on_returned(*directed)
+async def _confirming_channel(connection: ClientConnection) -> Channel:
+    channel = await connection.open_channel()
+    await channel.confirm_select()
+    return channel
 
 
 class MemberConnection:
@@ -254,6 +214,7 @@ class MemberConnection:
             consume_connection, queue_name, names.mailbox(index), self._ended, states
         )
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
+        self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(lambda: self.is_blocked))
 
     @classmethod
     async def open(
@@ -280,8 +241,7 @@ class MemberConnection:
         publish_connection = await connect(consume_connection.settings, name=consume_connection.name)
         try:
             # Before anything is published: a broker that is short of memory answers nothing after it.
-            posting = await publish_connection.open_channel()
-            await posting.confirm_select()
+            posting = await _confirming_channel(publish_connection)
             free = await free_indexes(publish_connection, posting, names, candidates)
             probed = candidates if free is not None else ()
             offers = OfferMailbox(consume_connection, posting, names)
@@ -289,7 +249,12 @@ class MemberConnection:
                 consume_connection, names, claim_of(probed, free or ()), on_mail, offers
             )
             await offers.close()
-            posts = Posts(posting, names.members, on_returned)
+            posts = Posts(
+                posting,
+                names.members,
+                on_returned,
+                new_channel=lambda: link.new_posting(),
+            )
 
             def leave_will(routing_key: str) -> None:
                 if not publish_connection.is_blocked:
@@ -320,6 +285,12 @@ class MemberConnection:
         for channel in (mailbox, posting):
             link.watch(channel)
         return link
+
+    async def new_posting(self) -> Channel:
+        """A channel in confirm mode whose end is that of the link. Raises ClientError."""
+        channel = await _confirming_channel(self.publish_connection)
+        self.watch(channel)
+        return channel
 
     async def new_publisher(self) -> ConfirmingPublisher:
         """A publisher over a channel whose end is that of the link. Raises ClientError."""
@@ -377,6 +348,7 @@ class MemberConnection:
     async def close(self) -> None:
         """Both connections, within `CONNECTIONS_S`."""
         self.last_wills.close()
+        self._renewal.cancel()
         if self.is_blocked:  # a close would not be read
             self.publish_connection.abort()
         await asyncio.gather(
@@ -388,5 +360,6 @@ class MemberConnection:
 
     def abort(self) -> None:
         self.last_wills.close()
+        self._renewal.cancel()
         self.consume_connection.abort()
         self.publish_connection.abort()

@@ -16,10 +16,11 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
-from lbg_sidecar.io.connection import MemberConnection, Posts
+from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
+from lbg_sidecar.io.posts import Posts
 from support.admin.group_on_broker import declare_group
 from support.amqp.swallowing_proxy import SwallowingProxy
 from support.broker.embedded import EmbeddedBroker
@@ -229,7 +230,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         posting = await talk.open_channel()
         await posting.queue_declare(names.validation, durable=True)
         await posting.queue_bind(names.validation, names.validate, "")
-        posts = Posts(posting, names.members, lambda *_: None)
+        posts = Posts(posting, names.members, lambda *_: None, new_channel=talk.open_channel)
         link = MemberConnection(
             talk,
             talk,

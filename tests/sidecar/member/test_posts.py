@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import cast
 
 import pytest
@@ -10,7 +11,7 @@ from lbg_broker.client import Channel, Returned
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Hello, Identity, Ping
 from lbg_sidecar.core.roster import Post
-from lbg_sidecar.io.connection import OnReturned, Posts
+from lbg_sidecar.io.posts import RECEIVERS_MAX, OnReturned, Posts
 
 ME = Identity(0, "me", "me-1")
 
@@ -20,11 +21,15 @@ class Confirming:
 
     def __init__(self) -> None:
         self.sent: dict[int, tuple[str, bytes, bool]] = {}
+        self.is_closed = False
 
     def publish(self, exchange: str, routing_key: str, body: bytes, *, mandatory: bool = False) -> int:
         assert exchange == "lbg.g.members"
         self.sent[len(self.sent) + 1] = routing_key, body, mandatory
         return len(self.sent)
+
+    async def close(self) -> None:
+        self.is_closed = True
 
     def on_return(self, returned: Returned) -> None:
         raise NotImplementedError
@@ -37,10 +42,24 @@ class Told:
     """`lost` are the targets and indexes of the pings that did not reach a mailbox."""
 
     def __init__(self) -> None:
-        self.channel = Confirming()
+        self.channels = [Confirming()]
         self.lost: list[tuple[str, int]] = []
         on_returned: OnReturned = self._on_returned
-        self.posts = Posts(cast(Channel, self.channel), "lbg.g.members", on_returned)
+        self.posts = Posts(
+            cast(Channel, self.channel), "lbg.g.members", on_returned, new_channel=self._new_channel
+        )
+        self.opening = asyncio.Event()
+        self.opening.set()
+
+    @property
+    def channel(self) -> Confirming:
+        """The latest."""
+        return self.channels[-1]
+
+    async def _new_channel(self) -> Channel:
+        await self.opening.wait()
+        self.channels.append(Confirming())
+        return cast(Channel, self.channel)
 
     def ping(self, index: int) -> None:
         self.posts.send(Post(Ping(ME, f"m-{index}"), to=index))
@@ -88,3 +107,52 @@ def test_an_answer_to_several_stands_for_all_up_to_it_that_had_none(ok: bool) ->
     assert told.lost == ([] if ok else [("m-1", 1), ("m-3", 3)])
     told.channel.on_confirm(5, True, False)
     assert told.lost[-1] == ("m-4", 4)
+
+
+async def test_a_channel_that_sent_to_many_is_replaced() -> None:
+    told = Told()
+    for index in range(RECEIVERS_MAX):
+        told.ping(index)
+    told.channel.on_confirm(0, True, True)
+    await told.posts.renew()
+    assert len(told.channels) == 1
+    told.ping(RECEIVERS_MAX)
+    await told.posts.renew()
+    assert len(told.channels) == 1, "a message without a confirm could be overtaken"
+    told.channel.on_confirm(0, True, True)
+    await told.posts.renew()
+    assert [channel.is_closed for channel in told.channels] == [True, False]
+    told.ping(3)
+    assert len(told.channel.sent) == 1
+    told.channels[0].on_confirm(1, False, False)
+    assert not told.lost
+    told.channel.on_confirm(1, False, False)
+    assert told.lost == [("m-3", 3)]
+    await told.posts.renew()
+    assert len(told.channels) == 2
+
+
+async def test_a_channel_that_sent_to_all_is_replaced() -> None:
+    told = Told()
+    told.posts.send(Post(Hello(ME)))
+    await told.posts.renew()
+    assert len(told.channels) == 1
+    told.channel.on_confirm(1, False, True)
+    await told.posts.renew()
+    assert len(told.channels) == 2
+
+
+async def test_a_message_that_is_sent_while_the_new_channel_opens_keeps_the_former_one() -> None:
+    told = Told()
+    told.posts.send(Post(Hello(ME)))
+    told.channel.on_confirm(1, False, True)
+    told.opening.clear()
+    renewal = asyncio.create_task(told.posts.renew())
+    await asyncio.sleep(0)
+    told.ping(5)
+    told.opening.set()
+    await renewal
+    former, new = told.channels
+    assert (former.is_closed, new.is_closed) == (False, True)
+    told.ping(6)
+    assert len(former.sent) == 3
