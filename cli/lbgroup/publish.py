@@ -117,7 +117,7 @@ class PublishingProgress:
         """Logger whose records are lines on standard error, and nothing else."""
         logger = logging.Logger("lbg.publish", logging.INFO)
         handler = logging.Handler()
-        handler.emit = lambda record: self._print(record.getMessage())  # type: ignore[method-assign]
+        handler.emit = lambda record: self._print(record.getMessage())  # type: ignore[method-assign]  # a class for one line
         logger.addHandler(handler)
         return logger
 

@@ -148,7 +148,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
     answer_s = 0.2
     talk = await connect(place.url)
     posting = await talk.open_channel()
-    posts = Posts(posting, place.names.members, lambda *_: None, new_channel=talk.open_channel)
+    posts = Posts(posting, place.names.members, lambda *_: None)
     link = MemberConnection(
         talk,
         talk,

@@ -157,10 +157,9 @@ async def receivers(url: str, exchange: str, **_options: Any) -> None:
 
 async def poster(url: str, exchange: str, **_options: Any) -> None:
     """Sends as a member does: nothing, small and large messages, in this order, when it is told."""
-    connection = await connect(url)
-    channel = await connection.open_channel()
+    channel = await (await connect(url)).open_channel()
     await channel.confirm_select()
-    posts = Posts(channel, exchange, lambda _body, _index: None, new_channel=connection.open_channel)
+    posts = Posts(channel, exchange, lambda _body, _index: None)
     say("ready")
     for number, message in enumerate((None, SMALL, LARGE)):
         await asyncio.to_thread(sys.stdin.readline)

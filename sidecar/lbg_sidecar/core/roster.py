@@ -21,7 +21,7 @@ from itertools import islice
 from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.change_queue import ChangeQueue
 from lbg_sidecar.core.hello_schedule import HelloSchedule
-from lbg_sidecar.core.peer import Peer, digest_of
+from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
     Beat,
@@ -42,7 +42,6 @@ from lbg_sidecar.core.protocol import (
     Welcome,
 )
 from lbg_sidecar.core.report_schedule import ReportSchedule
-from lbg_sidecar.core.ring import following, neighbour
 from lbg_sidecar.core.timings import Timings
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"

@@ -214,7 +214,7 @@ class MemberConnection:
             consume_connection, queue_name, names.mailbox(index), self._ended, states
         )
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
-        self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(lambda: self.is_blocked))
+        self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(self))
 
     @classmethod
     async def open(
@@ -249,12 +249,7 @@ class MemberConnection:
                 consume_connection, names, claim_of(probed, free or ()), on_mail, offers
             )
             await offers.close()
-            posts = Posts(
-                posting,
-                names.members,
-                on_returned,
-                new_channel=lambda: link.new_posting(),
-            )
+            posts = Posts(posting, names.members, on_returned)
 
             def leave_will(routing_key: str) -> None:
                 if not publish_connection.is_blocked:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from lbg_broker.client import Channel, ClientError, Returned
 from lbg_broker.client.retransmit import OpenTags
@@ -23,25 +25,26 @@ OnReturned = Callable[[bytes, int], None]
 """Body and index of a message to one member that did not reach its mailbox."""
 
 
+class PostingLink(Protocol):
+    """The link, as far as it opens channels for messages to others."""
+
+    async def new_posting(self) -> Channel: ...
+
+    @property
+    def is_blocked(self) -> bool: ...
+
+
 class Posts:
-    """`channel` must be in confirm mode; `new_channel` opens another one, and raises ClientError.
+    """`channel` must be in confirm mode.
 
     A message to one member that does not reach its mailbox goes to `on_returned`: it is returned if the mailbox does
     not exist, and refused (basic.nack) if the mailbox is on a node that is down or unreachable. RabbitMQ from 4.3 on
     retains such a mailbox until its node is back; before, the other nodes delete it.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        exchange: str,
-        on_returned: OnReturned,
-        *,
-        new_channel: Callable[[], Awaitable[Channel]],
-    ) -> None:
+    def __init__(self, channel: Channel, exchange: str, on_returned: OnReturned) -> None:
         self._exchange = exchange
         self._on_returned = on_returned
-        self._new_channel = new_channel
         self._use(channel)
 
     def _use(self, channel: Channel) -> None:
@@ -74,22 +77,20 @@ class Posts:
     def _publish(self, routing_key: str, body: bytes) -> None:
         self._unconfirmed.sent(self._channel.publish(self._exchange, routing_key, body), None)
 
-    async def renew_regularly(self, is_blocked: Callable[[], bool]) -> None:
-        """Replaces the channel now and then, for as long as the connection lasts."""
-        try:
-            while True:
-                await asyncio.sleep(RENEW_S * random.uniform(0.8, 1.2))
-                if not is_blocked():
-                    await self.renew()
-        except ClientError:
-            return
+    async def renew_regularly(self, link: PostingLink) -> None:
+        """Replaces the channel now and then, until it is cancelled."""
+        while True:
+            await asyncio.sleep(RENEW_S * random.uniform(0.8, 1.2))
+            if not link.is_blocked:
+                with suppress(ClientError):
+                    await self.renew(link)
 
-    async def renew(self) -> None:
+    async def renew(self, link: PostingLink) -> None:
         """Continues over a new channel if this one has had many receivers. Not while a message is unconfirmed: none
         may overtake another. Raises ClientError."""
         if not (self._is_to_all or len(self._receivers) > RECEIVERS_MAX) or self._unconfirmed:
             return
-        channel, former = await self._new_channel(), self._channel
+        channel, former = await link.new_posting(), self._channel
         if self._unconfirmed:
             former = channel
         else:

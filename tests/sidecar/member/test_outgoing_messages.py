@@ -230,7 +230,7 @@ async def test_on_a_broker_what_has_no_answer_goes_over_a_new_channel(
         posting = await talk.open_channel()
         await posting.queue_declare(names.validation, durable=True)
         await posting.queue_bind(names.validation, names.validate, "")
-        posts = Posts(posting, names.members, lambda *_: None, new_channel=talk.open_channel)
+        posts = Posts(posting, names.members, lambda *_: None)
         link = MemberConnection(
             talk,
             talk,

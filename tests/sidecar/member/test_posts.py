@@ -7,11 +7,12 @@ from typing import cast
 
 import pytest
 
-from lbg_broker.client import Channel, Returned
+from lbg_broker.client import Channel, ClientError, Returned
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Hello, Identity, Ping
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.posts import RECEIVERS_MAX, OnReturned, Posts
+from support.waiting import until
 
 ME = Identity(0, "me", "me-1")
 
@@ -45,9 +46,9 @@ class Told:
         self.channels = [Confirming()]
         self.lost: list[tuple[str, int]] = []
         on_returned: OnReturned = self._on_returned
-        self.posts = Posts(
-            cast(Channel, self.channel), "lbg.g.members", on_returned, new_channel=self._new_channel
-        )
+        self.posts = Posts(cast(Channel, self.channel), "lbg.g.members", on_returned)
+        self.is_blocked = False
+        self.refuses_a_channel = False
         self.opening = asyncio.Event()
         self.opening.set()
 
@@ -56,8 +57,11 @@ class Told:
         """The latest."""
         return self.channels[-1]
 
-    async def _new_channel(self) -> Channel:
+    async def new_posting(self) -> Channel:
         await self.opening.wait()
+        if self.refuses_a_channel:
+            self.refuses_a_channel = False
+            raise ClientError("all channels are in use")
         self.channels.append(Confirming())
         return cast(Channel, self.channel)
 
@@ -114,13 +118,13 @@ async def test_a_channel_that_sent_to_many_is_replaced() -> None:
     for index in range(RECEIVERS_MAX):
         told.ping(index)
     told.channel.on_confirm(0, True, True)
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert len(told.channels) == 1
     told.ping(RECEIVERS_MAX)
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert len(told.channels) == 1, "a message without a confirm could be overtaken"
     told.channel.on_confirm(0, True, True)
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert [channel.is_closed for channel in told.channels] == [True, False]
     told.ping(3)
     assert len(told.channel.sent) == 1
@@ -128,17 +132,17 @@ async def test_a_channel_that_sent_to_many_is_replaced() -> None:
     assert not told.lost
     told.channel.on_confirm(1, False, False)
     assert told.lost == [("m-3", 3)]
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert len(told.channels) == 2
 
 
 async def test_a_channel_that_sent_to_all_is_replaced() -> None:
     told = Told()
     told.posts.send(Post(Hello(ME)))
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert len(told.channels) == 1
     told.channel.on_confirm(1, False, True)
-    await told.posts.renew()
+    await told.posts.renew(told)
     assert len(told.channels) == 2
 
 
@@ -147,7 +151,7 @@ async def test_a_message_that_is_sent_while_the_new_channel_opens_keeps_the_form
     told.posts.send(Post(Hello(ME)))
     told.channel.on_confirm(1, False, True)
     told.opening.clear()
-    renewal = asyncio.create_task(told.posts.renew())
+    renewal = asyncio.create_task(told.posts.renew(told))
     await asyncio.sleep(0)
     told.ping(5)
     told.opening.set()
@@ -156,3 +160,15 @@ async def test_a_message_that_is_sent_while_the_new_channel_opens_keeps_the_form
     assert (former.is_closed, new.is_closed) == (False, True)
     told.ping(6)
     assert len(former.sent) == 3
+
+
+async def test_a_channel_that_cannot_be_replaced_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lbg_sidecar.io.posts.RENEW_S", 0.001)
+    told = Told()
+    told.posts.send(Post(Hello(ME)))
+    told.channel.on_confirm(1, False, True)
+    told.refuses_a_channel = True
+    renewing = asyncio.create_task(told.posts.renew_regularly(told))
+    await until(lambda: len(told.channels) == 2)
+    assert not told.refuses_a_channel
+    renewing.cancel()

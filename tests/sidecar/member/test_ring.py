@@ -8,7 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_sidecar.core.ring import following, neighbour
+from lbg_sidecar.core.peer import following, neighbour
 
 INDEXES = st.sets(st.integers(0, 2000), min_size=2, max_size=200)
 
