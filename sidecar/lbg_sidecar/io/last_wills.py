@@ -26,6 +26,10 @@ ANSWERS_S = 5.0
 AGAIN_S = 30.0
 """Between two looks at what it holds and watches, if nothing changes."""
 
+REFUSED_S = 0.5
+"""After the broker closed the channel, doubled each time up to AGAIN_S. The reason may be gone at once: a queue that is
+deleted with its last consumer can go between our declaration and our consumer (404)."""
+
 HELD_S = 2.0
 """For the broker to deliver a member its own will. After that it leaves another one: where the queue was made anew, a
 watcher may have become the active consumer and received it."""
@@ -95,19 +99,22 @@ class LastWills:
         self._task.cancel()
 
     async def _run(self) -> None:
+        refused_s = REFUSED_S
         while True:
             self._changed.clear()
             again_s = min(AGAIN_S, self._renew_s)
             try:
                 async with asyncio.timeout(ANSWERS_S):
                     await self._adjust()
+                refused_s = REFUSED_S
                 if self._held is None:
                     again_s = min(again_s, HELD_S)
             except (ClientError, TimeoutError) as error:
                 log.debug("last wills of %s: %s", self._names.group, error)
                 self._drop()
                 if isinstance(error, ChannelClosed):
-                    await asyncio.sleep(self._spread(AGAIN_S))
+                    await asyncio.sleep(self._spread(refused_s))
+                    refused_s = min(AGAIN_S, 2 * refused_s)
                     continue
             due = self._loop.time() + self._spread(again_s)
             if self._unwatched is not None:

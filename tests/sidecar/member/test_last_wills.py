@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from support.member.process import MemberProcess
 from support.waiting import GUARD_S, until
 
 NEVER_S = 10 * GUARD_S
+PAIRS = 16
 AND_LEFT_S = 1.0
 """A member leaves its will as soon as it has joined. RabbitMQ does not say whether it is left."""
 
@@ -201,17 +202,51 @@ async def test_a_watcher_in_the_place_of_a_live_member_steps_back(
 async def test_a_queue_that_an_administrator_deletes_is_made_anew_at_once(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Members that nobody watches are the only consumers of their queues, which go when they open another channel: some
+    of many meet theirs as it goes."""
     monkeypatch.setattr(last_wills, "AGAIN_S", NEVER_S)
-    async with member_of(place, 0) as gone, member_of(place, 1) as next_, member_of(place, 2) as admin:
-        next_.wills.watch(0)
-        await until(lambda: gone.wills.is_left and next_.wills.watched == 0)
+    async with AsyncExitStack() as stack:
+        admin = await stack.enter_async_context(member_of(place, 2 * PAIRS))
+        members = [await stack.enter_async_context(member_of(place, index)) for index in range(2 * PAIRS)]
+        pairs = list(zip(members[::2], members[1::2], strict=True))
+        for number, (gone, next_) in enumerate(pairs):
+            await until(lambda gone=gone: gone.wills.is_left)
+            next_.wills.watch(2 * number)
+        await until(lambda: all(next_.watched and next_.wills.is_left for _, next_ in pairs))
+        so_far = [gone.published for gone, _ in pairs]
         channel = await admin.connection.open_channel()
-        await channel.queue_delete(last_will_of(place.names, 0)[0].name)
-        await until(lambda: gone.published > 1 and gone.wills.is_left, what="another queue")
-        await until(lambda: next_.wills.watched == 0, what="its consumer")
-        next_.came.clear()
-        gone.connection.abort()
-        await until(lambda: next_.came, what="the will")
+        for number in range(PAIRS):
+            await channel.queue_delete(last_will_of(place.names, 2 * number)[0].name)
+        for number, (gone, next_) in enumerate(pairs):
+            before = so_far[number]
+            await until(
+                lambda gone=gone, before=before: gone.published > before and gone.wills.is_left,
+                what=f"will {number} again",
+            )
+            await until(
+                lambda next_=next_: next_.watched[-1] is not None and len(next_.watched) > 1,
+                what=f"consumer {number}",
+            )
+            next_.came.clear()  # one that was the first consumer in the queue received the will
+        for gone, _ in pairs:
+            gone.connection.abort()
+        for number, (_, next_) in enumerate(pairs):
+            await until(lambda next_=next_: next_.came, what=f"will {number}")
+
+
+async def test_a_will_that_the_broker_refused_to_keep_is_left_soon_after(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(last_wills, "AGAIN_S", NEVER_S)
+    queue = last_will_of(place.names, 0)[0].name
+    async with member_of(place, 1) as admin:
+        channel = await admin.connection.open_channel()
+        await channel.queue_declare(queue, durable=True)  # 406 for who declares it otherwise
+        async with member_of(place, 0) as one:
+            await asyncio.sleep(2 * last_wills.REFUSED_S)
+            assert not one.wills.is_left
+            await channel.queue_delete(queue)
+            await until(lambda: one.wills.is_left, what="its will")
 
 
 async def test_a_member_that_cannot_watch_another_leaves_its_own_will_and_watches_as_soon_as_it_can(
