@@ -96,7 +96,7 @@ def test_the_problem_line_names_the_command_which_makes_a_dead_letter_of_the_mes
             assert command[3] in again.last_line
 
             await publish(broker, group, b"bad")
-            await until(lambda: member.state()["counts"]["poisoned"] == 1)
+            await until(lambda: member.state()["counts"]["poisoned"] == 2)
             (one,) = json.loads((await said("group", "peek", group, "--json")).out)["messages"]
             as_json = await said("group", "skip", group, one["id"], "--output", "json")
             assert json.loads(as_json.out) == {

@@ -12,7 +12,7 @@ def _load_kopf() -> None:
     if not is_loaded:
         sys.modules["kubernetes"] = None  # type: ignore[assignment]  # an import of it fails then
     try:
-        import kopf  # noqa: F401
+        import kopf  # noqa: F401 (for its effect)
     finally:
         if not is_loaded:
             del sys.modules["kubernetes"]
