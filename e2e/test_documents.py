@@ -60,13 +60,24 @@ def metrics_words(lines: list[str]) -> tuple[str, ...]:
     return ("get", "--raw", line.split("'")[1])
 
 
-def test_the_volume_of_a_broker_grows(shop: Kubectl, shell: Shell) -> None:
+def test_the_volume_of_a_broker_grows_or_the_class_that_cannot_is_named(shop: Kubectl, shell: Shell) -> None:
+    """Which of both the page says depends on the cluster's default class: that of kind cannot."""
+    before = shop.get("pvc", "main-lbg-data")["spec"]
     (grow,) = blocks("embedded-broker.md", "Growing its volume")
     shell.watch(grow, seconds=3)
+    if shop.get("storageclass", before["storageClassName"]).get("allowVolumeExpansion"):
+        until(lambda: requested(shop) == "50Gi", what="the claim to ask for more")
+        return
     until(
-        lambda: shop.get("pvc", "main-lbg-data")["spec"]["resources"]["requests"]["storage"] == "50Gi",
-        what="the claim to ask for more",
+        lambda: stage.condition(shop.get("broker", "main"), "Degraded").get("reason") == "VolumeRefused",
+        what="the Broker to name the class's refusal",
     )
+    assert requested(shop) == before["resources"]["requests"]["storage"]
+    assert shop.get("statefulset", "main")["status"]["readyReplicas"] == 1
+
+
+def requested(shop: Kubectl) -> str:
+    return str(shop.get("pvc", "main-lbg-data")["spec"]["resources"]["requests"]["storage"])
 
 
 def test_a_broker_is_restored_from_a_backup(shop: Kubectl, shell: Shell) -> None:
