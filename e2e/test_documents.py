@@ -61,7 +61,7 @@ def metrics_words(lines: list[str]) -> tuple[str, ...]:
 
 
 def test_the_volume_of_a_broker_grows_or_the_class_that_cannot_is_named(shop: Kubectl, shell: Shell) -> None:
-    """Which of both the page says depends on the cluster's default class: that of kind cannot."""
+    """The default class of kind cannot grow a volume."""
     before = shop.get("pvc", "main-lbg-data")["spec"]
     (grow,) = blocks("embedded-broker.md", "Growing its volume")
     shell.watch(grow, seconds=3)
