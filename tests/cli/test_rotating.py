@@ -116,11 +116,15 @@ class Load:
 
         `lbg consume` tries the broker with another one before."""
 
+        vhost = ConnectionSettings.parse(self.broker.broker).vhost
+
         async def listed(api: ManagementApi) -> set[str]:
-            found = [await api.get(path("connections", "username", user)) for user in self.users]
-            connections = [one for of_user in found for one in of_user or ()]
-            names = {one["name"]: one.get("client_properties", {}) for one in connections}
-            return {name for name, of in names.items() if "lbg consume" not in of.get("connection_name", "")}
+            connections = await api.get(path("vhosts", vhost, "connections"))
+            return {
+                one["name"]
+                for one in connections
+                if one["user"] in self.users and not one["user_provided_name"].startswith("lbg consume")
+            }
 
         return self._ask(listed)
 
