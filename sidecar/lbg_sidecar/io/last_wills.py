@@ -27,8 +27,13 @@ AGAIN_S = 30.0
 """Between two looks at what it holds and watches, if nothing changes."""
 
 REFUSED_S = 0.5
-"""After the broker closed the channel, doubled each time up to AGAIN_S. The reason may be gone at once: a queue that is
-deleted with its last consumer can go between our declaration and our consumer (404)."""
+"""After a failure, doubled each time up to AGAIN_S. The reason may be gone at once: a queue that is deleted with its
+last consumer can go between our declaration and our consumer (404)."""
+
+CANCEL_WITH_QUEUE = {"x-cancel-on-ha-failover": True}
+"""RabbitMQ before 4 consumes again on our behalf when a queue is gone, in case its mirror took over. If another member
+made the queue anew by then, that consumer is the active one and what is delivered to it is dropped: no will would be
+left or come. With this argument it cancels the consumer instead."""
 
 HELD_S = 2.0
 """For the broker to deliver a member its own will. After that it leaves another one: where the queue was made anew, a
@@ -80,6 +85,7 @@ class LastWills:
         self._watch_tag = ""
         self._unwatched: int | None = None
         self._unwatched_until = 0.0
+        self._watch_refused_s = REFUSED_S
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task = self._loop.create_task(self._run())
@@ -110,12 +116,11 @@ class LastWills:
                 if self._held is None:
                     again_s = min(again_s, HELD_S)
             except (ClientError, TimeoutError) as error:
-                log.debug("last wills of %s: %s", self._names.group, error)
+                log.debug("last wills of %s: %r", self._names.group, error)
                 self._drop()
-                if isinstance(error, ChannelClosed):
-                    await asyncio.sleep(self._spread(refused_s))
-                    refused_s = min(AGAIN_S, 2 * refused_s)
-                    continue
+                await asyncio.sleep(self._spread(refused_s))
+                refused_s = min(AGAIN_S, 2 * refused_s)
+                continue
             due = self._loop.time() + self._spread(again_s)
             if self._unwatched is not None:
                 due = min(due, self._unwatched_until)
@@ -124,20 +129,22 @@ class LastWills:
                     await self._changed.wait()
 
     async def _adjust(self) -> None:
-        if self._channel is None or not self._channel.is_open:
+        channel = self._channel
+        if channel is None or not channel.is_open:
             self._drop()
-            self._channel = await self._connection.open_channel()
-            await self._consume(self._index, self._on_own, prefetch_count=HELD_MAX)
+            self._channel = channel = await self._connection.open_channel()
+            await self._consume(channel, self._index, self._on_own, prefetch_count=HELD_MAX)
         now = self._loop.time()
         if now >= self._unwatched_until:
             self._unwatched = None
         wanted = self._wanted if self._wanted != self._unwatched else None
         if self.watched != wanted:
             try:
-                await self._watch(self._channel, wanted)
+                await self._watch(channel, wanted)
             except ChannelClosed as error:
                 log.debug("last will of member %s: %s", wanted, error)
-                self._leave_unwatched(wanted, AGAIN_S)
+                self._leave_unwatched(wanted, self._spread(self._watch_refused_s))
+                self._watch_refused_s = min(AGAIN_S, 2 * self._watch_refused_s)
                 self._drop()
                 return  # its own will, at once, without this watch: the node of the other queue may be gone
         if self._held is None or now >= self._renew_at:
@@ -150,8 +157,9 @@ class LastWills:
             await channel.cancel(self._watch_tag)
         if index is not None:
             self._watch_tag = await self._consume(
-                index, lambda deliveries: self._on_will_of(index, deliveries), no_ack=True
+                channel, index, lambda deliveries: self._on_will_of(index, deliveries), no_ack=True
             )
+            self._watch_refused_s = REFUSED_S
             self._note_watched(index)
 
     def _note_watched(self, index: int | None) -> None:
@@ -161,14 +169,13 @@ class LastWills:
 
     async def _consume(
         self,
+        channel: Channel,
         index: int,
         on_deliveries: Callable[[list[Delivery]], None],
         *,
         no_ack: bool = False,
         prefetch_count: int | None = None,
     ) -> str:
-        assert self._channel is not None
-        channel = self._channel
         will, binding = last_will_of(self._names, index)
         await channel.queue_declare(will.name, durable=True, auto_delete=True, arguments=dict(will.arguments))
         await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
@@ -177,7 +184,8 @@ class LastWills:
             on_deliveries,
             no_ack=no_ack,
             prefetch_count=prefetch_count,
-            on_cancelled=self._cancelled,
+            arguments=CANCEL_WITH_QUEUE,
+            on_cancelled=lambda: self._cancelled(channel),
         )
 
     def _on_own(self, deliveries: list[Delivery]) -> None:
@@ -200,10 +208,11 @@ class LastWills:
     def _spread(self, seconds: float) -> float:
         return seconds * (0.8 + 0.4 * self._uniform())
 
-    def _cancelled(self) -> None:
+    def _cancelled(self, channel: Channel) -> None:
         """The broker cancelled a consumer: its queue was deleted, or its node is gone."""
-        self._drop()
-        self._changed.set()
+        if channel is self._channel:
+            self._drop()
+            self._changed.set()
 
     def _drop(self) -> None:
         if self._channel is not None:
