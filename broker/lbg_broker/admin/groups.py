@@ -6,6 +6,7 @@ user beside the old one: both can log in, until the old one has no connection le
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -51,7 +52,15 @@ from lbg_broker.admin.plan import (
     unfinished,
 )
 from lbg_broker.admin.protocol import BrokerAdmin
-from lbg_broker.admin.snapshot import CLOSING, UNKNOWN, QueueStatus, SessionsStatus, Snapshot, UserState
+from lbg_broker.admin.snapshot import (
+    CLOSING,
+    SAMPLED_S,
+    UNKNOWN,
+    QueueStatus,
+    SessionsStatus,
+    Snapshot,
+    UserState,
+)
 from lbg_broker.group import (
     SESSIONS,
     Difference,
@@ -64,6 +73,8 @@ from lbg_broker.group import (
     is_closed_in,
 )
 from lbg_broker.group.spec import username as valid_username
+
+COUNT_AGAIN_S = 0.5
 
 
 async def apply(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
@@ -431,17 +442,40 @@ async def delete_group(
 ) -> Sequence[Action]:
     """Remove all of `group`, however much of it is left; returns what was done.
 
-    For who works by hand: a group of Kubernetes is refused (NotOwned). See `delete_own`.
+    For who works by hand: a group of Kubernetes is refused (NotOwned). See `delete_own`. If RabbitMQ counts
+    unacknowledged messages and nothing else, they are counted again for `SAMPLED_S`.
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
     Names(group)
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + SAMPLED_S
     async with admin.lock(group):
-        observed = await admin.observe(group)
-        require_by_hand(group, observed)
-        actions = plan_delete(group, observed, force=force, with_user=with_user)
+        while True:
+            observed = await admin.observe(group)
+            require_by_hand(group, observed)
+            try:
+                actions = plan_delete(group, observed, force=force, with_user=with_user)
+                break
+            except StillInUse:
+                if loop.time() > deadline or not _is_counted_late(group, observed):
+                    raise
+            await asyncio.sleep(COUNT_AGAIN_S)
         await apply_all(admin, actions)
     return actions
+
+
+def _is_counted_late(group: str, observed: Snapshot) -> bool:
+    """True if only RabbitMQ's count of unacknowledged messages stands against a deletion."""
+    queues = {
+        name: replace(one, unacked=0) if isinstance(one, QueueStatus) else one
+        for name, one in observed.queues.items()
+    }
+    try:
+        plan_delete(group, replace(observed, queues=queues), force=False, with_user=False)
+    except StillInUse:
+        return False
+    return observed.engine.is_rabbitmq
 
 
 async def delete_own(

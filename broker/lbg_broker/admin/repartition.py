@@ -56,7 +56,7 @@ from lbg_broker.admin.queue_changes import (
     unsettled,
 )
 from lbg_broker.admin.rows import members_of
-from lbg_broker.admin.snapshot import UNKNOWN, PartitionsStatus, QueueStatus, Snapshot
+from lbg_broker.admin.snapshot import SAMPLED_S, UNKNOWN, PartitionsStatus, QueueStatus, Snapshot
 from lbg_broker.group import (
     UNCOUNTED_MODES,
     Engine,
@@ -75,11 +75,6 @@ if TYPE_CHECKING:
 
 
 DRAIN_LOOK_S = 0.5
-
-SAMPLED_S = 6.0
-"""RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While
-nothing comes in and nothing is ready, it only gets less: a count of 0 that was taken after that began is
-true."""
 
 
 async def drain(

@@ -29,6 +29,10 @@ COLUMNS = "rebalance_status,ingress,handoffs,partitions,moving_keys,message_grou
 
 LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
 
+SAMPLED_S = 6.0
+"""RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While nothing comes in
+and nothing is ready, it only gets less: a count of 0 that was taken after that began is true."""
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
+from lbg_broker.admin import groups
 from lbg_broker.admin.actions import DeleteExchange, DeleteQueue
 from lbg_broker.admin.errors import GroupDiffers, GroupNotFound, NotOwned, StillInUse, UnderWay, Unreachable
 from lbg_broker.admin.groups import create_group, delete_group, delete_own
 from lbg_broker.admin.ownership import CLAIM_BY_HAND
-from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, UserState
-from lbg_broker.group import GroupSpec
+from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, UserState
+from lbg_broker.group import Engine, GroupSpec
 from lbg_broker.group.spec import marked
 from support.admin.fake_admin import FakeAdmin
 
@@ -52,6 +55,36 @@ async def test_messages_and_consumers_stop_a_delete_and_are_told_queue_by_queue(
         "lbg.orders.dead has 1 message, 0 consumers",
     )
     assert "lbg.orders" in admin.exchanges
+
+
+async def test_unacknowledged_messages_alone_are_counted_again_on_rabbitmq(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class CountsLate(FakeAdmin):
+        counts: Iterator[int] = iter(())
+
+        async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+            for unacked in islice(self.counts, 1):
+                _fill(self, "lbg.orders.q.1", unacked=unacked)
+            return await super().observe(group, desired=desired)
+
+    monkeypatch.setattr(groups, "COUNT_AGAIN_S", 0.0)
+    admin = CountsLate(engine=Engine.parse("RabbitMQ", "3.10.8"))
+    await create_group(admin, ORDERS)
+    admin.counts = iter([2, 2, 0])
+    await delete_group(admin, "orders")
+    assert admin.holds_nothing()
+    assert list(admin.counts) == []
+
+
+async def test_unacknowledged_messages_stop_a_delete_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "SAMPLED_S", 0.0)
+    for engine in ("RabbitMQ", "LBG"):
+        admin = FakeAdmin(engine=Engine.parse(engine, "3.10.8"))
+        await create_group(admin, ORDERS)
+        _fill(admin, "lbg.orders.q.1", unacked=2)
+        with pytest.raises(StillInUse, match=r"lbg\.orders\.q\.1 has 0 messages, 2 unacked, 0 consumers"):
+            await delete_group(admin, "orders")
 
 
 async def test_force_deletes_what_is_in_use() -> None:
@@ -221,5 +254,6 @@ class Killed(BaseException):
     """The process that creates a group ends."""
 
 
-def _fill(admin: FakeAdmin, queue: str, *, ready: int = 0, consumers: int = 0) -> None:
-    admin.queues[queue] = replace(admin.queues[queue], ready=ready, consumers=consumers)
+def _fill(admin: FakeAdmin, queue: str, **counts: int) -> None:
+    nothing = {"ready": 0, "unacked": 0, "consumers": 0}
+    admin.queues[queue] = replace(admin.queues[queue], **{**nothing, **counts})

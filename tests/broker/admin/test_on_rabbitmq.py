@@ -14,16 +14,16 @@ from lbg_broker.admin.errors import AdminError, ApplyFailed, GroupNotFound, Stil
 from lbg_broker.admin.groups import create_group, delete_group, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
-from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_broker.admin.survey import lags, survey
-from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import Engine, GroupSpec, topology_of
+from lbg_broker.client import ConnectionSettings, Delivery, connect
+from lbg_broker.group import Engine, GroupSpec, Names, topology_of
 from lbg_broker.group.topology import Binding
 from lbg_sidecar import Member, MemberSettings
 from support.admin.place import Place
 from support.aside import aside
 from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from support.waiting import GUARD_S, until
 
 
 @pytest.fixture
@@ -46,6 +46,33 @@ async def test_a_group_of_the_same_name_in_another_virtual_host_keeps_its_user(
     await delete_group(elsewhere, "orders")
     assert await api.get(path("users", orders.client_username)) is not None
     await elsewhere.close()
+
+
+async def test_a_group_is_deleted_as_soon_as_its_consumers_have_ended(
+    admin: LiveAdmin, orders: GroupSpec, place: Place
+) -> None:
+    await create_group(admin, orders)
+    queue = Names("orders").queue(0)
+
+    async def counted() -> int | Unknown:
+        status = (await admin.observe("orders")).queues[queue]
+        return status.unacked if isinstance(status, QueueStatus) else UNKNOWN
+
+    connection = await connect(place.settings)
+    try:
+        channel = await connection.open_channel()
+        deliveries: list[Delivery] = []
+        await channel.consume(queue, deliveries.extend)
+        for _ in range(3):
+            channel.publish("", queue, b"")
+        await until(lambda: len(deliveries) == 3, what="deliveries")
+        deadline = asyncio.get_running_loop().time() + GUARD_S
+        while await counted() != 3:
+            assert asyncio.get_running_loop().time() < deadline
+        channel.ack(0, multiple=True)
+    finally:
+        await connection.close()
+    assert await delete_group(admin, "orders")
 
 
 async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
