@@ -123,7 +123,8 @@ class Load:
             return {
                 one["name"]
                 for one in connections
-                if one["user"] in self.users and not one["user_provided_name"].startswith("lbg consume")
+                if one["user"] in self.users
+                and not one.get("user_provided_name", "").startswith("lbg consume")
             }
 
         return self._ask(listed)

@@ -78,7 +78,7 @@ async def test_unacknowledged_messages_alone_are_counted_again_on_rabbitmq(
 
 
 async def test_unacknowledged_messages_stop_a_delete_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(groups, "SAMPLED_S", 0.0)
+    monkeypatch.setattr(groups, "COUNT_FOR_S", 0.0)
     for engine in ("RabbitMQ", "LBG"):
         admin = FakeAdmin(engine=Engine.parse(engine, "3.10.8"))
         await create_group(admin, ORDERS)

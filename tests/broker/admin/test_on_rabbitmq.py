@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lbg_broker.admin import groups
 from lbg_broker.admin.actions import Bind, DeclareQueue, DeleteQueue, Unbind
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.errors import AdminError, ApplyFailed, GroupNotFound, StillInUse, Taken, Unsupported
@@ -49,8 +50,9 @@ async def test_a_group_of_the_same_name_in_another_virtual_host_keeps_its_user(
 
 
 async def test_a_group_is_deleted_as_soon_as_its_consumers_have_ended(
-    admin: LiveAdmin, orders: GroupSpec, place: Place
+    admin: LiveAdmin, orders: GroupSpec, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(groups, "COUNT_FOR_S", GUARD_S)
     await create_group(admin, orders)
     queue = Names("orders").queue(0)
 
