@@ -68,7 +68,7 @@ def make_queue(
         lines=lines,
     )
     queue.policy = queue_type_of(rules).policy(state, queue, stored)
-    vhost.queues[name] = queue
+    vhost.add_queue(queue)
     if rules.message_ttl_s is not None:
         queue.append = TimeToLive(state, queue, rules.message_ttl_s).append
     if rules.message_ttl_s is not None or rules.expires_s is not None:

@@ -123,8 +123,7 @@ def remove_queue(state: State, queue: Queue) -> None:
     vhost = queue.vhost
     for binding in list(queue.bindings):
         remove_binding(state, vhost, binding)
-    del vhost.queues[queue.name]
-    vhost.changed()
+    vhost.remove_queue(queue)
     if queue.owner is not None:
         queue.owner.owned.discard(queue)
     if queue.durable:

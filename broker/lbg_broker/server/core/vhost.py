@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,7 +48,19 @@ class Vhost:
             name: Exchange(name, kind, durable=True) for name, kind in PREDECLARED
         }
         self.queues: dict[str, Queue] = {}
+        self._letter_exchanges: Counter[str] = Counter()  # by the queues that name them
         self._routes: dict[tuple[str, str], Route] = {}
+
+    def add_queue(self, queue: Queue) -> None:
+        """Add a queue, whose arguments do not change from now on."""
+        self.queues[queue.name] = queue
+        self._letter_exchanges.update(_letter_exchange_of(queue))
+
+    def remove_queue(self, queue: Queue) -> None:
+        """Remove a queue that has no bindings."""
+        del self.queues[queue.name]
+        self._letter_exchanges -= Counter(_letter_exchange_of(queue))
+        self.changed()
 
     def changed(self) -> None:
         """The topology is different now."""
@@ -70,10 +83,7 @@ class Vhost:
     def _is_dead_letter_exchange(self, exchange: Exchange) -> bool:
         """True if an exchange is one of dead letters: a queue names it as its own, or its name ends in `.dlx`, as of
         groups, whose members publish the letters themselves."""
-        name = exchange.name
-        return name.endswith(DEAD_LETTERS_SUFFIX) or (
-            name != "" and any(queue.rules.dead_letter_exchange == name for queue in self.queues.values())
-        )
+        return exchange.name.endswith(DEAD_LETTERS_SUFFIX) or exchange.name in self._letter_exchanges
 
     def _find(self, exchange: Exchange, routing_key: str) -> tuple[Queue, ...]:
         queues: dict[Queue, None] = {}
@@ -128,3 +138,9 @@ class Vhost:
         """True if both ends are, so that the binding is kept too."""
         ends = self.queues if binding.kind == "queue" else self.exchanges
         return self.exchanges[binding.source].durable and ends[binding.destination].durable
+
+
+def _letter_exchange_of(queue: Queue) -> tuple[str, ...]:
+    """The exchange of its dead letters, if it has one with a name."""
+    name = queue.rules.dead_letter_exchange
+    return (name,) if name else ()
