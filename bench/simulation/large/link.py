@@ -192,21 +192,24 @@ def claim(
 def offer(link: Link, claiming: IndexClaim, number: int) -> Step:
     """Requests an index as `lbg_sidecar.io.connection.OfferMailbox` does."""
     body = encode(IndexRequest(Identity(0, "", ""), number, claiming.in_use))
-    until = link.clock.now + OFFER_S
-    while link.clock.now < until:
-        link.inbox.clear()
-        link.post("0", body, mandatory=True)
-        mail = yield Receive(link, ASK_AGAIN_S)
-        if mail is None:
-            continue
-        message = None if mail.is_return else decode(mail.body)
-        if isinstance(message, IndexOffer):
-            claiming.offered(message.offered)
-            return
-        if mail.is_return and 0 not in claiming.in_use:
-            claiming.vacant()
-            return
-        yield Sleep(BIND_S)
+    others = [index for index in claiming.in_use if index]
+    for asked in (0, others[link.draw(len(others))]) if others else (0,):
+        until, again_s = link.clock.now + OFFER_S, ASK_AGAIN_S
+        while link.clock.now < until:
+            link.inbox.clear()
+            link.post(str(asked), body, mandatory=True)
+            mail = yield Receive(link, min(again_s, until - link.clock.now))
+            if mail is None:
+                again_s *= 2
+                continue
+            message = None if mail.is_return else decode(mail.body)
+            if isinstance(message, IndexOffer):
+                claiming.offered(message.offered)
+                return
+            if mail.is_return and asked not in claiming.in_use:
+                claiming.vacant()
+                return
+            yield Sleep(BIND_S)
     claiming.offered(None)
 
 

@@ -1,8 +1,14 @@
-"""Claim of a client index: the order in which a member tries the indexes."""
+"""Claim of a client index: the order in which a member tries the indexes, and the offers that it gets."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+
+REFUSALS_MAX = 16
+"""After so many in a row without an offer a member asks again."""
+
+OFFERED_S = 3.0
+"""For so long an index is offered to one member only. A claim takes milliseconds."""
 
 
 class IndexClaim:
@@ -13,7 +19,7 @@ class IndexClaim:
     `probed` and not `free` is in use: it would only be refused. A member with a `fixed` index tries only that.
 
     Members that start together would all try the same: whose index is refused, or finds none free among the probed,
-    asks index 0 for one.
+    asks index 0 for one, and another member if index 0 does not answer.
     """
 
     def __init__(
@@ -31,8 +37,9 @@ class IndexClaim:
             self._first = None
         self._offered: int | None = None
         self._is_answered = fixed is None
+        self._refused_in_row = 0  # since nobody answered
         self.needs_offer = fixed is None and bool(probed) and not free and self._first is None
-        """True if index 0 should be asked before the next declaration."""
+        """True if members should be asked before the next declaration."""
 
     @property
     def in_use(self) -> tuple[int, ...]:
@@ -54,11 +61,13 @@ class IndexClaim:
     def refused(self, index: int) -> None:
         """The broker refused `index` (405 RESOURCE_LOCKED)."""
         self._in_use.add(index)
-        self.needs_offer = self._is_answered
+        self._refused_in_row += 1
+        self.needs_offer = self.fixed is None and (self._is_answered or self._refused_in_row >= REFUSALS_MAX)
 
     def offered(self, index: int | None) -> None:
-        """Index 0 offers this one; None: it did not answer."""
+        """A member offers this one; None: nobody answered."""
         self._offered = index
+        self._refused_in_row = 0
         self._is_answered = index is not None
         self.needs_offer = False
 
@@ -66,3 +75,30 @@ class IndexClaim:
         """Index 0 does not exist: it is free."""
         self._in_use.discard(0)
         self.offered(0)
+
+
+class IndexOffers:
+    """Indexes that a member offered to others a moment ago. Who asks again gets the same one again: a late answer would
+    cost an index each time."""
+
+    def __init__(self) -> None:
+        self._offered: dict[int, tuple[int, float]] = {}  # by index: to whom, and until when
+
+    def offer(self, to: int, unavailable: Collection[int], now: float) -> int:
+        """The lowest index that is not `unavailable` and not offered to another. `to` identifies who asks."""
+        self._offered = {index: offered for index, offered in self._offered.items() if offered[1] > now}
+        taken = {index for index, (other, _) in self._offered.items() if other != to}.union(unavailable)
+        index = next(
+            (one for one, (other, _) in self._offered.items() if other == to and one not in taken), 0
+        )
+        while index in taken:
+            index += 1
+        self._offered[index] = (to, now + OFFERED_S)
+        return index
+
+    def forget(self, index: int) -> None:
+        """A member has it."""
+        self._offered.pop(index, None)
+
+    def clear(self) -> None:
+        self._offered.clear()

@@ -129,8 +129,8 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class IndexRequest:
-    """To index 0, by a member without an index: the lowest free one, and none of `refused`. `answer` is the routing key
-    of its temporary queue."""
+    """To one member, index 0 at first, by a member without an index: the lowest free one, and none of `refused`.
+    `answer` is the routing key of its temporary queue."""
 
     sender: Identity
     answer: int

@@ -21,6 +21,7 @@ from itertools import islice
 from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.change_queue import ChangeQueue
 from lbg_sidecar.core.hello_schedule import HelloSchedule
+from lbg_sidecar.core.index_claim import IndexOffers
 from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
 from lbg_sidecar.core.protocol import (
     PROTOCOL,
@@ -56,9 +57,6 @@ class Post:
     message: Message
     to: int | tuple[int, ...] | str | None = None
 
-
-OFFERED_S = 3.0
-"""For so long an index is offered to one member only. A claim takes milliseconds."""
 
 ENDED_MAX = 1024
 ENDED_SHOWN_MAX = 128
@@ -101,7 +99,7 @@ class Roster:
             answer_s=timings.answer_s, alone_s=timings.alone_s, spread=self._spread, uniform=uniform
         )
         self._reporters: dict[int, dict[int, Peer]] = {}  # by queue and index
-        self._offered: dict[int, float] = {}
+        self._offers = IndexOffers()
         self._changed_at = self._directory_at = self._returned_at = float("-inf")
         self._returns_in_row = 0
         self._my_digest = 0
@@ -394,12 +392,7 @@ class Roster:
         return [Post(Hello(self.me, 1))]
 
     def _offer(self, me: Identity, request: IndexRequest, now: float) -> list[Post]:
-        self._offered = {index: until for index, until in self._offered.items() if until > now}
-        unavailable = self.live | self._offered.keys() | set(request.refused) | {me.index}
-        index = 0
-        while index in unavailable:
-            index += 1
-        self._offered[index] = now + OFFERED_S
+        index = self._offers.offer(request.answer, self.live.union(request.refused, (me.index,)), now)
         return [Post(IndexOffer(me, index), to=str(request.answer))]
 
     # Changes
@@ -568,7 +561,7 @@ class Roster:
         self.peers.clear()
         self._newcomers.clear()
         self._changes = ChangeQueue()
-        self._offered.clear()
+        self._offers.clear()
         self._peers_digest = self._former_protocol = 0
         self._hellos.due = float("inf")
         self._reporters.clear()
@@ -583,7 +576,7 @@ class Roster:
             peer = self.peers[identity.index] = Peer(identity, now, digest=digest_of(identity))
             self._peers_digest ^= peer.digest
             self._former_protocol += identity.protocol < PROTOCOL
-            self._offered.pop(identity.index, None)
+            self._offers.forget(identity.index)
             self._live = None
             self.reports += 1
             self._note_change(now)

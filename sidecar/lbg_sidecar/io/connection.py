@@ -38,9 +38,11 @@ OnMail = Callable[[Delivery], None]
 """For what comes to the mailbox."""
 
 ASK_AGAIN_S = 0.25
+"""For the first answer. It doubles with each request."""
+
 BIND_S = 0.02
 OFFER_S = 2.0
-"""For an offer of an index. Without one the lowest ones are tried."""
+"""For an offer of an index by one member. Without one another is asked, and then the lowest ones are tried."""
 
 PROBE_S = 2.0
 """Time limit for finding the free indexes: that only saves refusals."""
@@ -77,8 +79,8 @@ async def free_indexes(
 
 
 class OfferMailbox:
-    """Gets a free index from the member with index 0, over a temporary queue that is called as a mailbox of an index
-    that no member has. A hint, as everything that members send: a declaration claims the index."""
+    """Gets a free index from a member, over a temporary queue that is called as a mailbox of an index that no member
+    has. A hint, as everything that members send: a declaration claims the index."""
 
     def __init__(self, consume_connection: ClientConnection, posting: Channel, names: Names) -> None:
         self._connection = consume_connection
@@ -86,30 +88,43 @@ class OfferMailbox:
         self._names = names
         self._number = INDEX_MAX + 1 + secrets.randbelow(1 << 40)
         self._channel: Channel | None = None
+        self._asked = 0
         self._answer: asyncio.Future[int | None] | None = None
 
     async def ask(self, claiming: IndexClaim) -> None:
-        """Requests an index until there is an answer, for `OFFER_S` at most. Raises ClientError."""
+        """Requests an index of index 0, and of one other member if that does not answer. Raises ClientError."""
         if self._channel is None:
             self._channel = await self._open()
-        loop = asyncio.get_running_loop()
         self._posting.on_return = self._on_return
+        others = [index for index in claiming.in_use if index]
+        for asked in (0, secrets.choice(others)) if others else (0,):
+            self._asked = asked
+            if await self._is_answered_by(asked, claiming):
+                return
+        claiming.offered(None)
+
+    async def _is_answered_by(self, asked: int, claiming: IndexClaim) -> bool:
+        """Requests an index of a member until there is an answer, for `OFFER_S` at most."""
+        loop = asyncio.get_running_loop()
         request = encode(IndexRequest(Identity(0, "", ""), self._number, claiming.in_use))
-        until = loop.time() + OFFER_S
+        until, again_s = loop.time() + OFFER_S, ASK_AGAIN_S
         while loop.time() < until:
             self._answer = loop.create_future()
-            self._posting.publish(self._names.members, "0", request, mandatory=True)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(ASK_AGAIN_S):
+            self._posting.publish(self._names.members, str(asked), request, mandatory=True)
+            try:
+                async with asyncio.timeout_at(min(until, loop.time() + again_s)):
                     index = await self._answer
-                if index is not None:
-                    claiming.offered(index)
-                    return
-                if 0 not in claiming.in_use:
-                    claiming.vacant()
-                    return
-                await asyncio.sleep(BIND_S)  # it is declared, and will be bound
-        claiming.offered(None)
+            except TimeoutError:
+                again_s *= 2
+                continue
+            if index is not None:
+                claiming.offered(index)
+                return True
+            if asked not in claiming.in_use:
+                claiming.vacant()
+                return True
+            await asyncio.sleep(BIND_S)  # it is declared, and will be bound
+        return False
 
     async def close(self) -> None:
         if self._channel is not None:
@@ -133,7 +148,8 @@ class OfferMailbox:
                     self._resolve(message.offered)
 
     def _on_return(self, returned: Returned) -> None:
-        self._resolve(None)
+        if returned.routing_key == str(self._asked):
+            self._resolve(None)
 
     def _resolve(self, index: int | None) -> None:
         if self._answer is not None and not self._answer.done():

@@ -7,7 +7,13 @@ import asyncio
 import pytest
 
 from lbg_broker.admin import GroupNotFound
+from lbg_broker.client import Delivery, connect
+from lbg_broker.group import mailbox_of
 from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
+from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
+from lbg_sidecar.io import connection as member_connection
 from support.member.group_load import Judge, Load
 from support.member.place import Place
 from support.waiting import GUARD_S, until
@@ -46,6 +52,46 @@ async def test_the_lowest_index_that_is_free_is_taken(place: Place) -> None:
         await a.__aexit__(None, None, None)
         async with Member(place.settings("c"), Judge().handler("c")) as c:
             assert c.index == 0
+
+
+async def test_where_index_0_gives_no_offer_another_member_is_asked(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Index 4 is free, and would be the next one that is tried."""
+    names, others = place.names, await connect(place.url)
+    joining, publishing = await connect(place.url), await connect(place.url)
+    answering = await others.open_channel()
+    asked: list[int] = []
+
+    async def occupy(index: int) -> None:
+        def on_deliveries(deliveries: list[Delivery]) -> None:
+            for request in (decode(delivery.body) for delivery in deliveries):
+                assert isinstance(request, IndexRequest)
+                asked.append(index)
+                monkeypatch.setattr(member_connection, "OFFER_S", GUARD_S)  # for the next one that is asked
+                if index:
+                    offer = encode(IndexOffer(Identity(index, "m", "life"), 9))
+                    answering.publish(names.members, str(request.answer), offer)
+
+        channel = await others.open_channel()
+        mailbox, bindings = mailbox_of(names, index)
+        await channel.queue_declare(mailbox.name, exclusive=True)
+        for binding in bindings:
+            await channel.queue_bind(binding.queue, binding.exchange, binding.routing_key)
+        await channel.consume(mailbox.name, on_deliveries, no_ack=True)
+
+    for index in range(4):
+        await occupy(index)
+    monkeypatch.setattr(member_connection, "OFFER_S", 0.5)
+    offers = member_connection.OfferMailbox(joining, await publishing.open_channel(), names)
+    claiming = IndexClaim(probed=range(4), free=())
+    async with asyncio.timeout(GUARD_S):
+        index, _ = await member_connection.claim(joining, names, claiming, lambda _: None, offers)
+    assert index == 9
+    assert asked[0] == 0
+    assert asked[-1] in {1, 2, 3}
+    for each in (joining, publishing, others):
+        await each.close()
 
 
 async def test_a_fixed_index_is_waited_for_until_it_is_free(

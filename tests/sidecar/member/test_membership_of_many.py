@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from lbg_broker.group import TO_OBSERVERS
 from lbg_sidecar.core.hello_schedule import HelloSchedule
-from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.protocol import (
     Beat,
     BeatContent,
@@ -387,16 +387,25 @@ def test_who_is_pinged_by_the_name_of_an_earlier_life_says_who_it_is() -> None:
 
 def test_an_index_is_offered_to_one_member_only() -> None:
     me = roster(0, B, C)
-    offers = [me.receive(IndexRequest(Identity(0, "", ""), 99), 1.0)[0] for _ in range(3)]
-    assert [post.message.offered for post in offers if isinstance(post.message, IndexOffer)] == [3, 4, 5]
-    assert all(post.to == "99" for post in offers)
-    (again,) = me.receive(IndexRequest(Identity(0, "", ""), 99, refused=(6,)), 1.0)
-    assert again.message == IndexOffer(me.me, 7)
-    (late,) = me.receive(IndexRequest(Identity(0, "", ""), 99), 10.0)
+    offers = [me.receive(IndexRequest(Identity(0, "", ""), answer), 1.0)[0] for answer in (97, 98, 99)]
+    assert [post.message for post in offers] == [IndexOffer(me.me, index) for index in (3, 4, 5)]
+    assert [post.to for post in offers] == ["97", "98", "99"]
+    (other,) = me.receive(IndexRequest(Identity(0, "", ""), 96, refused=(6,)), 1.0)
+    assert other.message == IndexOffer(me.me, 7)
+    (late,) = me.receive(IndexRequest(Identity(0, "", ""), 95), 10.0)
     assert late.message == IndexOffer(me.me, 3)
 
 
-def test_a_claim_that_is_refused_asks_index_0_and_without_an_answer_tries_the_lowest() -> None:
+def test_who_asks_again_gets_the_same_offer_until_it_was_refused() -> None:
+    me = roster(0, B, C)
+    for _ in range(3):
+        (offer,) = me.receive(IndexRequest(Identity(0, "", ""), 99), 1.0)
+        assert offer.message == IndexOffer(me.me, 3)
+    (offer,) = me.receive(IndexRequest(Identity(0, "", ""), 99, refused=(3,)), 1.0)
+    assert offer.message == IndexOffer(me.me, 4)
+
+
+def test_a_claim_that_is_refused_asks_and_without_an_answer_tries_some_of_the_lowest() -> None:
     claim = IndexClaim(probed=range(16), free=range(2, 16))
     assert not claim.needs_offer
     claim.refused(2)
@@ -407,8 +416,10 @@ def test_a_claim_that_is_refused_asks_index_0_and_without_an_answer_tries_the_lo
     assert claim.needs_offer
     claim.offered(None)
     assert claim.candidate() == 3
-    claim.refused(3)
-    assert not claim.needs_offer
+    for _ in range(REFUSALS_MAX):
+        assert not claim.needs_offer
+        claim.refused(claim.candidate() or 0)
+    assert claim.needs_offer
 
 
 def test_a_claim_asks_first_where_all_probed_indexes_are_in_use() -> None:
