@@ -113,20 +113,27 @@ class _Ahead:
     def follow(self, live: frozenset[int]) -> None:
         if live == self._live:
             return
-        gone = self._live - live
-        anew = list(self.all_of) if self._live else range(len(self._points))
-        if gone and self._live:
-            anew = [*anew, *(queue for queue, some in self._some_of.items() if not gone.isdisjoint(some))]
+        gone, came = self._live - live, live - self._live
+        if self._live:
+            newcomers = self._with_points(came)
+            for queue, ahead in self.all_of.items():
+                stay = [index for index in ahead if index not in gone]
+                self.all_of[queue] = (*stay, *self._members_ahead(self._points[queue], newcomers))
+            anew: Iterable[int] = [
+                queue for queue, some in self._some_of.items() if not gone.isdisjoint(some)
+            ]
+        else:
+            anew = range(len(self._points))
         self._live = live
-        others = [(_point(b"m", index), index) for index in sorted(live) if index != self._index]
+        others = self._with_points(live) if anew else []
         for queue in anew:
-            found = self._members_ahead(self._points[queue], others)
-            if len(found) < self._enough:
-                self.all_of[queue] = found
-                self._some_of.pop(queue, None)
-            else:
-                self._some_of[queue] = found
-                self.all_of.pop(queue, None)
+            self.all_of[queue] = self._members_ahead(self._points[queue], others)
+            self._some_of.pop(queue, None)
+        for queue in [queue for queue, ahead in self.all_of.items() if len(ahead) >= self._enough]:
+            self._some_of[queue] = self.all_of.pop(queue)[: self._enough]
+
+    def _with_points(self, indexes: Collection[int]) -> list[tuple[int, int]]:
+        return [(_point(b"m", index), index) for index in sorted(indexes) if index != self._index]
 
     def _members_ahead(self, queue_point: int, others: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         """`count + 1` of them, or all."""
