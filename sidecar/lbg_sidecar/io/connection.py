@@ -98,13 +98,13 @@ class OfferMailbox:
         self._posting.on_return = self._on_return
         others = [index for index in claiming.in_use if index]
         for asked in (0, secrets.choice(others)) if others else (0,):
-            self._asked = asked
-            if await self._is_answered_by(asked, claiming):
+            if await self._ask_member(asked, claiming):
                 return
         claiming.offered(None)
 
-    async def _is_answered_by(self, asked: int, claiming: IndexClaim) -> bool:
-        """Requests an index of a member until there is an answer, for `OFFER_S` at most."""
+    async def _ask_member(self, asked: int, claiming: IndexClaim) -> bool:
+        """Requests an index of a member until there is an answer, for `OFFER_S` at most; False without one."""
+        self._asked = asked
         loop = asyncio.get_running_loop()
         request = encode(IndexRequest(Identity(0, "", ""), self._number, claiming.in_use))
         until, again_s = loop.time() + OFFER_S, ASK_AGAIN_S
