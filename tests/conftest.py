@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import secrets
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -20,6 +22,14 @@ load_profile()
 gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it
 
 NODE = pytest.StashKey[RabbitNode]()
+
+for _number in (signal.SIGHUP, signal.SIGINT):
+    # `nohup`, or a shell that runs this in the background, has the signal ignored, and so would all that tests start.
+    # A handler ignores it too, but no other program inherits it. A worker of such a run does as the run does.
+    if signal.getsignal(_number) is signal.SIG_IGN or (
+        _number is signal.SIGHUP and "PYTEST_XDIST_WORKER" in os.environ
+    ):
+        signal.signal(_number, lambda *_: None)
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` selects

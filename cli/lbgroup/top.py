@@ -333,6 +333,7 @@ def keys_of(terminal: int, on_key: Callable[[str], None]) -> Iterator[None]:
             text = ""
         if not text:
             loop.remove_reader(terminal)
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)  # who started it may have it ignored
             signal.raise_signal(signal.SIGHUP)  # which a terminal sends to processes that it controls
         for key in KEY.findall(text):
             on_key(key)

@@ -19,7 +19,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record, kubernetes_owner
 from lbg_broker.client import ConnectionSettings
 from lbg_broker.group import GroupSpec
-from support.command_line import INTERRUPTIBLE, Lbg, Where, end_started, start_lbg
+from support.command_line import Lbg, Where, end_started, start_lbg
 from support.output_documents import checked
 from support.waiting import GUARD_S
 
@@ -239,9 +239,7 @@ def test_a_user_who_may_not_administer_is_told_to_log_in_as_one_who_may(
 
 def test_a_group_is_watched_until_it_is_interrupted(lbg: Lbg, broker: Where, group: str) -> None:
     lbg("group", "create", group, "--queue-count", "2", *broker.options)
-    watching = start_lbg(
-        *("group", "show", group, "--watch", "0.1", "--json", *broker.options), under=INTERRUPTIBLE
-    )
+    watching = start_lbg(*("group", "show", group, "--watch", "0.1", "--json", *broker.options))
     assert watching.stdout is not None
     shown = [checked("group show", watching.stdout.readline()) for _ in range(2)]
     assert [one["group"] for one in shown] == [group, group]
@@ -254,9 +252,7 @@ def test_on_a_terminal_a_watched_group_replaces_the_screen(lbg: Lbg, broker: Whe
     lbg("group", "create", group, *broker.options)
     controller, terminal = pty.openpty()
     with os.fdopen(terminal, "w") as screen:
-        watching = start_lbg(
-            *("group", "show", group, "--watch", *broker.options), under=INTERRUPTIBLE, stdout=screen
-        )
+        watching = start_lbg(*("group", "show", group, "--watch", *broker.options), stdout=screen)
     shown = b""
     while b"no member answered" not in shown:
         shown += os.read(controller, 4096)

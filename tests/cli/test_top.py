@@ -9,8 +9,6 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -32,10 +30,8 @@ from lbg_sidecar import Member, MemberSettings, Message
 from lbgroup.top import HEADER, View, screen, text_lines
 from support.admin.fake_admin import FakeAdmin
 from support.command_line import (
-    INTERRUPTIBLE,
     Lbg,
     Where,
-    clean_environment,
     end_started,
     start_lbg,
 )
@@ -373,7 +369,7 @@ def test_a_watched_group_shows_its_hottest_keys_its_oldest_message_and_its_moves
 ) -> None:
     made = lbg("group", "create", unique, "--queue-count", "4", "--mode", mode, "--no-user", *broker.options)
     assert made.status == 0, made.err
-    looking = start_lbg("top", unique, "--json", "--every", "0.3", *broker.options, under=INTERRUPTIBLE)
+    looking = start_lbg("top", unique, "--json", "--every", "0.3", *broker.options)
 
     def look() -> dict[str, Any]:
         assert looking.stdout is not None
@@ -478,14 +474,7 @@ def test_a_group_that_is_not_there_is_one_line(lbg: Lbg, broker: Where) -> None:
 def test_on_a_terminal_keys_work_and_the_terminal_is_as_before(broker: Where, group: str) -> None:
     ours, theirs = pty.openpty()
     before = termios.tcgetattr(theirs)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lbgroup", "top", *broker.options],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**clean_environment(), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
-        start_new_session=True,
-    )
+    process = start_lbg("top", *broker.options, terminal=theirs)
     os.set_blocking(ours, False)
     said = bytearray()
 
@@ -508,37 +497,26 @@ def test_on_a_terminal_keys_work_and_the_terminal_is_as_before(broker: Where, gr
         assert process.returncode == 0, said
         assert termios.tcgetattr(theirs) == before
     finally:
-        process.kill()
-        process.wait()
         os.close(ours)
         os.close(theirs)
 
 
 @pytest.mark.process
-def test_it_ends_with_its_terminal(broker: Where, group: str) -> None:
+@pytest.mark.parametrize("under", [(), ("env", "--ignore-signal=HUP")], ids=["at a terminal", "HUP ignored"])
+def test_it_ends_with_its_terminal(broker: Where, group: str, under: tuple[str, ...]) -> None:
     ours, theirs = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "lbgroup", "top", group, *broker.options],
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**clean_environment(), "TERM": "xterm", "COLUMNS": "100", "LINES": "30"},
-        start_new_session=True,
-    )
+    process = start_lbg("top", group, *broker.options, under=under, terminal=theirs)
     os.close(theirs)
     said = b""
     while "queues × members".encode() not in said:
         said += os.read(ours, 1 << 16)
     os.close(ours)
-    try:
-        assert process.wait(GUARD_S) == -signal.SIGHUP
-    finally:
-        process.kill()
+    assert process.wait(GUARD_S) == -signal.SIGHUP
 
 
 @pytest.mark.process
 def test_json_goes_on_until_it_is_ended(broker: Where, group: str, tmp_path: Path) -> None:
-    process = start_lbg(*("top", group, "--json", "--every", "0.1", *broker.options), under=INTERRUPTIBLE)
+    process = start_lbg(*("top", group, "--json", "--every", "0.1", *broker.options))
     assert process.stdout is not None
     looks = [json.loads(process.stdout.readline()) for _ in range(2)]
     process.send_signal(signal.SIGINT)

@@ -41,10 +41,6 @@ class Where:
 _started: list[subprocess.Popen[str]] = []
 
 
-INTERRUPTIBLE = ("env", "--default-signal=INT")
-"""A shell has the processes that it runs in the background ignore SIGINT, and all that these start."""
-
-
 def start_lbg(
     *arguments: str,
     under: Sequence[str] = (),
@@ -52,15 +48,20 @@ def start_lbg(
     stdin: int | None = None,
     stdout: int | IO[str] = subprocess.PIPE,
     stderr: int | IO[str] = subprocess.PIPE,
+    terminal: int | None = None,
 ) -> subprocess.Popen[str]:
     """`lbg ARGUMENTS` as a process, with pipes by default; `end_started` ends it if the test does not. `under`: a
-    command that becomes it."""
+    command that becomes it. `terminal`: a descriptor of one, which becomes its standard input and outputs."""
+    if terminal is not None:
+        stdin = stdout = stderr = terminal
+        environment = {"TERM": "xterm", "COLUMNS": "100", "LINES": "30"} | dict(environment or {})
     process = subprocess.Popen(
         [*under, sys.executable, "-m", "lbgroup", *arguments],
         stdin=stdin,
         stdout=stdout,
         stderr=stderr,
         text=True,
+        start_new_session=terminal is not None,
         env={**clean_environment(), **(environment or {})},
     )
     _started.append(process)
