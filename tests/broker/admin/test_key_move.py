@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -35,7 +35,7 @@ from lbg_broker.group import (
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.moving_member import MovingMember
 from support.admin.place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 KEYS = 12
 
@@ -91,16 +91,12 @@ def in_order(got: list[bytes]) -> bool:
 
 @asynccontextmanager
 async def running(*parts: Publishing | MovingMember) -> AsyncIterator[None]:
-    """Their errors fail the test."""
-    tasks = [asyncio.create_task(one.run()) for one in parts]
-    try:
+    """While the block lasts. The error of one ends the block."""
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(one.run()) for one in parts]
         yield
-    finally:
         for task in tasks:
             task.cancel()
-        for task in tasks:
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 async def require_whole(admin: LiveAdmin, spec: GroupSpec) -> None:
@@ -158,11 +154,11 @@ async def test_publishers_and_keys_go_on_in_order(
     place: Place, admin: LiveAdmin, orders: GroupSpec, counts: tuple[int, ...]
 ) -> None:
     await create_group(admin, orders)
-    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
     async with running(member):
         async with running(publishing):
             for count in counts:
-                done = await repartition_group(admin, "orders", count, timeout_s=60.0)
+                done = await repartition_group(admin, "orders", count, timeout_s=GUARD_S)
                 assert (done.now, done.is_changed) == (count, True)
                 await require_whole(admin, recounted(orders, count))
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
@@ -176,11 +172,11 @@ async def test_each_old_queue_that_hashes_leave_has_a_staging_queue_and_each_of_
     """From 32 to 31 queues: every queue loses hashes."""
     spec = orders.altered(hash_count=64, queue_count=32)
     await create_group(admin, spec)
-    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, spec)
+    member, publishing = MovingMember(place, "orders"), Publishing(place, spec)
     counting = CutAdmin(place, changes=100_000, half=False)
     async with running(member):
         async with running(publishing):
-            await repartition_group(counting, "orders", 31, timeout_s=100.0)
+            await repartition_group(counting, "orders", 31, timeout_s=GUARD_S)
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
     await counting.close()
     names, moving = Names("orders"), 64 - 31
@@ -200,14 +196,14 @@ async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_num
 ) -> None:
     """Every other time the last change is done as well, and its answer lost."""
     await create_group(admin, orders)
-    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
     changes, was_killed, kills = part, True, 0
     async with running(member):
         async with running(publishing):
             while was_killed:
                 cut = CutAdmin(place, changes=changes, half=changes % 2 == 1)
                 try:
-                    await repartition_group(cut, "orders", 6, timeout_s=60.0)
+                    await repartition_group(cut, "orders", 6, timeout_s=GUARD_S)
                     was_killed = False
                 except KilledError:
                     kills += 1
@@ -215,7 +211,7 @@ async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_num
                     changes += 9 + part
                 finally:
                     await cut.close()
-            await repartition_group(admin, "orders", then, timeout_s=60.0)
+            await repartition_group(admin, "orders", then, timeout_s=GUARD_S)
             await require_whole(admin, recounted(orders, then))
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
     assert kills
@@ -227,10 +223,10 @@ async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
 ) -> None:
     monkeypatch.setattr("lbg_broker.admin.key_move.JOIN_S", 0.3)
     await create_group(admin, orders)
-    member, publishing = MovingMember(place, admin, "orders", joins=False), Publishing(place, orders)
+    member, publishing = MovingMember(place, "orders", joins=False), Publishing(place, orders)
     async with running(member, publishing):
         with pytest.raises(NotJoined, match=r"nothing is changed: m0 \(of an older version.*--offline"):
-            await repartition_group(admin, "orders", 6, timeout_s=60.0)
+            await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await require_whole(admin, orders)
 
 
@@ -243,7 +239,7 @@ async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_h
     channel = await silent.open_channel()
     await channel.queue_declare(names.mailbox(3), exclusive=True)
     await channel.queue_bind(names.mailbox(3), names.members, "3")
-    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
     async with running(member):
         async with running(publishing):
             with pytest.raises(
@@ -257,7 +253,7 @@ async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_h
                 one for one in observed.bindings if one.exchange == names.exchange and one.queue in to_new
             ]
             await silent.close()
-            await repartition_group(admin, "orders", 6, timeout_s=60.0)
+            await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
     assert in_order(member.got)
     await require_whole(admin, recounted(orders, 6))
@@ -268,7 +264,7 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
     await create_group(admin, orders)
-    member, publishing = MovingMember(place, admin, "orders"), Publishing(place, orders)
+    member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
     async with running(member):
         member.is_held = True
         async with running(publishing):
@@ -297,7 +293,7 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
         with pytest.raises(KeysMove):
             await repartition_group(admin, "orders", 6, timeout_s=1.0, offline=True)
         member.is_held = False
-        await repartition_group(admin, "orders", 6, timeout_s=60.0)
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await until(lambda: not set(publishing.sent) - set(member.got), what="all messages")
     assert in_order(member.got)
     await require_whole(admin, recounted(orders, 6))
@@ -310,7 +306,7 @@ async def test_a_group_whose_keys_move_is_deleted_whole(
     await create_group(admin, orders)
     cut = CutAdmin(place, changes=20, half=False)
     with pytest.raises(KilledError):
-        await repartition_group(cut, "orders", 6, timeout_s=60.0)
+        await repartition_group(cut, "orders", 6, timeout_s=GUARD_S)
     await cut.close()
     await delete_group(admin, "orders", force=True)
     assert (await admin.observe("orders")).is_empty
@@ -336,7 +332,7 @@ async def test_a_full_queue_gets_its_fence_once_there_is_room(
 ) -> None:
     await create_group(admin, orders)
     full, lines = FullOnce(place), list[str]()
-    await repartition_group(full, "orders", 6, timeout_s=60.0, report=lines.append)
+    await repartition_group(full, "orders", 6, timeout_s=GUARD_S, report=lines.append)
     await full.close()
     assert [line for line in lines if "room for a fence in lbg.orders.q.0" in line]
     await require_whole(admin, recounted(orders, 6))
@@ -358,5 +354,5 @@ async def test_a_group_of_an_older_version_gives_its_members_the_stream(
     former = replace(observed.permissions, read=observed.permissions.read.replace(f"|{stream}", ""))
     assert former != observed.permissions
     await admin.perform(PutPermissions(orders.client_username, former))
-    await repartition_group(admin, "orders", 5, timeout_s=60.0)
+    await repartition_group(admin, "orders", 5, timeout_s=GUARD_S)
     assert (await admin.observe("orders")).permissions == observed.permissions

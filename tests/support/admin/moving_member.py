@@ -10,7 +10,6 @@ from functools import partial
 
 from lbg_broker.admin.actions import AppendEntry
 from lbg_broker.admin.errors import AdminError
-from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.plan import recorded
 from lbg_broker.client import (
@@ -33,11 +32,11 @@ class MovingMember:
     """`joins` False: as one of an older version, which knows the record's number alone. `got`: bodies as they were
     processed. `is_held`: it processes nothing."""
 
-    def __init__(self, place: Place, admin: LiveAdmin, group: str, *, joins: bool = True) -> None:
+    def __init__(self, place: Place, group: str, *, joins: bool = True) -> None:
         self.got: list[bytes] = []
         self.is_held = False
         self._place = place
-        self._admin = admin
+        self._admin = place.admin()  # of its own: an administrator's lock of the group is not the member's
         self._names = Names(group)
         self._joins = joins
         self._state = KeyMoveState()
@@ -59,6 +58,7 @@ class MovingMember:
                 await asyncio.sleep(LOOK_S)
         finally:
             await connection.close()
+            await self._admin.close()
 
     async def _look(self) -> None:
         group = self._names.group
