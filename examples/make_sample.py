@@ -1,6 +1,6 @@
 """Cut consecutive days out of the flights file.
 
-    python examples/make_sample.py flights.csv.zip examples/flights-sample.csv.gz
+    python examples/make_sample.py flights.csv.zip cli/lbgroup/demo/flights-sample.csv.gz
 
 Rows and columns stay as they are. The days from 1 February 2013 on hold a snowstorm (8 and 9 February), whose
 cancelled flights often have no tail number: messages without a key.
