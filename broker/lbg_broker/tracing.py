@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from lbg_broker.extras import install_command
 from lbg_broker.peers import printable
 
 if TYPE_CHECKING:
@@ -209,7 +210,7 @@ def _provider(service: str, environment: Mapping[str, str]) -> TracerProvider:
         set_ones = [name for name in (EXPORTERS, *ENDPOINTS) if environment.get(name)]
         raise TracingError(
             f"{' and '.join(set_ones)} is set, and OpenTelemetry is not installed ({error.name}): "
-            "pip install 'lbgroup[otel]', or unset it"
+            f"run {install_command('otel')}, or unset it"
         ) from error
     has_name = environment.get("OTEL_SERVICE_NAME") or "service.name=" in environment.get(
         "OTEL_RESOURCE_ATTRIBUTES", ""

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from lbg_broker.extras import install_command
 from lbgroup.commands import CliError, LazyCommand, LazyGroup
 
 COMMANDS = {
@@ -74,7 +75,7 @@ class _NeedsSpark(LazyGroup):
     def invoke(self, ctx: click.Context) -> object:
         if importlib.util.find_spec("pyspark") is None:
             raise CliError(
-                "lbg pipeline needs PySpark: pip install 'lbgroup[pipeline]', and a JRE of Java 17 or 21"
+                f"lbg pipeline needs PySpark, and a JRE of Java 17 or 21: run {install_command('pipeline')}"
             )
         return super().invoke(ctx)
 

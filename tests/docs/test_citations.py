@@ -21,6 +21,8 @@ UNPUBLISHED = {
     r"(?i:\bthe)[\s#]+documents?\b(?!ed)": "name the published title, or the page of docs/",
     r"\bseeds/": "name the published title",
 }
+NOT_ON_AN_INDEX = r"pip install (-\w+ )*['\"]?lbgroup\b(?! @)(?!\[[\w,]+\] @)"
+"""An installation by the distribution's name alone: whoever registers that name would be installed."""
 PAGE = re.compile(r"\bdocs/(?:adr/)?[\w-]+\.md\b")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#\s]+)(?:#[\w-]*)?\)")
 
@@ -35,6 +37,11 @@ def files() -> Iterator[Path]:
 
 def text_of(path: Path) -> str:
     return path.read_text(errors="ignore") if path != Path(__file__).resolve() else ""
+
+
+def test_nothing_is_installed_by_a_name_that_anyone_may_register() -> None:
+    found = [str(path.relative_to(ROOT)) for path in files() if re.search(NOT_ON_AN_INDEX, text_of(path))]
+    assert not found
 
 
 @pytest.mark.parametrize("pattern", UNPUBLISHED)

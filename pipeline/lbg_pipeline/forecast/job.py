@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from lbg_broker.extras import install_command
 from lbg_pipeline.errors import ClusterRefused, ForecastRefused
 from lbg_pipeline.forecast import groups as scoring
 from lbg_pipeline.forecast import report as terminal
@@ -321,7 +322,9 @@ def _connected(applying: Applying) -> Cluster:
     try:
         from lbg_pipeline.forecast.apply import Cluster
     except ImportError:
-        raise ClusterRefused("--apply needs the Kubernetes client: pip install 'lbgroup[operator]'") from None
+        raise ClusterRefused(
+            f"--apply needs the Kubernetes client: run {install_command('operator')}"
+        ) from None
     return Cluster(applying.namespace)
 
 

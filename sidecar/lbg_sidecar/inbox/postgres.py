@@ -1,4 +1,4 @@
-"""Inbox in PostgreSQL, by psycopg 3: `pip install 'lbgroup[postgres]'`.
+"""Inbox in PostgreSQL, by psycopg 3, which the extra `postgres` brings.
 
 A row of a stream's floor, once there, stays. `first_time` holds it shared until its transaction ends, and `compact`
 alone holds it exclusively: no row is folded away between a record and the read of the floor. Under REPEATABLE READ and
