@@ -17,6 +17,7 @@ from lbg_operator.resources.sidecar_injection import OBSERVED_PORT
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
 from support.kubernetes.chart import CHART, LARGE, Object, named, of_kind, rendered
 from support.operator.metrics import series_of_operator
+from support.waiting import GUARD_S
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}
@@ -28,7 +29,7 @@ OF_SCRAPES = {"namespace", "pod", "group", "le"}
 
 
 def promtool(*arguments: str | Path, cwd: Path | None = None) -> str:
-    done = subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["promtool", *arguments], cwd=cwd, capture_output=True, text=True, timeout=GUARD_S)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

@@ -20,6 +20,7 @@ from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Said, Where, clean_environment
 from support.output_documents import check_output, checked
 from support.rabbitmq.node import RabbitNode
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -67,7 +68,7 @@ def serving(directory: Path) -> Iterator[Where]:
         said["amqp"].replace("://", "://guest:guest@"), said["management"].replace("://", "://guest:guest@")
     )
     process.terminate()
-    assert process.wait(timeout=20) == 0
+    assert process.wait(timeout=GUARD_S) == 0
     process.stdout.close()
 
 

@@ -16,6 +16,7 @@ from lbg_broker.client import BrokerAddress
 from lbgroup.options import management_of
 from support.command_line import Lbg, start_lbg
 from support.rabbitmq.node import RabbitNode
+from support.waiting import GUARD_S
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 DOWN = "http://127.0.0.1:1"
@@ -60,10 +61,10 @@ def test_every_command_works_in_a_virtual_host_of_any_name_at_the_first_address_
     while "listening" not in validator.stdout.readline():
         pass
     member = start_lbg("consume", "--group", unique, "--republish", "--quiet", environment=environment)
-    out, err = validator.communicate(timeout=60)
+    out, err = validator.communicate(timeout=GUARD_S)
     assert (validator.returncode, json.loads(out.splitlines()[-1])["distinct"]) == (0, 40), err
     os.kill(member.pid, signal.SIGTERM)
-    assert (member.communicate(timeout=30), member.returncode)[1] == 0
+    assert (member.communicate(timeout=GUARD_S), member.returncode)[1] == 0
     assert [group["group"] for group in json.loads(lbg("group", "list", "--json").out)] == [unique]
     shown = json.loads(lbg("group", "show", unique, "--json").out)
     assert (shown["ready"], shown["problems"]) == (0, [])

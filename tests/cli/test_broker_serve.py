@@ -122,7 +122,7 @@ def test_messages_without_a_group_are_of_the_group_that_it_was_told(tmp_path: Pa
             channel.basic_publish("", "q", json.dumps(headers), pika.BasicProperties(headers=headers))
         fetched = [channel.basic_get("q")[2] for _ in range(3)]
     process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
+    process.communicate(timeout=GUARD_S)
     assert fetched == [b'{"cart": "EMPTY"}', b'{"cart": "qpid.no-group"}', None]
 
 

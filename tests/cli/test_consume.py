@@ -68,7 +68,7 @@ class Member:
     def leave(self) -> tuple[int, str]:
         """SIGTERM; its exit status and what it wrote to standard error."""
         os.kill(self.process.pid, signal.SIGTERM)
-        _, err = self.process.communicate(timeout=30)
+        _, err = self.process.communicate(timeout=GUARD_S)
         assert "Traceback" not in err
         return self.process.returncode, err
 
@@ -98,7 +98,7 @@ def test_a_command_gets_every_message_and_its_refusals_become_dead_letters(
     while "listening" not in validator.stdout.readline():
         pass
     member = Member(broker, group, "--republish", "--name", "echo", "--", sys.executable, "-c", ECHO)
-    out, _ = validator.communicate(timeout=60)
+    out, _ = validator.communicate(timeout=GUARD_S)
     report = json.loads(out.splitlines()[-1])
     shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
     member.leave()
@@ -115,7 +115,7 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
     member.line()
     assert member.process.stdout is not None
     member.process.stdout.close()
-    assert member.process.wait(timeout=30) == 1
+    assert member.process.wait(timeout=GUARD_S) == 1
     assert member.process.stderr is not None
     assert "Traceback" not in member.process.stderr.read()
     shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)

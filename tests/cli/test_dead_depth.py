@@ -208,7 +208,7 @@ def on_a_terminal(typed: str, *arguments: str) -> Said:
     try:
         process = start_lbg(*arguments, stdin=terminal)
         os.write(person, typed.encode())
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=GUARD_S)
     finally:
         os.close(person)
         os.close(terminal)

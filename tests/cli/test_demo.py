@@ -34,7 +34,7 @@ def start(rows: Path, *options: str) -> subprocess.Popen[str]:
 @pytest.mark.process
 def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Path, tmp_path: Path) -> None:
     demo = start(rows, "--report", str(tmp_path / "report.json"), "--journal", str(tmp_path / "journal"))
-    out, err = demo.communicate(timeout=110)
+    out, err = demo.communicate(timeout=GUARD_S)
     assert demo.returncode == 0, err
     report = json.loads((tmp_path / "report.json").read_text())
     assert (report["published"], report["distinct"], report["lost"], report["order_errors"]) == (
@@ -70,7 +70,7 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
 )
 def test_other_modes_are_played_and_proved_as_well(mode: str, words: str, rows: Path, tmp_path: Path) -> None:
     demo = start(rows, "--mode", mode, "-o", "json", "--report", str(tmp_path / "report.json"))
-    out, err = demo.communicate(timeout=110)
+    out, err = demo.communicate(timeout=GUARD_S)
     assert demo.returncode == 0, err
     report = checked("demo", out)
     assert report == json.loads((tmp_path / "report.json").read_text())
@@ -88,7 +88,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_
     children = children_of(demo.pid)
     assert len(children) == 5  # broker, validator, two members, publisher
     os.kill(demo.pid, signal.SIGINT)
-    _, err = demo.communicate(timeout=20)
+    _, err = demo.communicate(timeout=GUARD_S)
     assert demo.returncode == 130
     assert "Traceback" not in err
     assert not [pid for pid in children if is_running(pid)]

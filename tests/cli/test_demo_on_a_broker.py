@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Lbg, Where, start_lbg
+from support.waiting import GUARD_S
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 ON_EMBEDDED = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
@@ -42,7 +43,7 @@ def test_an_interrupted_demo_takes_its_group_away(lbg: Lbg, broker: Where, uniqu
         pass
     assert groups_on(lbg, broker) == [unique]
     os.kill(demo.pid, signal.SIGINT)
-    _, err = demo.communicate(timeout=40)
+    _, err = demo.communicate(timeout=GUARD_S)
     assert (demo.returncode, err.strip()) == (130, "lbg: interrupted")
     assert groups_on(lbg, broker) == []
 
@@ -65,7 +66,7 @@ def test_without_a_management_api_members_log_in_as_whoever_was_named(
     lbg: Lbg, broker: Where, unique: str, rows: Path
 ) -> None:
     demo = start(rows, unique, ["--broker", broker.broker, "--management", "http://127.0.0.1:1"])
-    out, err = demo.communicate(timeout=110)
+    out, err = demo.communicate(timeout=GUARD_S)
     assert demo.returncode == 0, err
     assert (
         "no user of its own for the group: the management API at http://127.0.0.1:1 cannot be reached" in out

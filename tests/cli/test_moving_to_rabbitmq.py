@@ -14,6 +14,7 @@ from pathlib import Path
 from support.broker.embedded import EmbeddedBroker
 from support.command_line import Lbg, Where, start_lbg
 from support.rabbitmq.node import RabbitNode
+from support.waiting import GUARD_S
 
 ROWS, KEYS = 3000, 50
 
@@ -50,7 +51,7 @@ class Side:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + GUARD_S
     while not condition():
         assert time.monotonic() < deadline, "not within a minute"
         time.sleep(0.05)
@@ -58,7 +59,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def end(process: subprocess.Popen[str]) -> None:
     os.kill(process.pid, signal.SIGTERM)
-    process.wait(30)
+    process.wait(GUARD_S)
 
 
 def test_publishers_first_and_consumers_when_the_old_queues_are_empty(
@@ -75,7 +76,7 @@ def test_publishers_first_and_consumers_when_the_old_queues_are_empty(
         end(first)
         assert old.waiting() > 0, "the old group has a backlog when its publisher leaves"
         second = new.publish(rows, state)
-        second.communicate(timeout=60)
+        second.communicate(timeout=GUARD_S)
         assert second.returncode == 0
         assert new.waiting() > 0
         wait_for(lambda: old.waiting() == 0)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Lbg, end_started, start_lbg
+from support.waiting import GUARD_S
 
 NEEDED = {"LBG_OPERATOR_SIDECAR_IMAGE": "s:1", "LBG_OPERATOR_BROKER_IMAGE": "b:1"}
 
@@ -37,7 +38,7 @@ def test_a_cluster_that_nobody_named_is_one_line_too(tmp_path: Path) -> None:
     environment = {**NEEDED, "KUBECONFIG": str(tmp_path / "none"), "HOME": str(tmp_path)}
     process = start_lbg("operator", "run", "--port", "0", environment=environment)
     try:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=GUARD_S)
     finally:
         end_started()
     assert (process.returncode, out) == (1, "")

@@ -14,11 +14,9 @@ import trustme
 
 from support.command_line import Lbg, start_lbg
 from support.rabbitmq.node import RabbitNode, free_ports
+from support.waiting import GUARD_S
 
-pytestmark = [
-    pytest.mark.rabbitmq,
-    pytest.mark.timeout(300),
-]  # a node starts, which takes minutes on a busy machine
+pytestmark = pytest.mark.rabbitmq
 
 
 @dataclass(frozen=True)
@@ -113,10 +111,10 @@ def test_a_group_is_made_published_to_consumed_judged_shown_and_deleted(
     while "listening" not in validator.stdout.readline():
         pass
     member = start_lbg("consume", "--group", unique, "--republish", "--quiet", *amqp)
-    out, err = validator.communicate(timeout=60)
+    out, err = validator.communicate(timeout=GUARD_S)
     assert (validator.returncode, json.loads(out.splitlines()[-1])["distinct"]) == (0, 50), err
     os.kill(member.pid, signal.SIGTERM)
-    member.communicate(timeout=30)
+    member.communicate(timeout=GUARD_S)
     assert member.returncode == 0
     shown = json.loads(lbg("group", "show", unique, "--json", *tls.options).out)
     assert (shown["ready"], shown["problems"]) == (0, [])
@@ -142,7 +140,7 @@ def test_a_demo_plays_there_under_the_engines_name_and_takes_its_group_away(
     )
     nobody = ("--broker", "amqps://guest:guest@localhost:1/")
     demo = start_lbg("demo", *what, *nobody, *tls.options, environment={"TMPDIR": str(tmp_path)})
-    out, err = demo.communicate(timeout=110)
+    out, err = demo.communicate(timeout=GUARD_S)
     assert demo.returncode == 0, err
     found = json.loads(report.read_text())
     assert (found["published"], found["distinct"], found["lost"], found["order_errors"]) == (2000, 2000, 0, 0)

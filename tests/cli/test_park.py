@@ -14,7 +14,7 @@ from lbg_broker.parked_messages import NoParking, NotParked
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from support.command_line import Lbg, Where
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 
 class App:
@@ -122,11 +122,11 @@ async def test_a_program_lists_tries_releases_and_discards_parked_keys(
             with pytest.raises(NotParked):
                 await admin.replay_parked(group, "c")
 
-            assert (await admin.release_parked(group, ["a"], timeout_s=30)).failed_again == {"a"}
+            assert (await admin.release_parked(group, ["a"], timeout_s=GUARD_S)).failed_again == {"a"}
             app.failing.clear()
             assert await admin.replay_parked(group, "a") == first.id
             await until(lambda: ("a", b"a0") in app.done)
-            assert (await admin.release_parked(group, None, timeout_s=30)).done == {"a", "b"}
+            assert (await admin.release_parked(group, None, timeout_s=GUARD_S)).done == {"a", "b"}
             assert [body for key, body in app.done if key == "a"] == [b"a0", b"a1", b"a2"]
             assert [body for key, body in app.done if key == "b"] == [b"b0", b"b1"]
 

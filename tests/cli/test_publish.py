@@ -232,7 +232,7 @@ def test_sigterm_ends_it_in_order_and_the_state_goes_on(broker: Where, group: st
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.05)
     process.terminate()
-    output, errors = process.communicate(timeout=20)
+    output, errors = process.communicate(timeout=GUARD_S)
     assert process.returncode == 1
     assert b"stopped by SIGTERM" in errors
     assert b"goes on from" in errors

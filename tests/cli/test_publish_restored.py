@@ -24,6 +24,7 @@ import pytest
 from lbg_broker.group import GroupSpec
 from support.admin.group_on_broker import declare_group
 from support.command_line import Lbg, Where, clean_environment
+from support.waiting import GUARD_S
 
 QUEUES = 4
 
@@ -47,7 +48,7 @@ class Consumer:
     numbers: dict[tuple[str, int, int], bytes] = field(default_factory=dict)
     processed: list[int] = field(default_factory=list)
 
-    def take(self, until: Callable[[list[int]], bool], *, within_s: float = 60.0) -> list[int]:
+    def take(self, until: Callable[[list[int]], bool], *, within_s: float = GUARD_S) -> list[int]:
         """Rows in the queues until then; those among them that are no repeats."""
         fresh: list[int] = []
 

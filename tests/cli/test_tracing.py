@@ -147,7 +147,7 @@ def test_a_sidecar_traces_what_it_publishes_and_pushes(
 
     def is_accepted() -> bool:
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=GUARD_S) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

@@ -16,6 +16,7 @@ from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_broker.group import Names
 from support.command_line import Lbg, Where, start_lbg
 from support.output_documents import checked
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ class Validator:
         os.kill(self._process.pid, signal.SIGINT)
 
     def end(self) -> tuple[int, list[dict[str, object]]]:
-        out, err = self._process.communicate(timeout=30)
+        out, err = self._process.communicate(timeout=GUARD_S)
         assert "Traceback" not in err
         return self._process.returncode, [checked("validate", line) for line in out.splitlines()]
 

@@ -14,6 +14,7 @@ import pytest
 from support.broker.embedded import EmbeddedBroker
 from support.broker.engines import eventually
 from support.command_line import clean_environment
+from support.waiting import GUARD_S
 
 TESTS = Path(__file__).resolve().parents[1]
 CELERY = ("celery", "-A", "support.amqp.celery_tasks")
@@ -44,11 +45,11 @@ def running(
             stderr=output,
         )
     try:
-        assert eventually(lambda: until in log.read_bytes(), timeout_s=60), log.read_text()
+        assert eventually(lambda: until in log.read_bytes(), timeout_s=GUARD_S), log.read_text()
         yield
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(GUARD_S)
 
 
 def worker(name: str) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ def ask(broker: EmbeddedBroker, tasks: int, *, workers: int = 1, **settings: str
         env=environment(broker, **settings),
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=GUARD_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -76,7 +77,6 @@ def ask(broker: EmbeddedBroker, tasks: int, *, workers: int = 1, **settings: str
     return found
 
 
-@pytest.mark.timeout(240)
 def test_workers_carry_out_tasks_and_are_controlled_and_watched(
     own_broker: EmbeddedBroker, tmp_path: Path
 ) -> None:
@@ -93,7 +93,6 @@ def test_workers_carry_out_tasks_and_are_controlled_and_watched(
     assert b"PRECONDITION_FAILED" not in one.read_bytes() + two.read_bytes()
 
 
-@pytest.mark.timeout(240)
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_a_worker_goes_on_after_the_broker_was_killed(
     own_broker: EmbeddedBroker, tmp_path: Path, queue_type: str

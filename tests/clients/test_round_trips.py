@@ -200,7 +200,7 @@ def test_amqplib_makes_it_too(embedded: EmbeddedBroker, unique: str) -> None:
         ["node", script, embedded.url, unique, str(MESSAGES), str(PREFETCH)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD_S,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -352,7 +352,6 @@ def stack(engine: str, request: pytest.FixtureRequest, secrets: Path, tmp_path: 
             node.control("delete_user", user)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("engine", ["embedded", "rabbitmq"])
 def test_the_services_as_processes_handle_every_flight_once_also_when_one_stops(
     engine: str, stack: Stack

@@ -42,7 +42,6 @@ def test_the_page_shows_the_file(name: str) -> None:
     assert f"```{language}\n{(ROOT / 'examples' / name).read_text()}```\n" in PAGE
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("name", APPLICATIONS)
 async def test_it_gets_its_messages_in_order_and_acknowledges_them_also_one_that_is_binary_without_a_key(
     name: str, embedded: EmbeddedBroker, unique: str, tmp_path: Path
@@ -75,7 +74,7 @@ async def test_it_gets_its_messages_in_order_and_acknowledges_them_also_one_that
             for body in (b"one", b"two"):
                 await publisher.publish(key="order 1", body=body)
             await publisher.publish(key=None, body=b"\xff\xfe")
-        await until(lambda: acked(ports["local"]) == 3, timeout_s=60, what=name)
+        await until(lambda: acked(ports["local"]) == 3, what=name)
     finally:
         if application is not None:
             application.kill()

@@ -21,7 +21,6 @@ from support.kubernetes.quiet_cluster import quiet_cluster
 from support.ports import free_port
 from support.waiting import GUARD_S
 
-pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PROBE = """
 import os, sys
 print(os.geteuid(), os.getegid())
@@ -70,7 +69,7 @@ class Running:
         return self._log.read_text()
 
     def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + GUARD_S
         while not condition():
             assert self.process.poll() is None, self.text
             assert time.monotonic() < deadline, self.text
@@ -78,7 +77,7 @@ class Running:
 
     def end(self, number: signal.Signals = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        self.process.communicate(timeout=30)
+        self.process.communicate(timeout=GUARD_S)
         return self.process.returncode
 
     def __enter__(self) -> Running:
@@ -232,7 +231,7 @@ def lbg(where: dict[str, str], *arguments: str) -> None:
         },
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD_S,
     )
     assert done.returncode == 0, done.stderr
 
@@ -284,6 +283,6 @@ def outcome(command: list[str | Path], environment: dict[str, str]) -> tuple[int
         env={**clean_environment(), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=GUARD_S,
     )
     return done.returncode, done.stderr.splitlines()

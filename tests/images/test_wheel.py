@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -20,7 +21,6 @@ from support.images.installation import Installed
 from support.ports import free_port
 from support.waiting import GUARD_S
 
-pytestmark = pytest.mark.timeout(300)  # the wheel is built and installed within the first one
 PAGE = (ROOT / "docs" / "install.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PLACES = ("broker", "sidecar", "operator", "pipeline", "console", "cli")
@@ -47,7 +47,7 @@ def test_every_command_starts_where_there_is_no_source_tree(installed: Installed
         env=clean_environment(),
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=GUARD_S,
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("lbg " if command == ["--version"] else f"Usage: lbg {command[0]}")
@@ -91,7 +91,7 @@ def test_every_module_can_be_imported_from_the_wheel(
         "        importlib.import_module(found.name)\n"
     )
     command = [installed.python, "-c", code, packages, without]
-    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, timeout=GUARD_S)
     assert done.returncode == 0, done.stderr
 
 
@@ -104,6 +104,26 @@ def test_the_page_names_the_wheel_and_every_extra(installed: Installed) -> None:
     assert used
     assert used <= named
     assert f"| Python | {PROJECT['requires-python'].removeprefix('>=')} or newer." in PAGE
+
+
+@pytest.mark.parametrize("extra", ["pipeline", "otel", "operator", "postgres"])
+def test_what_lacks_an_extra_is_told_to_install_its_packages(installed: Installed, extra: str) -> None:
+    """By their names: nobody may be sent to an index for a distribution that is not there."""
+    code = "import sys; from lbg_broker.extras import install_command; print(install_command(sys.argv[1]))"
+    told = subprocess.run(
+        [installed.python, "-c", code, extra], cwd="/", check=True, capture_output=True, text=True
+    )
+    python, *pip, named = told.stdout.split(maxsplit=4)
+    assert (python, pip) == (str(installed.python), ["-m", "pip", "install"])
+    wanted = PROJECT["optional-dependencies"][extra]
+    assert {re.match(r"[\w.-]+", one)[0] for one in shlex.split(named)} == {
+        re.match(r"[\w.-]+", one)[0] for one in wanted
+    }
+
+
+def test_the_demo_has_its_flights(installed: Installed) -> None:
+    code = "from lbgroup.demo.command import SAMPLE; assert SAMPLE.is_file(), SAMPLE"
+    subprocess.run([installed.python, "-c", code], cwd="/", check=True)
 
 
 def test_the_page_can_be_followed_with_the_wheel_alone(installed: Installed, tmp_path: Path) -> None:

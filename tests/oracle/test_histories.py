@@ -22,6 +22,7 @@ from support.amqp.open_pika import OpenConnection
 from support.broker.engines import Engine, drain
 from support.broker.side import CHANNELS, Side
 from support.exploration import example_count
+from support.waiting import GUARD_S
 
 Links = list[tuple[Engine, list[pika.BlockingConnection]]]
 
@@ -92,7 +93,7 @@ def links(
             connection.close()
 
 
-@pytest.mark.timeout(0 if STORIES else 300)
+@pytest.mark.timeout(0 if STORIES else 600)
 @told
 @given(story=st.lists(steps, min_size=50, max_size=90))
 def test_both_brokers_tell_the_same_story(links: Links, story: list[tuple[Any, ...]]) -> None:
@@ -173,7 +174,7 @@ def both(sides: list[Side], action: str, *arguments: Any) -> None:
     assert answer == expected, (action, *arguments)
 
 
-def agree(sides: list[Side], step: tuple[Any, ...], *, within_s: float = 20) -> None:
+def agree(sides: list[Side], step: tuple[Any, ...], *, within_s: float = GUARD_S) -> None:
     """Wait until both have delivered the same and hold the same: RabbitMQ's queues and channels run side by side."""
     deadline = time.monotonic() + within_s
     while True:

@@ -13,11 +13,9 @@ import pytest
 
 from support.broker.engines import eventually
 from support.rabbitmq.node import NodeFailedError, RabbitNode
+from support.waiting import GUARD_S
 
-pytestmark = [
-    pytest.mark.rabbitmq,
-    pytest.mark.timeout(300),
-]  # a node starts, which takes minutes on a busy machine
+pytestmark = pytest.mark.rabbitmq
 
 TESTS = Path(__file__).parents[1]
 START_ONE_AND_STAY = """
@@ -74,7 +72,7 @@ def test_a_frozen_node_answers_nothing_until_it_thaws(rabbitmq: RabbitNode) -> N
             silent.recv(1)
     finally:
         rabbitmq.thaw()
-    with rabbitmq.dial(timeout_s=30) as answering:
+    with rabbitmq.dial(timeout_s=GUARD_S) as answering:
         assert answering.recv(1) == b"\x01"
 
 
@@ -90,7 +88,7 @@ def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 def test_a_command_is_given_a_node_of_its_own_and_its_status_comes_back() -> None:
     command = "import os, sys; print(os.environ['LBG_BROKER'], os.environ['LBG_MANAGEMENT']); sys.exit(7)"
     with run_python("-m", "support.rabbitmq.node", "--", sys.executable, "-c", command) as run:
-        output, _ = run.communicate(timeout=90)
+        output, _ = run.communicate(timeout=GUARD_S)
     assert run.returncode == 7
     assert output.startswith("amqp://guest:guest@127.0.0.1:")
     assert "http://guest:guest@127.0.0.1:" in output

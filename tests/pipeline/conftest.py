@@ -11,17 +11,6 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
-TIMEOUT_S = 600
-"""A guard against what hangs. A JVM that starts, and what runs for the first time in it, belong to the test that comes
-first, and take minutes on a machine that is busy."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.is_relative_to(HERE) and item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
-
 
 @pytest.fixture(scope="session")
 def spark(process: None) -> Iterator[SparkSession]:

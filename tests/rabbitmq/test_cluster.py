@@ -40,10 +40,7 @@ from support.rabbitmq.cluster import RabbitCluster
 from support.rabbitmq.tried_queue import QUORUM, of_a_group
 from support.waiting import GUARD_S, until
 
-pytestmark = [
-    pytest.mark.rabbitmq,
-    pytest.mark.timeout(600),
-]  # three nodes start in the first, and one or two in most
+pytestmark = pytest.mark.rabbitmq
 
 WINDOW = 64
 SINCE_4_3 = (4, 3, 0)
@@ -100,7 +97,7 @@ class Group:
 
     async def check(self, load: Load) -> None:
         """Everything was seen, in order, and no more often than connections were lost."""
-        await load.all_seen(self.judge, timeout_s=90)
+        await load.all_seen(self.judge, timeout_s=GUARD_S)
         report = load.publisher.report()
         assert (report.confirmed, report.inverted) == (load.published, 0)
         assert not self.judge.inversions
@@ -139,11 +136,13 @@ async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
                 before = load.published
                 await aside(node.stop)
                 await until(
-                    lambda n=before: len(group.judge.times) > n + 100, timeout_s=60, what="work meanwhile"
+                    lambda n=before: len(group.judge.times) > n + 100,
+                    timeout_s=GUARD_S,
+                    what="work meanwhile",
                 )
                 await aside(node.start)
                 await aside(cluster.wait_whole)
-            await until(together(a, b), timeout_s=30)
+            await until(together(a, b))
         await group.check(load)
         assert group.judge.repeats <= 3 * 2 * 4 * WINDOW
 
@@ -164,11 +163,11 @@ async def test_queues_go_on_when_the_node_of_their_leaders_goes(
             else:
                 leader.freeze()
             before = len(group.judge.times)
-            await until(lambda: len(group.judge.times) > before + 600, timeout_s=90, what="queues to go on")
+            await until(lambda: len(group.judge.times) > before + 600, what="queues to go on")
             if how == "SIGSTOP":
                 # The member that was there is back under another index: its old one is the node's until all agree
                 # that the node is gone, which takes up to a minute (net_ticktime).
-                await until(lambda: a.index is not None, timeout_s=60, what="the member to be back elsewhere")
+                await until(lambda: a.index is not None, what="the member to be back elsewhere")
                 leader.thaw()
                 await aside(leader.kill)
             await aside(leader.start)
@@ -190,7 +189,7 @@ async def test_while_a_node_is_down_its_members_are_found_gone_and_every_queue_i
             await aside(cluster.nodes[1].kill)
             since = len(group.judge.starts)
             # Less than the minute for which a queue of 4.3 waits by default.
-            await until(lambda: queues_called(group, since) == {0, 1, 2, 3}, timeout_s=40, what="every queue")
+            await until(lambda: queues_called(group, since) == {0, 1, 2, 3}, what="every queue")
             await until(together(a, b), what="both to know who is there")
         assert not cluster.nodes[1].runs
         assert (b.index == before) <= (cluster.nodes[0].version < SINCE_4_3)
@@ -251,7 +250,7 @@ async def test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_g
         await active.wait(3)
         nexts[kind] = await Attached.to(there, queue, prefetch=10)
     await aside(cluster.nodes[1].kill)
-    await until(lambda: len(nexts["group"].got) == 3, timeout_s=40, what="the next of a group's queue")
+    await until(lambda: len(nexts["group"].got) == 3, what="the next of a group's queue")
     if version >= SINCE_4_3:
         assert not nexts["plain"].got
         await aside(cluster.nodes[1].start)
@@ -289,7 +288,7 @@ async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     await until(lambda: "the record of group" in caplog.text, what="the member to say that it waits")
     assert not joining.done()
     await aside(cluster.nodes[1].start)
-    a = await asyncio.wait_for(joining, 60)
+    a = await asyncio.wait_for(joining, GUARD_S)
     await a.__aexit__(None, None, None)
 
 
@@ -305,20 +304,21 @@ async def test_without_a_majority_everybody_waits_says_so_and_goes_on(
             for node in cluster.nodes[1:]:
                 await aside(node.kill)
             if pauses(cluster):
-                await until(lambda: a.index is None and b.index is None, timeout_s=60)
+                await until(lambda: a.index is None and b.index is None)
                 await until(
                     lambda: "Connection refused; trying again" in caplog.text, what="the members to say so"
                 )
                 await until(lambda: any(isinstance(event, events.Unreachable) for event in group.told))
             else:
                 await until(
-                    lambda: any(isinstance(event, events.QueueSilent) for event in group.told), timeout_s=60
+                    lambda: any(isinstance(event, events.QueueSilent) for event in group.told),
+                    timeout_s=GUARD_S,
                 )
             for node in cluster.nodes[1:]:
                 await aside(node.spawn)
             for node in cluster.nodes[1:]:
                 await aside(node.wait_ready)
-            await until(together(a, b), timeout_s=90, what="both to be back")
+            await until(together(a, b), what="both to be back")
         await group.check(load)
 
 
@@ -362,16 +362,16 @@ async def test_without_a_majority_under_ignore_publishers_and_members_say_what_t
         for node in cluster.nodes[1:]:
             await aside(node.kill)
         await load.publish(100)
-        await until(lambda: any(isinstance(event, events.QueueSilent) for event in group.told), timeout_s=30)
+        await until(lambda: any(isinstance(event, events.QueueSilent) for event in group.told))
         joining = asyncio.create_task(group.member("b", 0).__aenter__())
         # "… cannot be reached: no answer in 10 s", or RabbitMQ's own word while it looks for the leader that was.
-        await until(lambda: f"{Names(group.spec.name).config}" in caplog.text, timeout_s=40)
+        await until(lambda: f"{Names(group.spec.name).config}" in caplog.text)
         for node in cluster.nodes[1:]:
             await aside(node.spawn)
         for node in cluster.nodes[1:]:
             await aside(node.wait_ready)
-        b = await asyncio.wait_for(joining, 90)
-        await until(together(a, b), timeout_s=60)
+        b = await asyncio.wait_for(joining, GUARD_S)
+        await until(together(a, b))
         await group.check(load)
         await b.__aexit__(None, None, None)
 
@@ -409,7 +409,7 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
         for other in cluster.nodes[1:]:
             await aside(other.wait_ready)
         await aside(cluster.wait_whole)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(GUARD_S):
             while await lags(admin, asked, max_age_s=0.0) != {"it": 0}:
                 pass
     assert lag == [{"it": UNKNOWN}] * 10
@@ -445,12 +445,14 @@ async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do
             await aside(cluster.cut, cut_off)
             await until(
                 lambda: {0, 1, 2, 3} <= {hash_ % 4 for _, _, (_, hash_, _) in calls_of(group, "a", before)},
-                timeout_s=60,
+                timeout_s=GUARD_S,
                 what="the other side to serve every queue",
             )
             if handling == "pause_minority" and pauses(cluster):
                 await until(
-                    lambda: b.state()["counts"]["aborted"] >= 8, timeout_s=60, what="its calls to be aborted"
+                    lambda: b.state()["counts"]["aborted"] >= 8,
+                    timeout_s=GUARD_S,
+                    what="its calls to be aborted",
                 )
             else:
                 assert b.state()["lanes"]["running"] >= 8, "nobody has told the member"
@@ -467,7 +469,7 @@ async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do
                 await aside(cut_off.kill)
                 await aside(cut_off.start)
             await aside(cluster.wait_whole)
-            await until(together(a, b), timeout_s=90, what="both to be there again")
+            await until(together(a, b), what="both to be there again")
         await group.check(load)
     assert group.judge.repeats <= 2 * 4 * WINDOW
 

@@ -10,7 +10,7 @@ import pytest
 from support.rabbitmq.cluster import RabbitCluster
 from support.rabbitmq.node import NodeFailedError, RabbitNode
 
-pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster]
 
 QUORUM = {"x-queue-type": "quorum"}
 

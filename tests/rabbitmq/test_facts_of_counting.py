@@ -108,7 +108,7 @@ async def test_the_management_api_has_no_count_of_a_queue_before_its_first_sampl
         if first is None:
             break
     assert first is None
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(GUARD_S):
         while count(f"q{number}") is None:  # noqa: ASYNC110 (the sample comes unannounced)
             await asyncio.sleep(0.2)
     assert count(f"q{number}") == 0

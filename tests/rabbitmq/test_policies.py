@@ -88,7 +88,7 @@ async def test_a_lower_length_limit_refuses_and_drops_nothing(
             )
             async with Member(place.settings("a"), judge.handler("a")):
                 await publishing
-                await load.all_seen(judge, timeout_s=40)
+                await load.all_seen(judge, timeout_s=GUARD_S)
         report = publisher.report()
     assert report.refused > 0
     assert report.confirmed == load.published == 560

@@ -15,12 +15,9 @@ from support.member.group_load import Judge, Load, group_spec, under_load
 from support.member.place import Place
 from support.needs import repeated
 from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
-pytestmark = [
-    pytest.mark.rabbitmq,
-    pytest.mark.timeout(300),
-]  # a node starts, which takes minutes on a busy machine
+pytestmark = pytest.mark.rabbitmq
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +54,7 @@ async def test_a_node_that_is_restarted_under_load_loses_and_reorders_nothing(
                 in_flight += a.state()["counts"]["aborted"] + b.state()["counts"]["aborted"]
                 await aside(node.start)
                 await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="both to be back")
-        await load.all_seen(judge, timeout_s=40)
+        await load.all_seen(judge, timeout_s=GUARD_S)
         report = publisher.report()
         assert (report.confirmed, report.inverted) == (load.published, 0)
         states = [member.state() for member in (a, b)]

@@ -14,7 +14,7 @@ from support.amqp.swallowing_proxy import SwallowingProxy
 from support.member.group_load import Judge, Load
 from support.member.place import Place
 from support.needs import repeated
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 QUEUE = 0  # the first member is its primary
 
@@ -65,7 +65,7 @@ async def test_a_channel_that_swallows_deliveries_is_replaced_and_everything_com
         await load.publisher.flush()
         await until(lambda: proxy.swallowed >= 8, what="a window of deliveries to vanish")
         await until(
-            lambda: progress(a) == "Stalled" or active(b), what="the stall to be noticed", timeout_s=30
+            lambda: progress(a) == "Stalled" or active(b), what="the stall to be noticed", timeout_s=GUARD_S
         )
         await load.all_seen(judge)
         assert a.state()["counts"]["stalls"] == 1

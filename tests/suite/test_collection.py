@@ -66,7 +66,6 @@ def everything(process: None, tmp_path_factory: pytest.TempPathFactory) -> Colle
     return collected(tmp_path_factory.mktemp("everything"), [], hash_seed=1, shift_s=0)
 
 
-@pytest.mark.timeout(600)
 def test_the_tests_are_the_same_whenever_they_are_collected_and_load_nothing_large(
     everything: Collected, tmp_path: Path
 ) -> None:
@@ -97,7 +96,6 @@ def selected(target: str, tests: Collected) -> set[str]:
     }
 
 
-@pytest.mark.timeout(600)
 def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_before(
     everything: Collected,
 ) -> None:
@@ -112,7 +110,6 @@ def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_befo
     assert sorted(set(everything.ids) - test_all - cluster - browser) == []
 
 
-@pytest.mark.timeout(600)
 def test_every_file_about_rabbitmq_and_the_smoke_test_of_sparks_jobs_are_in_make_test(
     everything: Collected,
 ) -> None:

@@ -22,8 +22,6 @@ TESTS = Path(__file__).resolve().parents[1]
 COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
 """Folders whose subject is RabbitMQ itself."""
 
-RABBITMQ_TIMEOUT_S = 300
-"""Of a test on a RabbitMQ node, which may have to start it (`support.rabbitmq.node.START_S`)."""
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""
 FONT_LISTS = {"fc-list", "system_profiler"}
@@ -41,8 +39,6 @@ def mark(item: pytest.Function) -> None:
     """Adds the marks that follow from a test's fixtures, its parameters and its other marks."""
     if "rabbitmq" in item.fixturenames or "rabbitmq" in texts(item):
         item.add_marker(pytest.mark.rabbitmq)
-        if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(RABBITMQ_TIMEOUT_S))
     if "spark" in item.fixturenames:
         item.add_marker(pytest.mark.spark)
     if "process" in item.fixturenames or any(map(item.get_closest_marker, ("rabbitmq", "spark"))):

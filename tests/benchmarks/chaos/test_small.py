@@ -15,7 +15,6 @@ SMALL = Sizes(messages=20_000, faults=8, fault_every_s=1.5, heartbeat_s=1)
 
 
 @pytest.mark.parametrize("engine", ["embedded", "rabbitmq"])
-@pytest.mark.timeout(240)
 async def test_every_promise_is_kept_in_a_small_run(engine: str, tmp_path: Path) -> None:
     verdict, problems = await run(engine, 3, SMALL, tmp_path)
     shown = [(each, list(history_of(tmp_path, each.name))) for each in verdict.violations]

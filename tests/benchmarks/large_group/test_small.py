@@ -11,7 +11,6 @@ BRIEF = Times(limit_s=60.0, settling_s=0.5, rest_s=1.0, counted_s=3.0, load_s=0.
 
 @pytest.mark.process
 @pytest.mark.parametrize("engine", ["embedded", "rabbitmq"])
-@pytest.mark.timeout(300)
 def test_a_small_group_forms_and_loses_nothing_when_a_quarter_of_it_is_killed(engine: str) -> None:
     result = measure(engine, SMALL, BRIEF, rate=200)
     assert result.is_sound, table(engine, SMALL, result)

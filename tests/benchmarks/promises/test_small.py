@@ -23,7 +23,6 @@ CELLS = [
 ]
 
 
-@pytest.mark.timeout(300)
 async def test_a_few_cells_show_what_they_must(tmp_path: Path) -> None:
     brokers = Brokers()
 
@@ -35,7 +34,6 @@ async def test_a_few_cells_show_what_they_must(tmp_path: Path) -> None:
     assert all(result.messages >= 100 and len(result.by_process) >= 2 for result in results)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("channel", repeated(SERIAL))
 async def test_an_application_that_takes_more_than_it_works_on_repeats_nothing_at_a_move(
     channel: str, tmp_path: Path

@@ -37,6 +37,7 @@ from lbg_broker.group import UNCOUNTED_MODES, GroupSpec, Names, recounted, routi
 from lbg_broker.server import Address, ServerSettings, running
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.place import Place
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -135,10 +136,10 @@ async def test_a_connection_that_published_before_is_refused_too(
     young = await connect(place.settings, name="not listed yet")
     publishers = (publisher, await ConfirmingPublisher.open(young))
     publishing = [asyncio.ensure_future(_until_refused(one)) for one in publishers]
-    assert await pause_ingress(admin, "orders", within_s=30)
+    assert await pause_ingress(admin, "orders", within_s=GUARD_S)
     for one in publishing:
         with pytest.raises(ClientError):
-            await asyncio.wait_for(one, 30)
+            await asyncio.wait_for(one, GUARD_S)
     await connection.close()
     await young.close()
     assert not await is_accepted(place.settings, orders)
@@ -226,7 +227,7 @@ async def test_changes_of_the_group_during_a_pause_leave_it_paused(
     ]
     assert not any([await is_accepted(one, orders) for one in (place.settings, *logins)])
     lines: list[str] = []
-    await repartition_group(admin, "orders", 6, timeout_s=30, offline=True, report=lines.append)
+    await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, offline=True, report=lines.append)
     assert lines[-1] == "ingress stays paused"
     six = recounted(rotated, 6)
     assert not any([await is_accepted(one, six) for one in (place.settings, *logins)])
@@ -246,7 +247,7 @@ async def test_a_new_partitioned_group_that_is_paused_is_repartitioned_and_stays
     async with embedded.administered() as admin:
         await create_group(admin, spec)
         await pause_ingress(admin, "orders")
-        await repartition_group(admin, "orders", 6, timeout_s=10)
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await require_paused(embedded, admin, recounted(spec, 6))
         await pause_ingress(admin, "orders", is_paused=False)
         await require_open(embedded, admin, recounted(spec, 6))
@@ -264,7 +265,7 @@ async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingre
             await pause_ingress(admin, "orders")
             cut = CutAdmin(embedded, changes=changes, half=False)
             try:
-                await repartition_group(cut, "orders", 6, timeout_s=10, offline=True)
+                await repartition_group(cut, "orders", 6, timeout_s=GUARD_S, offline=True)
                 was_killed = False
             except KilledError:
                 changes += 1
@@ -273,7 +274,7 @@ async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingre
             await pause_ingress(admin, "orders", is_paused=False)
             if was_killed and mode == "Exclusive":
                 assert not await is_accepted(embedded.settings, spec)
-            await repartition_group(admin, "orders", 6, timeout_s=10, offline=True)
+            await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, offline=True)
             await require_open(embedded, admin, recounted(spec, 6))
             await delete_group(admin, "orders", force=True)
         assert changes > 4

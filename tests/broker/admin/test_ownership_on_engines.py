@@ -12,6 +12,7 @@ from lbg_broker.admin.ownership import BY_HAND, Claim, Record, kubernetes_owner
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.group import GroupSpec
 from support.admin.place import Place
+from support.waiting import GUARD_S
 
 OBJECT = kubernetes_owner("cluster", "object")
 
@@ -25,7 +26,7 @@ async def test_the_owner_survives_each_reading_and_each_change_of_the_record(
         there = await admin.amqp.record("orders")
         assert there == Record(orders.to_record(), OBJECT, object_name="shop/orders")
     assert [one.owner for one in await list_groups(admin)] == [OBJECT]
-    await repartition_group(admin, "orders", 2, timeout_s=30)
+    await repartition_group(admin, "orders", 2, timeout_s=GUARD_S)
     there = await admin.amqp.record("orders")
     assert there is not None
     assert (there.owner, there.object_name) == (OBJECT, "shop/orders")

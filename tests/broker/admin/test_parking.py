@@ -34,7 +34,7 @@ from lbg_broker.group.topology import why_without_parking
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from support.admin.place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 NAMES = Names("orders")
 
@@ -80,7 +80,7 @@ async def test_the_parking_queue_survives_every_change_of_the_group(
     await rotate_user(admin, "orders", password="another")
     await separate_publishers(admin, "orders", username=f"{orders.client_username}.publisher", password="p")
     assert await has_parking(admin)
-    await repartition_group(admin, "orders", 2, timeout_s=30)
+    await repartition_group(admin, "orders", 2, timeout_s=GUARD_S)
     assert await has_parking(admin)
     assert not (await show_group(admin, "orders")).problems
     await delete_group(admin, "orders")
@@ -146,7 +146,7 @@ async def test_a_group_with_running_members_gets_no_parking_queue(
 
     settings = replace(place.settings, username=orders.client_username, password="members")
     async with Member(MemberSettings(broker=settings, group="orders", name="m"), handle) as member:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(GUARD_S):
             while not (await admin.observe("orders")).is_served("orders"):  # noqa: ASYNC110 (asked)
                 await asyncio.sleep(0.05)
         with pytest.raises(StillInUse, match="stop its members first"):

@@ -23,7 +23,7 @@ from lbg_broker.parked_messages import administration
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from support.admin.place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 KEYS = [f"k{number}" for number in range(20)]
 PASSWORD = "secret"
@@ -134,7 +134,7 @@ async def until_parked(scene: Scene, *keys: str) -> None:
 
 
 async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(GUARD_S):
         while not await condition():  # noqa: ASYNC110 - the broker is asked
             await asyncio.sleep(0.1)
 
@@ -149,11 +149,11 @@ async def test_keys_that_are_released_around_changes_keep_their_order(place: Pla
         await until_parked(scene, first, second)
         app.failing.clear()
         app.goes.clear()
-        changing = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=60.0))
+        changing = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=GUARD_S))
         async with place.administered() as other:
             await until_true(scene.is_moving)
             for refused in (
-                administration.release(other, "orders", None, timeout_s=30.0),
+                administration.release(other, "orders", None, timeout_s=GUARD_S),
                 administration.replay_first(other, "orders", first),
             ):
                 with pytest.raises(KeysMove, match="--queues 6` finishes that"):
@@ -162,15 +162,15 @@ async def test_keys_that_are_released_around_changes_keep_their_order(place: Pla
             await changing
 
             app.goes.clear()
-            releasing = asyncio.create_task(administration.release(other, "orders", None, timeout_s=60.0))
+            releasing = asyncio.create_task(administration.release(other, "orders", None, timeout_s=GUARD_S))
             await asyncio.sleep(1.5)
             assert not releasing.done(), "no member has processed anything"
             releasing.cancel()
             with suppress(asyncio.CancelledError):
                 await releasing
         app.goes.set()
-        assert (await repartition_group(admin, "orders", 3, timeout_s=60.0)).now == 3
-        assert (await administration.release(admin, "orders", None, timeout_s=60.0)).left == set()
+        assert (await repartition_group(admin, "orders", 3, timeout_s=GUARD_S)).now == 3
+        assert (await administration.release(admin, "orders", None, timeout_s=GUARD_S)).left == set()
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
@@ -191,11 +191,11 @@ async def test_a_full_parking_queue_that_holds_up_a_change_is_named_with_the_rem
         causes = (await show_group(admin, "orders")).change_held_up
         assert [one for one in causes if "the parking queue is full" in one]
         await scene.restart_members(park_max_keys=10)
-        await repartition_group(admin, "orders", 6, timeout_s=60.0)
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         assert (await show_group(admin, "orders")).change_held_up == ()
         await until_parked(scene, blocked)
         app.failing.clear()
-        assert (await administration.release(admin, "orders", None, timeout_s=60.0)).left == set()
+        assert (await administration.release(admin, "orders", None, timeout_s=GUARD_S)).left == set()
 
 
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
@@ -205,7 +205,7 @@ async def test_a_release_is_refused_during_a_pause(place: Place, unique: str) ->
         await pause_ingress(scene.admin, "orders", is_paused=True)
         scene.app.failing.clear()
         for refused in (
-            administration.release(scene.admin, "orders", ["k3"], timeout_s=30.0),
+            administration.release(scene.admin, "orders", ["k3"], timeout_s=GUARD_S),
             administration.replay_first(scene.admin, "orders", "k3"),
         ):
             with pytest.raises(IngressIsPaused, match="`lbg group resume orders --ingress`"):
@@ -213,9 +213,9 @@ async def test_a_release_is_refused_during_a_pause(place: Place, unique: str) ->
         await pause_ingress(scene.admin, "orders", is_paused=False)
         await pause_group(scene.admin, "orders")
         with pytest.raises(ConsumptionIsPaused, match="stays parked: `lbg group resume orders`"):
-            await administration.release(scene.admin, "orders", ["k3"], timeout_s=30.0)
+            await administration.release(scene.admin, "orders", ["k3"], timeout_s=GUARD_S)
         assert not any(
             one.is_released for one in (await administration.list_parked(scene.admin, "orders")).keys
         )
         await pause_group(scene.admin, "orders", is_paused=False)
-        assert (await administration.release(scene.admin, "orders", ["k3"], timeout_s=60.0)).done == {"k3"}
+        assert (await administration.release(scene.admin, "orders", ["k3"], timeout_s=GUARD_S)).done == {"k3"}

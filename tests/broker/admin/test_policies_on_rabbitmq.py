@@ -20,6 +20,7 @@ from lbg_broker.group import Engine, GroupSpec
 from lbg_broker.group.topology import Queue
 from support.admin.place import Place
 from support.rabbitmq.node import RabbitNode
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -161,7 +162,7 @@ async def test_policies_are_put_together_to_what_rabbitmq_calls_effective(
         }
         await api.put(path(kind, settings.vhost, policy.name), body)
     expected = {queue.name: policies_over(queue, None, policies, engine).definition for queue in queues}
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(GUARD_S):
         while True:
             told = await api.get(path("queues", settings.vhost))
             found = {one["name"]: one.get("effective_policy_definition") or {} for one in told}

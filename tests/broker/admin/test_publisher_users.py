@@ -26,6 +26,7 @@ from lbg_broker.group import ONE_USER, TO_OBSERVERS, GroupSpec, Names, Permissio
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from support.admin.place import Place
+from support.waiting import GUARD_S
 
 OWN = Names("orders")
 MESSAGES = 40
@@ -169,7 +170,7 @@ async def test_the_users_survive_each_change_of_the_record(
     admin: LiveAdmin, orders: GroupSpec, publisher: ConnectionSettings
 ) -> None:
     publishers = Publishers(publisher.username, members_publish=False)
-    await repartition_group(admin, "orders", 2, timeout_s=30)
+    await repartition_group(admin, "orders", 2, timeout_s=GUARD_S)
     await rotate_user(admin, "orders", password="members-2")
     await adopt_group(admin, "orders")
     shown = await show_group(admin, "orders", listen_s=0)

@@ -121,7 +121,7 @@ async def killed_after(place: Place, count: int, changes: int, *, half: bool) ->
     """True if it was killed, False if it completed before."""
     cut = CutAdmin(place, changes=changes, half=half)
     try:
-        await repartition_group(cut, "orders", count, timeout_s=10.0)
+        await repartition_group(cut, "orders", count, timeout_s=GUARD_S)
     except KilledError:
         return True
     finally:
@@ -142,7 +142,7 @@ async def test_killed_after_any_change_a_second_run_finishes_or_takes_back(
     while True:
         await create_group(admin, spec)
         was_killed = await killed_after(place, count, changes, half=changes // stride % 2 == 1)
-        await repartition_group(admin, "orders", then, timeout_s=10.0)
+        await repartition_group(admin, "orders", then, timeout_s=GUARD_S)
         await require_whole(place, admin, recounted(spec, then))
         await delete_group(admin, "orders", force=True)
         if not was_killed:
@@ -222,7 +222,7 @@ async def test_who_is_interrupted_while_it_drains_changes_nothing(place: Place, 
         if line.startswith("waiting for"):
             waits.set()
 
-    task = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=60.0, report=tell))
+    task = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=GUARD_S, report=tell))
     await waits.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -319,7 +319,7 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     async with asyncio.timeout(GUARD_S):
         while True:  # until the broker has noticed
             try:
-                await repartition_group(admin, "orders", 6, timeout_s=10.0)
+                await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
                 break
             except Busy:
                 await asyncio.sleep(0.01)
@@ -342,7 +342,7 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
         if line.startswith("waiting for"):
             waits.set()
 
-    task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=60.0, report=tell))
+    task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=GUARD_S, report=tell))
     await waits.wait()
     async with asyncio.timeout(GUARD_S):
         (await first.amqp.link.connection()).abort()
@@ -390,7 +390,7 @@ async def test_killed_between_the_bindings_no_parked_message_is_released_to_two_
         parked = await administration.list_parked(admin, "orders")
         assert [(one.key, one.messages, one.is_released) for one in parked.keys] == [(key, 1, False)]
 
-        await repartition_group(admin, "orders", 6, timeout_s=10.0)
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         assert await administration.replay_first(admin, "orders", key) == ("p", 5, 0)
         observed = await admin.observe("orders")
         ready = {

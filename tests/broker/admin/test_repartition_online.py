@@ -11,6 +11,7 @@ from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_broker.group import GroupSpec, Names, hash_of, recounted, routing_key, topology_of
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.place import Place
+from support.waiting import GUARD_S
 
 pytestmark = pytest.mark.parametrize("place", ["embedded"], indirect=True)
 
@@ -59,7 +60,7 @@ async def test_killed_at_any_change_a_second_run_finishes_or_takes_back(
         await create_group(admin, SPEC)
         cut = CutAdmin(place, changes=changes, half=half)
         with pytest.raises(KilledError):
-            await repartition_group(cut, "orders", 6, timeout_s=10.0)
+            await repartition_group(cut, "orders", 6, timeout_s=GUARD_S)
         await cut.close()
         await publish_each_key(place)
         await repartition_group(admin, "orders", then, timeout_s=0.0)
@@ -113,10 +114,10 @@ async def test_an_offline_run_that_was_killed_is_finished_offline(place: Place) 
         await create_group(admin, SPEC)
         cut = CutAdmin(place, changes=3, half=False)
         with pytest.raises(KilledError):
-            await repartition_group(cut, "orders", 6, timeout_s=10.0, offline=True)
+            await repartition_group(cut, "orders", 6, timeout_s=GUARD_S, offline=True)
         await cut.close()
         lines: list[str] = []
-        await repartition_group(admin, "orders", 6, timeout_s=10.0, report=lines.append)
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, report=lines.append)
         assert lines[-1] == "ingress on"
         await publish_each_key(place)
         await require_whole(admin, 6)

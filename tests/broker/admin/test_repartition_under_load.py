@@ -26,7 +26,7 @@ from lbg_broker.publisher import GroupPublisher, events
 from lbg_sidecar import Member, MemberSettings
 from support.admin.place import Place
 from support.member.group_load import Judge, Load, under_load
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 PASSWORD = "secret"
 
@@ -132,7 +132,7 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
 
             joined = [one.state()["incarnation"] for one in scene.members]
             done = await repartition_group(
-                scene.admin, "orders", 6, timeout_s=30.0, offline=True, report=tell
+                scene.admin, "orders", 6, timeout_s=GUARD_S, offline=True, report=tell
             )
             before = len(judge.starts)
             await until(lambda: len(judge.starts) > before + 300, what="work after it")
@@ -169,7 +169,7 @@ async def test_members_take_fewer_queues_on_the_connection_that_they_have(
         judge, load = scene.judge, scene.load
         joined = [one.state()["incarnation"] for one in scene.members]
         async with under_load(load):
-            done = await repartition_group(scene.admin, "orders", 3, timeout_s=30.0)
+            done = await repartition_group(scene.admin, "orders", 3, timeout_s=GUARD_S)
             assert done.is_settled
             before = len(judge.starts)
             await until(lambda: len(judge.starts) > before + 100, what="work after it")
@@ -205,7 +205,7 @@ async def test_partitions_change_online_and_nobody_is_refused(place: Place, uniq
         async with under_load(load):
             await until(lambda: len(judge.times) > 300 and foreign.confirmed, what="work")
             for count in (6, 3):
-                done = await repartition_group(scene.admin, "orders", count, timeout_s=60.0)
+                done = await repartition_group(scene.admin, "orders", count, timeout_s=GUARD_S)
                 assert (done.now, done.is_changed, done.is_settled) == (count, True, True)
                 before = len(judge.starts)
                 await until(lambda before=before: len(judge.starts) > before + 100, what="work after it")

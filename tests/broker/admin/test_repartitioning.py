@@ -9,6 +9,7 @@ from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.plan import recorded
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.group import GroupSpec, recounted, topology_of
+from support.waiting import GUARD_S
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +26,7 @@ async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_ma
     admin: LiveAdmin, orders: GroupSpec, count: int
 ) -> None:
     await create_group(admin, orders)
-    done = await repartition_group(admin, "orders", count, timeout_s=20.0)
+    done = await repartition_group(admin, "orders", count, timeout_s=GUARD_S)
     assert (done.was, done.now) == (4, count)
     created = await create_group(admin, recounted(orders, count))
     assert created.changes == ()
@@ -42,7 +43,7 @@ async def test_a_limit_of_clients_stays_through_any_numbers_of_queues(
     limited = orders.altered(queue_count=4 if steps[0] != 4 else 5, max_clients=most)
     await create_group(admin, limited)
     for count in steps:
-        await repartition_group(admin, "orders", count, timeout_s=20.0)
+        await repartition_group(admin, "orders", count, timeout_s=GUARD_S)
     spec = recorded("orders", await admin.observe("orders"))
     assert spec is not None
     assert (spec.queue_count, spec.max_clients) == (steps[-1], most)
@@ -52,8 +53,8 @@ async def test_the_limit_of_clients_is_changed_with_the_number_of_queues(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:
     await create_group(admin, orders.altered(max_clients=4))
-    await repartition_group(admin, "orders", 2, max_clients=2, timeout_s=20.0)
-    await repartition_group(admin, "orders", 5, timeout_s=20.0)
+    await repartition_group(admin, "orders", 2, max_clients=2, timeout_s=GUARD_S)
+    await repartition_group(admin, "orders", 5, timeout_s=GUARD_S)
     spec = recorded("orders", await admin.observe("orders"))
     assert spec is not None
     assert (spec.queue_count, spec.max_clients) == (5, 2)

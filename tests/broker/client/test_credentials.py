@@ -21,6 +21,7 @@ from lbg_broker.client import (
     reconnect_loop,
 )
 from support.amqp.fake_broker import FakeBroker
+from support.waiting import GUARD_S
 
 AT_ONCE = Backoff(first_s=0, max_s=0)
 
@@ -179,6 +180,6 @@ async def test_a_place_is_tried_again_for_as_long_as_asked(fake):
 
     fake.answers[ConnectionStartOk] = answer
     place = ConnectionSettings("127.0.0.1", fake.port)
-    connection = await connect_any([place], within_s=30, backoff=AT_ONCE)
+    connection = await connect_any([place], within_s=GUARD_S, backoff=AT_ONCE)
     assert len(attempts) == 3
     await connection.close()

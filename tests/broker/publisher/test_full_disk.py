@@ -13,6 +13,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import on_small_disk
 from support.command_line import clean_environment
 from support.sidecar.load import new_group
+from support.waiting import GUARD_S
 
 COUNT = 500
 FILL = 'head -c "$0" /dev/zero > "$1/filler"; shift; exec "$@"'
@@ -34,7 +35,7 @@ def published(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=GUARD_S,
     )
 
 

@@ -31,6 +31,7 @@ from lbg_broker.publisher import (
 from support.admin.group_on_broker import Drain, declare_group
 from support.broker.embedded import EmbeddedBroker, in_process
 from support.needs import repeated
+from support.waiting import GUARD_S
 
 SPEC = GroupSpec("orders", "orders", hash_count=16, queue_count=4, queue_size_mb=100, client_username="guest")
 OPTIONS = RowOptions(key_field="id", topic_field="topic")
@@ -125,7 +126,7 @@ async def test_rows_of_a_pipe_are_published_as_they_come(url: str, tmp_path: Pat
     def write() -> None:
         with pipe.open("wb", buffering=0) as file:
             file.write(b'{"id": "a", "topic": "t"}\n{"id": "b", "topic": "t"}\n')
-            assert all_came.wait(30)
+            assert all_came.wait(GUARD_S)
             file.write(b'{"id": "c", "topic": "t"}')
 
     thread = threading.Thread(target=write)

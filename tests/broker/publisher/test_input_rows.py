@@ -13,6 +13,7 @@ import pytest
 from lbg_broker.publisher.errors import BadRow, InputError
 from lbg_broker.publisher.input.rows import Row, RowOptions, read_rows
 from lbg_broker.publisher.input.source import open_source
+from support.waiting import GUARD_S
 
 CSV = b'id,name\n1,"a, ""b"""\n,x\nNA,y\n\n2,"two\nlines"\n'
 
@@ -225,7 +226,7 @@ def test_rows_of_a_pipe_are_given_when_they_come(tmp_path: Path) -> None:
     def write() -> None:
         with path.open("wb", buffering=0) as pipe:
             pipe.write(b"k\n1\n2\n3")
-            first_was_read.wait(30)
+            first_was_read.wait(GUARD_S)
             pipe.write(b"\n4\n")
 
     thread = threading.Thread(target=write)

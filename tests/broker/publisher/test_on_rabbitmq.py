@@ -67,7 +67,6 @@ async def test_one_per_key_keeps_order_on_a_full_queue(rabbit_vhost: str, unique
 
 
 @pytest.mark.rabbitmq
-@pytest.mark.timeout(300)
 async def test_a_node_that_is_killed_under_load_loses_and_reorders_nothing(
     unique: str,
 ) -> None:

@@ -42,8 +42,6 @@ store.execute("PRAGMA incremental_vacuum").fetchall()
 store.close()
 """
 
-pytestmark = pytest.mark.timeout(240)
-
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[SmallDisk]:
@@ -113,7 +111,7 @@ def fill(broker: EmbeddedBroker) -> Iterator[Callable[..., Filling]]:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + GUARD_S
     while not is_so():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -199,7 +197,7 @@ def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=GUARD_S,
         )
 
     created = run("group", "create", "g", *target)
@@ -230,7 +228,7 @@ def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
     def copy_to(target: Path) -> subprocess.CompletedProcess[str]:
         command = [*disk.under, str(tmp_path), *backup, str(target)]
         return subprocess.run(
-            command, env=clean_environment(), capture_output=True, text=True, check=False, timeout=60
+            command, env=clean_environment(), capture_output=True, text=True, check=False, timeout=GUARD_S
         )
 
     with disk.filled():
@@ -285,7 +283,7 @@ def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
     folder = disk.seen(broker.data_dir)
     # The log and its index are deleted by who closes the store last, as an older version does.
     subprocess.run(
-        [*disk.under, str(broker.data_dir), sys.executable, "-c", FORGET_RESERVE], check=True, timeout=60
+        [*disk.under, str(broker.data_dir), sys.executable, "-c", FORGET_RESERVE], check=True, timeout=GUARD_S
     )
     assert not (folder / "broker.sqlite3-wal").exists()
     with disk.filled():
@@ -424,7 +422,7 @@ def test_rejects_alone_drain_a_full_disk_while_somebody_consumes_the_dead_letter
             "q", lambda _, method, __, ___: channel.basic_reject(method.delivery_tag, requeue=False)
         )
         graves.basic_consume("dead", bury)
-        deadline = time.monotonic() + 100
+        deadline = time.monotonic() + GUARD_S
         while not wanted <= buried and time.monotonic() < deadline:
             refusing.process_data_events(0.01)
             burying.process_data_events(0.01)
@@ -464,7 +462,7 @@ def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_k
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=GUARD_S,
     )
     assert told.returncode == 0, told.stderr
     why, left = told.stdout.splitlines()
@@ -502,7 +500,7 @@ def without_room_for_sqlite(tmp_path: Path, *arguments: str) -> list[str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=GUARD_S,
     )
     assert told.returncode == 0, told.stderr
     return told.stdout.splitlines()

@@ -21,6 +21,7 @@ from lbg_broker.server.store.errors import DamagedStoreError, StoreError
 from lbg_broker.server.store.schema import SCHEMA_VERSION, DirectoryLock
 from support.broker_core.world import MemoryStore
 from support.exploration import example_count
+from support.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -304,7 +305,7 @@ def test_the_committer_answers_batches_in_order_and_goes_on_after_one_failed(pat
         made = batch(change(positions))
         made.number = number
         committer.submit(made)
-    assert all_done.wait(10)
+    assert all_done.wait(GUARD_S)
     committer.stop()
     assert done == [(1, False), (2, True), (3, False)]
 

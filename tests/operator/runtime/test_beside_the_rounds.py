@@ -48,7 +48,7 @@ class Place:
             return response.status, await response.text()
 
     async def watches(self) -> None:
-        await until(lambda: all(self.served.watching[kind.plural] for kind in SELECTORS), timeout_s=20)
+        await until(lambda: all(self.served.watching[kind.plural] for kind in SELECTORS))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.runtime.metrics import Metrics, health_server
 from support.operator.operated import ORDERS, Place
 from support.virtual_time import in_virtual_time
+from support.waiting import GUARD_S
 
 LABELS = (("group", "orders"), ("namespace", "shop"))
 
@@ -47,7 +48,7 @@ async def test_health_says_what_is_wrong_in_one_line() -> None:
 def samples(metrics: Metrics) -> dict[Any, float]:
     text = generate_latest(metrics.registry).decode()
     judged = subprocess.run(
-        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=20
+        ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=GUARD_S
     )
     assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", "")
     return {

@@ -27,6 +27,7 @@ from support.kubernetes.fake_cluster import FakeCluster
 from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
 from support.kubernetes.served_cluster import ServedCluster
 from support.operator.process import OperatorProcess
+from support.waiting import GUARD_S
 
 KUBERNETES_S = 30.0
 """terminationGracePeriodSeconds, where a pod says nothing else (kubernetes.io, "Pod Lifecycle")."""
@@ -105,7 +106,7 @@ async def test_the_operator_lists_watches_follows_and_ends(place: OperatorProces
         input=text,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=GUARD_S,
     )
     assert (status, judged.returncode, judged.stdout, judged.stderr) == (200, 0, "", "")
     samples = {
@@ -174,7 +175,7 @@ async def test_a_poisoned_key_is_parked_reported_and_released(place: OperatorPro
         assert f"`lbg park list {settings.group}`" in message
         failing.clear()
         async with open_parked_stream([ConnectionSettings.parse(administrator)], settings.group) as stream:
-            assert (await release_parked(stream, None, timeout_s=30)).done == {"a"}
+            assert (await release_parked(stream, None, timeout_s=GUARD_S)).done == {"a"}
         await place.until(lambda: is_reported("False"), "nothing is parked any more")
     assert sorted(done) == [b"a0", b"a1", b"b0"]
     assert done.index(b"a0") < done.index(b"a1")

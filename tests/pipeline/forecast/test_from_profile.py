@@ -25,8 +25,6 @@ def _large_imports() -> None:
     from lbg_pipeline.profile import job as profile
 
 
-pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
-
 HOURS = 60
 MINUTE_US = 60_000_000
 

@@ -28,10 +28,7 @@ def _large_imports() -> None:
     from lbg_pipeline.forecast.job import Applying, Capacity, Request, answer
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]  # each is a dozen of Spark's jobs, which take minutes on a busy machine
+pytestmark = pytest.mark.slow
 
 BERLIN = "Europe/Berlin"
 NOW = MONDAY + timedelta(weeks=3)

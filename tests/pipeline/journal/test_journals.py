@@ -23,9 +23,6 @@ def _large_imports() -> None:
     from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED
 
 
-pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
-
-
 def test_directories_files_globs_and_compressed_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
     write_journal(tmp_path / "a b", [published(0), delivered(0), delivered(1, group=None)])
     write_lines(tmp_path / "one.jsonl", [published(1), "garbage\n"])

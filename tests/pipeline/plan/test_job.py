@@ -29,10 +29,7 @@ def _large_imports() -> None:
     from lbg_pipeline.plan.recommend import Wishes
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(600),
-]  # several of Spark's jobs, which take minutes on a busy machine
+pytestmark = pytest.mark.slow
 
 HASHES, QUEUES = 128, 2
 SECONDS = 60

@@ -41,8 +41,6 @@ def _large_imports() -> None:
     KEY = StructType([StructField("key", StringType())])
 
 
-pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
-
 WORDS = ["N14228", "", "a", "Zürich", "日本", "\U0001f600", "x" * 300, "0", "a\x00b"]
 
 

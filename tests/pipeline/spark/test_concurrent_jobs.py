@@ -10,6 +10,7 @@ import pytest
 
 from lbg_pipeline.spark import jobs
 from lbg_pipeline.spark.jobs import AT_ONCE, run_concurrently
+from support.waiting import GUARD_S
 
 
 def test_answers_come_in_order_whoever_is_first() -> None:
@@ -19,7 +20,7 @@ def test_answers_come_in_order_whoever_is_first() -> None:
 
 
 def test_jobs_run_at_the_same_time() -> None:
-    meeting = Barrier(AT_ONCE, timeout=30)
+    meeting = Barrier(AT_ONCE, timeout=GUARD_S)
     assert sorted(run_concurrently([meeting.wait] * AT_ONCE)) == list(range(AT_ONCE))
 
 

@@ -13,6 +13,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import on_small_disk, seen_by
 from support.sidecar.load import new_group, publish
 from support.sidecar.process import SidecarProcess
+from support.waiting import GUARD_S
 
 COUNT = 300
 
@@ -59,7 +60,7 @@ def test_it_says_once_that_the_disk_is_full_forgets_the_oldest_and_grows_again_w
     tmp_path: Path,
 ) -> None:
     command = [*on_small_disk(tmp_path, 600), sys.executable, "-c", FILLS_UP, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=GUARD_S)
     assert ended.returncode == 0, ended.stderr
     refused, told, again, found = ended.stdout.splitlines()
     assert refused.startswith(f"commit log {tmp_path}/late cannot be used: No space left on device")

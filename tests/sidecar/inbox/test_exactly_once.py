@@ -39,7 +39,6 @@ SMALL = Sizes(
 )
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("database", repeated(["sqlite", "postgres"]))
 async def test_a_table_without_unique_index_has_every_message_once_and_in_order_after_kills_of_everything(
     database: str, tmp_path: Path
@@ -49,7 +48,6 @@ async def test_a_table_without_unique_index_has_every_message_once_and_in_order_
     assert outcome.kills == dict.fromkeys(Victim, 1)
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 async def test_batches_insert_each_message_once_and_in_order_through_kills_around_their_commits(
     kind: str, tmp_path: Path
@@ -98,7 +96,7 @@ async def test_batches_insert_each_message_once_and_in_order_through_kills_aroun
 
         killed = 0
         members = [asyncio.create_task(keep_running()) for _ in range(2)]
-        await until(lambda: len(rows()) >= messages, every_s=0.1, timeout_s=90)
+        await until(lambda: len(rows()) >= messages, every_s=0.1)
         await asyncio.sleep(1)  # what is delivered again now would be one row too many
         for member in members:
             member.cancel()

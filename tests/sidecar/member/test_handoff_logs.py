@@ -63,8 +63,8 @@ async def test_a_move_a_leave_and_a_kill_each_give_one_line_with_their_why(
         killed = MemberProcess("c", tmp_path, **place.told())
         await killed.start()
         try:
-            await until(lambda: len(active(a)) == 2, what="two queues to be handed to c", timeout_s=30)
-            await until(lambda: len([e for e in killed.events if e.kind == "taken_over"]) == 2, timeout_s=30)
+            await until(lambda: len(active(a)) == 2, what="two queues to be handed to c")
+            await until(lambda: len([e for e in killed.events if e.kind == "taken_over"]) == 2)
             await until(
                 lambda: [one["served_by"] for one in a.state()["queues"]].count(1) == 2, what="a to know"
             )

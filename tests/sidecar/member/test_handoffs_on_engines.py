@@ -83,7 +83,7 @@ async def test_calls_that_outlast_the_handoff_time_starve_no_join_and_are_not_re
     ):
         await until(lambda: a.state()["lanes"]["running"] >= 8, what="calls in every queue")
         async with Member(place.settings("b", **settings), judge.handler("b", work)) as b:
-            await until(lambda: in_balance(a, b), what="two members in balance", timeout_s=60)
+            await until(lambda: in_balance(a, b), what="two members in balance")
             assert a.state()["counts"]["forced"] == 0
             assert not any(queue["put_off"] for queue in a.state()["queues"])
             await until(lambda: "b" in judge.members(since=0), what="work at the member that joined")

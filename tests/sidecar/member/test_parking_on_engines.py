@@ -29,7 +29,7 @@ from lbg_broker.parked_messages.release import release_first
 from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError, Verdict, retry
 from support.member.place import Place
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 KEYS = 20
 QUICK = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.1, "when_exhausted": "park"}
@@ -129,7 +129,7 @@ async def test_a_poisoned_key_is_parked_and_released_in_order(
             assert first is not None
             await until(lambda: app.done.get("k3") == [3])
             await published.publish(KEYS)
-            result = await release_parked(stream, None, timeout_s=30)
+            result = await release_parked(stream, None, timeout_s=GUARD_S)
             assert result.done == {"k3"}
         await until(lambda: app.count == published.count)
     app.check(published.by_key)
@@ -162,11 +162,11 @@ async def test_a_key_that_fails_again_is_reported_and_stays_parked(
         await published.publish(100)
         await until(lambda: member.state()["counts"]["parked"] == 5)
         async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
-            result = await release_parked(stream, {"k3"}, timeout_s=30)
+            result = await release_parked(stream, {"k3"}, timeout_s=GUARD_S)
             assert result.failed_again == {"k3"}
             app.failing.clear()
             await until(lambda: member.state()["counts"]["parked"] == 10)
-            assert (await release_parked(stream, {"k3"}, timeout_s=30)).done == {"k3"}
+            assert (await release_parked(stream, {"k3"}, timeout_s=GUARD_S)).done == {"k3"}
     app.check(published.by_key)
 
 
@@ -193,12 +193,12 @@ async def test_keys_stay_parked_while_members_crash_and_are_released_while_they_
         assert "k3" not in app.done
         app.failing.clear()
         async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
-            releasing = asyncio.create_task(release_parked(stream, None, timeout_s=60))
+            releasing = asyncio.create_task(release_parked(stream, None, timeout_s=GUARD_S))
             await published.publish(200)
             assert not (await releasing).failed_again
         crashing.cancel()
         async with open_parked_stream([ConnectionSettings.parse(place.url)], place.spec.name) as stream:
-            await release_parked(stream, None, timeout_s=60)
+            await release_parked(stream, None, timeout_s=GUARD_S)
         await until(lambda: app.count == published.count)
     app.check(published.by_key)
     assert await place.count(place.names.parking) == 0, "also copies that crashes had left"
@@ -218,7 +218,9 @@ async def test_a_release_passes_the_backlog_of_the_queue(
         app.failing.clear()
         app.serves_only = "k3"
         await published.publish(1000)
-        assert (await administration.release(parking, place.spec.name, ["k3"], timeout_s=60)).done == {"k3"}
+        assert (await administration.release(parking, place.spec.name, ["k3"], timeout_s=GUARD_S)).done == {
+            "k3"
+        }
         assert app.done["k3"][:5] == published.by_key["k3"][:5]
         assert sum([await place.count(queue) for queue in queues]) > 500
         app.serves_all.set()
@@ -248,7 +250,7 @@ async def test_a_release_past_a_backlog_keeps_the_order_while_members_crash(
 
         await published.publish(3000)
         crashing = asyncio.create_task(crash())
-        releasing = asyncio.create_task(administration.release(parking, group, None, timeout_s=100))
+        releasing = asyncio.create_task(administration.release(parking, group, None, timeout_s=GUARD_S))
         await published.publish(1000)
         assert (await releasing).done == {"k3", "k7"}
         crashing.cancel()
@@ -290,7 +292,7 @@ async def test_members_read_from_a_snapshot_on_and_from_the_first_entry_where_th
             await until(lambda: member.state()["counts"]["parked"] == 1)
     app.failing.clear()
     async with Member(place.settings("d", **QUICK), app):
-        assert (await administration.release(parking, group, None, timeout_s=60)).done == {"k3"}
+        assert (await administration.release(parking, group, None, timeout_s=GUARD_S)).done == {"k3"}
         await until(lambda: app.count == published.count - 5)
     app.check(published.by_key)
 
@@ -332,6 +334,6 @@ async def test_copies_that_crashes_left_are_counted_and_deleted_and_their_late_e
             assert [one.messages for one in stream.keys.parked() if one.key == "k1"] == [1]
             assert await administration.discard(parking, group, Selection(key="k1")) == 1
         app.failing.clear()
-        assert (await administration.release(parking, group, None, timeout_s=30)).done == {"k3"}
+        assert (await administration.release(parking, group, None, timeout_s=GUARD_S)).done == {"k3"}
     app.check(published.by_key)
     assert await place.count(place.names.parking) == 0

@@ -13,7 +13,6 @@ SMALL = SessionSizes(messages=500, consumers=2, kills=4, broker_kills=1, linger_
 
 
 @pytest.mark.process
-@pytest.mark.timeout(100)
 async def test_a_position_that_is_committed_with_its_row_makes_each_message_a_row_once(
     tmp_path: Path,
 ) -> None:
@@ -23,7 +22,6 @@ async def test_a_position_that_is_committed_with_its_row_makes_each_message_a_ro
 
 
 @pytest.mark.process
-@pytest.mark.timeout(100)
 async def test_a_position_in_a_file_repeats_one_message_for_a_kill_at_most(tmp_path: Path) -> None:
     outcome = await SessionsRun(8, SMALL, tmp_path, with_file=True).play()
     assert outcome.holds, str(outcome)

@@ -16,6 +16,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.broker.small_disk import on_small_disk, seen_by
 from support.pipeline.reference import judge
 from support.sidecar.process import BATCH, PROMPT, Sidecar, create
+from support.waiting import GUARD_S
 
 Place = tuple[str, int, int]
 
@@ -46,7 +47,7 @@ class Posting(threading.Thread):
 
 def stop(sidecar: Sidecar) -> None:
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=20) == 0, sidecar.text
+    assert sidecar.process.wait(timeout=GUARD_S) == 0, sidecar.text
 
 
 def test_journals_of_what_is_published_through_it_and_consumed_hold_both_sides_of_every_message(
@@ -78,7 +79,7 @@ def test_killed_while_many_publish_it_leaves_a_record_of_each_event_that_it_answ
     sidecar.until(lambda: all(len(each.told) >= 300 for each in posting))
     sidecar.process.kill()
     for each in posting:
-        each.join(timeout=20)
+        each.join(timeout=GUARD_S)
     told = {place for each in posting for place in each.told}
 
     again = Sidecar(broker, tmp_path, "killed", PROMPT, LBG_JOURNAL=str(journal), LBG_NAME="again")

@@ -151,7 +151,7 @@ def test_who_sends_slowly_holds_up_neither_others_nor_the_end(tmp_path: Path) ->
 def test_a_taken_port_ends_it_with_one_line_and_status_2(port: int) -> None:
     environment = {"LBG_GROUP": "g", "LBG_COMMAND": "cat", "LBG_LOCAL": f"127.0.0.1:{port}"}
     process = start_lbg("sidecar", environment=environment)
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 2
     assert (
         err

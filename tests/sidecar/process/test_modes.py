@@ -12,7 +12,7 @@ import pytest
 from support.broker.embedded import EmbeddedBroker
 from support.member.mode_place import place_in
 from support.sidecar.process import PROMPT, Sidecar, SidecarProcess
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 WITHIN_S = 20.0
 
@@ -29,7 +29,7 @@ async def test_it_consumes_counts_what_waits_and_leaves_with_nothing_to_repeat(
     assert [queue["status"] for queue in state["queues"]] == ["Ready"]
     await until(lambda: re.search(r"^lbg_messages_lag{.*} 0.0$", sidecar.get("/metrics")[1], re.M))
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(30) == 0
+    assert sidecar.process.wait(GUARD_S) == 0
 
 
 async def test_a_taken_session_is_waited_for_and_an_ended_one_leaves_it_idle_until_it_is_stopped(
@@ -41,7 +41,7 @@ async def test_a_taken_session_is_waited_for_and_an_ended_one_leaves_it_idle_unt
     second = Sidecar(broker, tmp_path / "other", unique, PROMPT, LBG_NAME="a")
     await until(lambda: _reasons(second) == ["session 'a' belongs to another live consumer"])
     first.process.send_signal(signal.SIGTERM)
-    assert first.process.wait(30) == 0
+    assert first.process.wait(GUARD_S) == 0
     await until(second.ready)
     second.publish(unique, 10)
     await until(lambda: second.acked() == 10)
@@ -50,7 +50,7 @@ async def test_a_taken_session_is_waited_for_and_an_ended_one_leaves_it_idle_unt
     assert "End-of-Session: session 'a' ended after 10 messages" in second.text
     assert second.process.poll() is None, "in a pod it would only be started again"
     second.process.send_signal(signal.SIGTERM)
-    assert second.process.wait(30) == 0
+    assert second.process.wait(GUARD_S) == 0
 
 
 def _reasons(sidecar: SidecarProcess) -> list[str]:
@@ -63,7 +63,7 @@ async def test_a_session_without_a_name_ends_it_with_one_line(
 ) -> None:
     await place_in("Sessions", broker, unique)
     sidecar = SidecarProcess(broker.url, tmp_path, unique, LBG_COMMAND="cat")
-    assert sidecar.process.wait(30) == 2
+    assert sidecar.process.wait(GUARD_S) == 2
     last = sidecar.text.strip().splitlines()[-1]
     assert "in mode Sessions it is the session's" in last
     assert "Traceback" not in sidecar.text

@@ -38,7 +38,7 @@ def test_it_waits_for_a_group_and_says_so_then_serves_and_leaves_at_sigterm(
     publish(broker, tmp_path, "late", 300)
     sidecar.until(lambda: sidecar.acked() == 300)
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=20) == 0
+    assert sidecar.process.wait(timeout=GUARD_S) == 0
     assert "nothing is delivered again" in sidecar.text
 
 
@@ -49,12 +49,12 @@ def test_drain_hands_over_and_the_process_stays_unready_until_sigterm(
     sidecar = Sidecar(broker, tmp_path, "drained", PROMPT)
     sidecar.until(sidecar.ready)
     hook = start_lbg("drain", "--local", f"unix:{sidecar.socket}")
-    out, err = hook.communicate(timeout=20)
+    out, err = hook.communicate(timeout=GUARD_S)
     assert (hook.returncode, out) == (0, "drained: nothing is delivered again\n"), err
     assert sidecar.process.poll() is None
     assert sidecar.get("/readyz")[0] == 503
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=20) == 0
+    assert sidecar.process.wait(timeout=GUARD_S) == 0
 
 
 def test_the_observed_listener_tells_when_the_member_has_left_and_makes_nobody_leave(
@@ -67,12 +67,12 @@ def test_the_observed_listener_tells_when_the_member_has_left_and_makes_nobody_l
     assert sidecar.get("/drained?wait=soon")[0] == 400
     assert sidecar.ready()
     with ThreadPoolExecutor() as threads:
-        hook = threads.submit(sidecar.get, "/drained?wait=60", timeout_s=65)
+        hook = threads.submit(sidecar.get, "/drained?wait=60", timeout_s=GUARD_S)
         start_lbg("drain", "--local", f"unix:{sidecar.socket}")
         assert hook.result() == (200, '{"left": true}\n')
     assert sidecar.get("/drained")[0] == 200
     asked_again = start_lbg("drain", "--local", f"unix:{sidecar.socket}", "--wait", "0", "-o", "json")
-    out, err = asked_again.communicate(timeout=20)
+    out, err = asked_again.communicate(timeout=GUARD_S)
     assert asked_again.returncode == 0, err
     assert checked("drain", out) == {"action": "drained", "delivered_again": 0}
 
@@ -86,7 +86,7 @@ def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(
     publish(broker, tmp_path, "stuck", 40)
     sidecar.until(lambda: re.search(r"^lbg_calls_running{.*} 3.0$", sidecar.get("/metrics")[1], re.M))
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=20) == 1
+    assert sidecar.process.wait(timeout=GUARD_S) == 1
     assert "3 messages with running calls are delivered again" in sidecar.text
 
 
@@ -105,7 +105,7 @@ def test_the_local_endpoints_are_not_on_the_observed_listener(broker: EmbeddedBr
 @pytest.mark.process
 def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
     process = start_lbg("sidecar", environment={"LBG_GROUP": "g", "LBG_COMMAND": "x", "LBG_PREFETCH": "few"})
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 2
     assert err == "lbg: error: LBG_PREFETCH is 'few', but it must be a whole number\n"
 
@@ -113,7 +113,7 @@ def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
 @pytest.mark.process
 def test_drain_says_that_no_sidecar_is_there(tmp_path: Path) -> None:
     process = start_lbg("drain", "--local", f"unix:{tmp_path}/none.sock", environment=dict(os.environ))
-    _, err = process.communicate(timeout=20)
+    _, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 1
     assert "no sidecar answers at unix:" in err
     assert len(err.splitlines()) == 1
@@ -166,7 +166,7 @@ def test_an_application_gets_its_messages_over_http(
             publish(broker, tmp_path, app, 300)
             sidecar.until(lambda: sidecar.acked() == 300)
             sidecar.process.send_signal(signal.SIGTERM)
-            assert sidecar.process.wait(timeout=20) == 0
+            assert sidecar.process.wait(timeout=GUARD_S) == 0
             assert calls.read_text().count("end") == 300
         finally:
             application.kill()

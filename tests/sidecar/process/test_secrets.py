@@ -17,6 +17,7 @@ from support.broker.embedded import EmbeddedBroker
 from support.command_line import clean_environment, start_lbg
 from support.sidecar.planted_secret import Planted
 from support.sidecar.process import PROMPT, Sidecar, create
+from support.waiting import GUARD_S
 
 IN_URL = Planted("Zx7&pla/nted+Qw9?first~")
 IN_FILE = Planted("Hk3%pla@nted:Vb5#secnd!")
@@ -86,10 +87,10 @@ def test_nothing_shows_through_a_wrong_login_a_kill_publishing_and_draining(
     own_broker.start()
     sidecar.until(sidecar.ready)
     hook = start_lbg("drain", "--local", f"unix:{sidecar.socket}")
-    seen += hook.communicate(timeout=60)
+    seen += hook.communicate(timeout=GUARD_S)
     seen.append(all_to_be_seen(sidecar))
     sidecar.process.send_signal(signal.SIGTERM)
-    assert sidecar.process.wait(timeout=20) == 0
+    assert sidecar.process.wait(timeout=GUARD_S) == 0
     assert_clean("\n".join([*seen, sidecar.text]))
 
 
@@ -152,6 +153,6 @@ def test_help_and_a_refusal_with_tracebacks_show_no_secret(tmp_path: Path) -> No
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=GUARD_S,
         )
         assert_clean(said.stdout + said.stderr)

@@ -60,7 +60,7 @@ async def test_with_application_broker_and_confirms_all_stuck_it_ends_in_time_an
                 app.freeze()
             sidecar.process.send_signal(signal.SIGTERM)
             began_at = time.monotonic()
-            assert await exit_status(sidecar, within_s=60) == 1
+            assert await exit_status(sidecar, within_s=GUARD_S) == 1
             took_s = time.monotonic() - began_at
         finally:
             app.kill()

@@ -16,7 +16,7 @@ from support.app.noting_process import until_so
 from support.broker.embedded import EmbeddedBroker
 from support.sidecar.load import new_group, publish
 from support.sidecar.process import SidecarProcess
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 COUNT = 24
 BRISK = {
@@ -96,7 +96,7 @@ async def test_a_reply_that_cannot_be_read_to_its_end_is_told_of_and_loses_nothi
         )
         await until_so(sidecar, sidecar.ready)
         await publish(broker.url, group, COUNT)
-        await until_so(sidecar, lambda: re.search(told, sidecar.text), timeout_s=20)
+        await until_so(sidecar, lambda: re.search(told, sidecar.text), timeout_s=GUARD_S)
         assert application.taken == []
         assert sidecar.acked() == 0
         application.repaired()

@@ -42,7 +42,7 @@ async def test_a_request_waits_is_told_to_come_again_and_finds_its_event_publish
         assert (await endpoint.post("{}", event(0)))[0] == 200
         lines: list[str] = []
         change = asyncio.create_task(
-            repartition_group(admin, "orders", 5, timeout_s=20.0, offline=True, report=lines.append)
+            repartition_group(admin, "orders", 5, timeout_s=GUARD_S, offline=True, report=lines.append)
         )
         await until(lambda: any(line.startswith("waiting for") for line in lines), what="the drain")
         endpoint.answers_within(0.3)

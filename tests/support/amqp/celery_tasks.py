@@ -12,6 +12,8 @@ from typing import Any
 
 from celery import Celery
 
+from support.waiting import GUARD_S
+
 app = Celery("celery_tasks", backend="rpc://")
 app.conf.broker_connection_retry_on_startup = True
 app.conf.task_default_queue_type = os.environ.get("QUEUE_TYPE", "classic")
@@ -35,8 +37,10 @@ def main() -> None:
     tasks, workers = map(int, sys.argv[1:])
     results = [add.delay(number, number) for number in range(tasks)]
     found = {
-        "sums": [result.get(timeout=60) for result in results],
-        "retries": third_time.delay().get(timeout=60),
-        "workers": sorted(name for answer in app.control.ping(timeout=60, limit=workers) for name in answer),
+        "sums": [result.get(timeout=GUARD_S) for result in results],
+        "retries": third_time.delay().get(timeout=GUARD_S),
+        "workers": sorted(
+            name for answer in app.control.ping(timeout=GUARD_S, limit=workers) for name in answer
+        ),
     }
     print(json.dumps(found))

@@ -14,7 +14,7 @@ from support.app.notes import Notes, missing
 from support.app.noting_process import NotingApp
 from support.sidecar.load import new_group
 from support.sidecar.process import SidecarProcess
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 CHANNELS = ("command", "http", "http-batch", "stream")
 
@@ -77,7 +77,7 @@ class Pair:
         with suppress(TimeoutError):
             await until(
                 lambda: all(one.ready() and "live members: 2 (" in one.text for one in (self.a, self.b)),
-                timeout_s=90,
+                timeout_s=GUARD_S,
                 every_s=0.1,
             )
             return
@@ -85,8 +85,8 @@ class Pair:
 
     async def all_ended(self, count: int) -> None:
         with suppress(TimeoutError):
-            await until(lambda: self.notes.size >= 2 * count, timeout_s=60, every_s=0.1)
-            await until(lambda: len(self.notes.ended()) == count, timeout_s=60, every_s=0.5)
+            await until(lambda: self.notes.size >= 2 * count, every_s=0.1)
+            await until(lambda: len(self.notes.ended()) == count, every_s=0.5)
         assert missing(self.notes, range(count)) == set()
 
     def end(self) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from support.app.notes import Notes
 from support.sidecar.process import SidecarProcess
-from support.waiting import stop, until
+from support.waiting import GUARD_S, stop, until
 
 NOTING_APP = Path(__file__).with_name("noting_app.py")
 
 
 async def until_so(
-    sidecar: SidecarProcess, condition: Callable[[], Any], *, timeout_s: float = 120.0
+    sidecar: SidecarProcess, condition: Callable[[], Any], *, timeout_s: float = GUARD_S
 ) -> None:
     """Raises AssertionError with the sidecar's log when it ends, or when `condition` does not come."""
 
@@ -33,7 +33,7 @@ async def until_so(
         raise AssertionError(sidecar.text) from None
 
 
-async def exit_status(sidecar: SidecarProcess, *, within_s: float = 120.0) -> int:
+async def exit_status(sidecar: SidecarProcess, *, within_s: float = GUARD_S) -> int:
     """Raises AssertionError with its log when it does not end."""
     try:
         await until(lambda: sidecar.process.poll() is not None, timeout_s=within_s, every_s=0.05)

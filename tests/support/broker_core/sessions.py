@@ -9,6 +9,7 @@ from typing import Any
 from lbg_broker.server.core.queue_types.session_headers import END, SEQUENCE
 from support.broker.embedded import EmbeddedBroker
 from support.broker_core.world import Client, Delivery, World
+from support.waiting import GUARD_S
 
 __all__ = ["Given", "act_on", "attach", "given", "queue_json", "sessions_queue", "shown"]
 
@@ -81,5 +82,5 @@ def _api(broker: EmbeddedBroker, path: str, body: dict[str, Any] | None) -> dict
         method="GET" if body is None else "POST",
         headers={"Authorization": "Basic Z3Vlc3Q6Z3Vlc3Q=", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=GUARD_S) as answer:
         return dict(json.load(answer))

@@ -26,6 +26,7 @@ from support.admin import group_on_broker as on_broker
 from support.broker import embedded
 from support.frozen_words.samples import SAMPLE_TEXT, paths, sample_spec, samples, texts
 from support.frozen_words.words import Words
+from support.waiting import GUARD_S
 
 
 def messages_between_members(place: Path) -> Words:
@@ -113,7 +114,7 @@ async def one_message(place: Path) -> Words:
         group = sample_spec("Exclusive")
         await on_broker.declare_group(url, group)
         settings = sidecar.MemberSettings(broker=url, group=group.name)
-        async with sidecar.Member(settings, handle) as member, asyncio.timeout(120):
+        async with sidecar.Member(settings, handle) as member, asyncio.timeout(GUARD_S):
             running = asyncio.ensure_future(member.run())
             async with publisher.GroupPublisher(url, group=group.name) as publishing:
                 await publishing.publish(key="k", body=b"{}", topic="t")

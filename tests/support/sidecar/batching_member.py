@@ -23,6 +23,7 @@ from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.member import Member, MemberSettings
 from lbg_sidecar.message import Message
 from lbgroup import run
+from support.waiting import GUARD_S
 
 TABLES = {
     "sqlite": "CREATE TABLE orders (account TEXT, content INTEGER)",
@@ -65,7 +66,7 @@ class Deadly:
 
 
 def connect(kind: str, place: str) -> Any:
-    return sqlite3.connect(place, timeout=30) if kind == "sqlite" else psycopg.connect(place)
+    return sqlite3.connect(place, timeout=GUARD_S) if kind == "sqlite" else psycopg.connect(place)
 
 
 async def main(broker: str, group: str, kind: str, place: str) -> None:

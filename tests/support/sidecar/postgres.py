@@ -50,7 +50,7 @@ class PostgresServer:
     ) -> None:
         if self._process is not None:
             self._process.send_signal(signal.SIGQUIT)
-            self._process.wait(30)
+            self._process.wait(GUARD_S)
         shutil.rmtree(self._directory)
 
     def _start(self) -> None:

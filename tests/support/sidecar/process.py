@@ -36,7 +36,7 @@ def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
         env=environment,
         check=True,
         capture_output=True,
-        timeout=30,
+        timeout=GUARD_S,
     )
 
 
@@ -123,7 +123,7 @@ class SidecarProcess:
         self, method: str, path: str, body: bytes = b"", content_type: str = "text/plain", **headers: str
     ) -> tuple[int, str]:
         """A request to its local listener."""
-        connection = http.client.HTTPConnection("localhost", timeout=20)
+        connection = http.client.HTTPConnection("localhost", timeout=GUARD_S)
         connection.sock = socket.socket(socket.AF_UNIX)
         with closing(connection):
             connection.sock.settimeout(GUARD_S)

@@ -19,6 +19,7 @@ from lbg_broker.server.core.effects import Page, StoreBatch
 from lbg_broker.server.management import application
 from lbg_broker.server.store import DiskFullError, Store
 from support.broker.managed import FakeManagedBroker
+from support.waiting import GUARD_S
 
 ANY = Address("127.0.0.1", 0)
 Probe = Callable[[str], Any]
@@ -92,7 +93,7 @@ async def test_a_disk_that_hangs_makes_it_unready(tmp_path: Path, monkeypatch: p
     goes_on, carry_out = threading.Event(), Store.carry_out
 
     def hangs(store: Store, batch: StoreBatch) -> list[Page]:
-        goes_on.wait(20)
+        goes_on.wait(GUARD_S)
         return carry_out(store, batch)
 
     settings = ServerSettings(tmp_path / "data", listen=ANY, management=ANY, disk_silent_s=0.05)

@@ -22,8 +22,6 @@ def _large_imports() -> None:
     from lbg_pipeline.commands.validate import validate
 
 
-pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
-
 Command = Callable[..., Result]
 
 

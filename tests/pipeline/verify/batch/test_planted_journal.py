@@ -30,9 +30,6 @@ def _large_imports() -> None:
     from lbg_pipeline.verify.batch import validate_journals
 
 
-pytestmark = pytest.mark.timeout(600)  # several of Spark's jobs, which take minutes on a busy machine
-
-
 @dataclass(frozen=True)
 class Judged:
     planted: Planted

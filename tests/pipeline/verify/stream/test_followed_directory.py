@@ -33,10 +33,7 @@ def _large_imports() -> None:
     from support.pipeline.streamed import expected_offences, told_offences
 
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.timeout(300),
-]  # each epoch is half a dozen jobs of Spark, slow on a busy machine
+pytestmark = pytest.mark.slow
 
 SECONDS = 6
 SETTINGS = StreamSettings(watermark_s=2.0, lost_after_s=0.5, epoch_bytes=30_000)

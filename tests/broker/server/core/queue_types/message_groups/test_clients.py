@@ -27,7 +27,7 @@ from support.amqp.open_pika import OpenConnection
 from support.broker.embedded import EmbeddedBroker
 from support.broker.engines import Inbox, cut, eventually, pump, refusal
 from support.exploration import over_seeds
-from support.waiting import until
+from support.waiting import GUARD_S, until
 
 HEADER = "cart"
 QUEUE = "baskets"
@@ -272,7 +272,7 @@ def asked(broker: EmbeddedBroker, path: str, *, put: dict[str, Any] | None = Non
         method="GET" if put is None else "PUT",
         headers={"Authorization": f"Basic {login}", "Content-Type": "application/json"},
     )
-    with urllib.request.urlopen(request, timeout=30) as answer:
+    with urllib.request.urlopen(request, timeout=GUARD_S) as answer:
         return json.loads(answer.read() or "null")
 
 
