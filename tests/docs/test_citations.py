@@ -40,7 +40,11 @@ def text_of(path: Path) -> str:
 
 
 def test_nothing_is_installed_by_a_name_that_anyone_may_register() -> None:
-    found = [str(path.relative_to(ROOT)) for path in files() if re.search(NOT_ON_AN_INDEX, text_of(path))]
+    found = [
+        str(path.relative_to(ROOT))
+        for path in files()
+        if path.parent.name != "adr" and re.search(NOT_ON_AN_INDEX, text_of(path))
+    ]
     assert not found
 
 
