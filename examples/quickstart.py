@@ -1,7 +1,7 @@
-# Start a broker with `lbg broker serve --data-dir ./data --detach`, then `python quickstart.py`. Ctrl-C ends it.
+# With the broker of README's first block. Ctrl-C ends it.
 from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin, run
 
-BROKER = "amqp://guest:guest@localhost/"
+BROKER = "amqp://guest:guest@localhost:5673/"
 
 
 async def handle(message: Message) -> None:
@@ -9,8 +9,8 @@ async def handle(message: Message) -> None:
 
 
 async def main() -> None:
-    async with connect_admin(BROKER) as admin:
-        await admin.create_group(Group("orders", hash_count=100, queue_count=8, queue_size_mb=64))
+    async with connect_admin(BROKER, "http://localhost:15673") as admin:
+        await admin.create_group(Group("orders"))
     async with Publisher(BROKER, group="orders") as publisher:
         for number in range(10):
             await publisher.publish(key=f"account-{number % 3}", body=f"order {number}".encode())

@@ -168,8 +168,8 @@ def test_the_example_creates_publishes_consumes_and_ends_in_order_on_a_signal(
     source = QUICKSTART.read_text()
     assert len(source.splitlines()) <= LINES_MAX
     for text, ours in (
-        ('"amqp://guest:guest@localhost/"', json.dumps(broker.broker)),
-        ("connect_admin(BROKER)", f"connect_admin(BROKER, {broker.management!r})"),
+        ('"amqp://guest:guest@localhost:5673/"', json.dumps(broker.broker)),
+        ('"http://localhost:15673"', repr(broker.management)),
         ('"orders"', json.dumps(unique)),
     ):
         assert text in source

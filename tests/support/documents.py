@@ -148,6 +148,8 @@ def on_free_ports(block: str, ports: Mapping[str, int]) -> str:
     """The block on other ports than the well-known ones, which may be in use where tests run."""
     for known, port in ports.items():
         block = re.sub(rf"\b{known}\b", str(port), block)
+    if "lbg broker serve " not in block or " --listen " in block:
+        return block
     return block.replace(
         "lbg broker serve ",
         f"lbg broker serve --listen 127.0.0.1:{ports['5672']} --management 127.0.0.1:{ports['15672']} ",
