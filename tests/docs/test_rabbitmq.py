@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import signal
-import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.command_line import clean_environment
 from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from support.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rabbitmq.md").read_text()
@@ -67,9 +63,9 @@ def test_the_first_commands_lead_from_nothing_to_handled_messages(
     (tmp_path / "drop.py").write_text(DROP)
     dead = (
         "lbg publish --group orders --key account orders.jsonl",
-        f"lbg consume --group orders -- {sys.executable} drop.py & member=$!",
+        f"{{ lbg consume --group orders -- {sys.executable} drop.py & member=$!; }}",
         f"until lbg dead list orders {AS_ADMINISTRATOR} | grep -q anna; do sleep 1; done",
-        "kill $member; wait $member",
+        "{ kill $member; wait $member; }",
     )
     administered = [f"{command} {AS_ADMINISTRATOR}" for command in ADMINISTERED]
     # RabbitMQ lists the member's connections for a moment after they have ended.
@@ -85,28 +81,21 @@ def test_the_first_commands_lead_from_nothing_to_handled_messages(
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     before = users(rabbitmq)  # of other tests
-    shell = subprocess.Popen(
-        ["sh", "-euc", "\n".join([script, *dead, *administered, f"{removal} --force --yes"])],
-        cwd=tmp_path,
-        env={**clean_environment(), "PATH": f"{programs}:/usr/bin:/bin"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    terminal = Terminal(tmp_path, programs)
     try:
-        out, err = shell.communicate(timeout=4 * GUARD_S)
+        terminal.type(script)
+        terminal.shows(lambda _: len(terminal.handled) == 6)
+        terminal.interrupt()
+        for command in (*dead, *administered, f"{removal} --force --yes"):
+            terminal.type(f"{command} || exit\n")
+        terminal.leave()
     finally:
-        if shell.poll() is None:
-            os.killpg(shell.pid, signal.SIGKILL)
+        terminal.close()
         left = users(rabbitmq) - before
         for user in left:
             rabbitmq.control("delete_user", user)
-    assert shell.returncode == 0, err
-    handled = [json.loads(line) for line in out.splitlines() if line.startswith('{"id"')]
-    assert len(handled) == 6
     for key in ("anna", "ben"):
-        assert [json.loads(one["data"])["n"] for one in handled if one["key"] == key] == [1, 2, 3]
+        assert [json.loads(one["data"])["n"] for one in terminal.handled if one["key"] == key] == [1, 2, 3]
     assert left == {"lbg-admin"}, "the group's are deleted with it"
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,9 +19,8 @@ import pytest
 from lbg_broker.server.store.errors import StoreError
 from lbg_broker.server.store.schema import lock_holder
 from support.broker.embedded import EmbeddedBroker, free_port
-from support.command_line import clean_environment
 from support.documents import on_free_ports
-from support.waiting import GUARD_S
+from support.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -46,63 +42,10 @@ def try_it() -> list[str]:
     return [first, last.removesuffix(" && make clean\n") + "\n"]
 
 
-PROMPT = "ready> "
-
-
-class Terminal:
-    """An interactive bash in a directory with the examples, in which `lbg` is a command."""
-
-    def __init__(self, directory: Path) -> None:
-        self._ours, theirs = pty.openpty()
-        self._said = bytearray()
-        self.process = subprocess.Popen(
-            ["setsid", "--ctty", "--wait", "bash", "--norc"],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            cwd=directory,
-            env={
-                **clean_environment(),
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "PYTHONUNBUFFERED": "1",
-                "TERM": "dumb",
-                "PS1": PROMPT,
-            },
-        )
-        os.close(theirs)
-        os.set_blocking(self._ours, False)
-
-    @property
-    def screen(self) -> str:
-        with suppress(BlockingIOError, OSError):
-            while part := os.read(self._ours, 1 << 16):
-                self._said += part
-        return self._said.decode().replace("\r\n", "\n")
-
-    def type(self, text: str) -> None:
-        """At the prompt: what comes before it is lost with Ctrl-C."""
-        self.shows(lambda screen: screen.endswith(PROMPT))
-        os.write(self._ours, text.encode())
-
-    def interrupt(self) -> None:
-        os.write(self._ours, b"\x03")
-
-    def shows(self, done: Callable[[str], bool]) -> None:
-        deadline = time.monotonic() + GUARD_S
-        while not done(self.screen):
-            assert self.process.poll() is None, self.screen
-            assert time.monotonic() < deadline, self.screen
-            time.sleep(0.02)
-
-    def close(self) -> None:
-        os.close(self._ours)  # the shell and what it runs get SIGHUP
-        self.process.wait()
-
-
 @pytest.fixture
 def terminal(tmp_path: Path) -> Iterator[Terminal]:
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    terminal = Terminal(tmp_path)
+    terminal = Terminal(tmp_path, Path(sys.executable).parent)
     try:
         yield terminal
     finally:
@@ -128,8 +71,7 @@ def test_the_first_commands_run_as_they_stand_in_one_terminal_and_leave_nothing(
     terminal.shows(lambda text: len(handled_by_python(text)) == 10)
     terminal.interrupt()
     terminal.type(last)
-    terminal.type("exit\n")
-    assert terminal.process.wait(GUARD_S) == 0, terminal.screen
+    terminal.leave()
     assert not (tmp_path / "data").exists()
     orders: dict[str, list[int]] = {}
     for message in handled(terminal.screen):

@@ -14,11 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from lbg_broker.server.store.schema import lock_holder
 from lbgroup.cli import COMMANDS
 from support.command_line import clean_environment
+from support.documents import on_free_ports
 from support.images.build_context import ROOT, known_files
 from support.images.installation import Installed
 from support.ports import free_port
+from support.terminal import Terminal
 from support.waiting import GUARD_S
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
@@ -129,33 +132,21 @@ def test_the_demo_has_its_flights(installed: Installed) -> None:
 def test_the_page_can_be_followed_with_the_wheel_alone(installed: Installed, tmp_path: Path) -> None:
     """Broker, group, publisher and member; only the ports are others."""
     (script,) = re.findall(r"^## Try it\n.*?```sh\n(.*?)```", PAGE, re.M | re.S)
-    amqp, management = free_port(), free_port()
-    serve = "lbg broker serve --data-dir ./data"
-    assert serve in script
-    script = script.replace(serve, f"{serve} --listen 127.0.0.1:{amqp} --management 127.0.0.1:{management}")
-    shell = subprocess.Popen(
-        ["sh", "-euc", script],
-        cwd=tmp_path,
-        env={
-            **clean_environment(),
-            "PATH": f"{installed.prefix / 'bin'}:/usr/bin:/bin",
-            "LBG_BROKER": f"amqp://guest:guest@127.0.0.1:{amqp}/",
-            "LBG_MANAGEMENT": f"http://127.0.0.1:{management}",
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    stop = "lbg broker stop --data-dir ./data"
+    assert f"`{stop}`" in PAGE
+    terminal = Terminal(tmp_path, installed.prefix / "bin")
     try:
-        out, err = shell.communicate(timeout=2 * GUARD_S)
+        terminal.type(on_free_ports(script, {"5673": free_port(), "15673": free_port()}))
+        terminal.shows(lambda _: len(terminal.handled) == 6)
+        terminal.interrupt()
+        terminal.type(f"{stop}\n")
+        terminal.leave()
     finally:
-        if shell.poll() is None:
-            os.killpg(shell.pid, signal.SIGKILL)
-    assert shell.returncode == 0, err
-    handled = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+        terminal.close()
+        if (broker := lock_holder(tmp_path / "data")) is not None:
+            os.kill(broker, signal.SIGKILL)
     numbers = {
-        key: [json.loads(one["data"])["n"] for one in handled if one["key"] == key] for key in ("anna", "ben")
+        key: [json.loads(one["data"])["n"] for one in terminal.handled if one["key"] == key]
+        for key in ("anna", "ben")
     }
     assert numbers == {"anna": [1, 2, 3], "ben": [1, 2, 3]}
-    assert len(handled) == 6
