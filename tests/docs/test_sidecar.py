@@ -34,8 +34,8 @@ def test_the_settings_are_in_one_section_that_is_the_first_and_begins_with_a_com
     *assigned, program, name = shlex.split(command)
     assert [program, name] == ["lbg", "sidecar"]
     assert configure(dict(one.split("=", 1) for one in assigned)).member.group == "orders"
-    readme = (ROOT / "README.md").read_text()
-    assert re.search(r"\(docs/sidecar\.md\).*`LBG_", readme), "the name to look for is beside the link"
+    pages = (ROOT / "docs" / "README.md").read_text()
+    assert re.search(r"\(sidecar\.md\).*`LBG_", pages), "the name to look for is beside the link"
 
 
 def test_the_table_of_metrics_is_that_of_the_code() -> None:

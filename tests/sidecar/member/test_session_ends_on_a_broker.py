@@ -94,6 +94,7 @@ async def test_confirms_that_come_late_do_not_bring_the_session_to_life_again(
     handler = Handler()
     async with Member(place.settings("a", commits=tmp_path, republish=True), handler) as member:
         await load.publish(20)
+        await load.publisher.flush()  # what comes after the end is another session's
         await until(lambda: len(handler.got) > 5)
         own_broker.perform(place.names.parent, "close-session", session="a")
         await leaves(member)
