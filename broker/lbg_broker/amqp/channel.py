@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from struct import Struct
+from typing import Final
 
 from lbg_broker.amqp.content_fast_path import check_header
 from lbg_broker.amqp.errors import DecodeError, PeerError, ReplyCode
@@ -12,6 +13,9 @@ from lbg_broker.amqp.methods.basic import BasicDeliver, BasicPublish
 from lbg_broker.amqp.states import ChannelState
 
 _HEAD = Struct(">HHQ")
+
+PIECE_BYTES: Final = 16_384
+"""Smaller pieces of a body are joined as they come: an object for each would need many times their bytes."""
 
 
 class PartialContent:
@@ -59,7 +63,7 @@ class Channel:
         self._body_max_bytes = body_max_bytes
         self._method: Method | None = None
         self._header: bytes | None = None
-        self._chunks: list[bytes] = []
+        self._chunks: list[bytes | bytearray] = []
         self._left_bytes = 0
         self._received_bytes = 0
 
@@ -110,6 +114,7 @@ class Channel:
             raise PeerError(ReplyCode.PRECONDITION_FAILED, text, channel=self.number)
         self._header = header
         self._left_bytes = size
+        self._count(len(header))
         if not size:
             self._complete(events)
 
@@ -123,11 +128,23 @@ class Channel:
         if self._left_bytes < 0:
             raise PeerError(ReplyCode.FRAME_ERROR, "a content body is larger than its header announced")
         if payload:
-            self._chunks.append(payload)
-            self._received_bytes += len(payload)
-            self._partial.size += len(payload)
+            self._add(payload)
+            self._count(len(payload))
         if not self._left_bytes:
             self._complete(events)
+
+    def _add(self, payload: bytes) -> None:
+        chunks = self._chunks
+        if len(payload) >= PIECE_BYTES or not self._left_bytes:
+            chunks.append(payload)
+        elif chunks and isinstance(last := chunks[-1], bytearray) and len(last) < PIECE_BYTES:
+            last += payload
+        else:
+            chunks.append(bytearray(payload))
+
+    def _count(self, size: int) -> None:
+        self._received_bytes += size
+        self._partial.size += size
 
     def _complete(self, events: list[Event]) -> None:
         assert self._method is not None

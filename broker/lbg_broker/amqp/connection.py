@@ -215,8 +215,15 @@ class Connection:
 
     @property
     def partial_bytes(self) -> int:
-        """Bytes that have come of incomplete messages, on all channels."""
-        return self._partial.size
+        """Bytes that have come of incomplete messages, on all channels, and of an incomplete frame."""
+        return self._partial.size + self._reader.buffered_bytes
+
+    def discard(self) -> None:
+        """Forget these: the socket is gone, and nothing more is received. Without it they stay until the collector of
+        cycles finds this connection, seldom in a process with many objects."""
+        for channel in self._channels.values():
+            channel.forget()
+        self._reader.discard()
 
     def _adopt(self, answer: ConnectionTuneOk) -> None:
         self.frame_max_bytes = answer.frame_max or NO_LIMIT_BYTES

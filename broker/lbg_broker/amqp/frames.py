@@ -55,6 +55,14 @@ _ACK_TAG = Struct(">QB").unpack_from
 _new_ack = AckEvent.__new__
 
 
+PIECES_MAX: Final = 64
+"""Reads that are buffered for one frame; more are joined, as each is an object that may have a few bytes."""
+
+
+def _drop_frame(_kind: int, _channel: int, _payload: bytes, _events: list[Event]) -> bool:
+    return True
+
+
 class FrameReader(ABC):
     """Takes reads of any size. `ready` is the set of channels that are open and between two messages."""
 
@@ -70,6 +78,16 @@ class FrameReader(ABC):
         self._needed_bytes = 0
         self._halted = False
 
+    @property
+    def buffered_bytes(self) -> int:
+        """Bytes of a frame that is not whole."""
+        return self._buffered_bytes if self._buffered else 0
+
+    def discard(self) -> None:
+        """Forget these, and who takes frames, so that the two do not keep each other alive."""
+        self._buffered = []
+        self._on_frame = _drop_frame
+
     def limit(self, frame_max_bytes: int) -> None:
         """Refuse larger frames from now on."""
         self._payload_max = frame_max_bytes - OVERHEAD_BYTES
@@ -83,6 +101,8 @@ class FrameReader(ABC):
             self._buffered.append(data)
             self._buffered_bytes += len(data)
             if self._buffered_bytes < self._needed_bytes:
+                if len(self._buffered) >= PIECES_MAX:
+                    self._buffered = [b"".join(self._buffered)]
                 return False
             data = b"".join(self._buffered)
             self._buffered.clear()

@@ -1,5 +1,9 @@
 """Messages: split and put together, by the fast way and the long way alike."""
 
+import gc
+import tracemalloc
+import weakref
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -294,3 +298,74 @@ def test_names_beyond_what_is_remembered_still_arrive():
         server.deliver(1, f"tag.{index}", index, False, "e", f"key.{index}", NO_PROPERTIES, b"x")
     assert [event.routing_key for event in deliver_bytes(client, server)][-1] == "key.9999"
     assert [event.consumer_tag for event in deliver_bytes(server, client)][-1] == "tag.9999"
+
+
+def begin_of(size: int) -> bytes:
+    """A message of so many bytes of body, up to its header."""
+    header_of = b"\x00\x3c\x00\x00" + size.to_bytes(8, "big") + PERSISTENT
+    return encode_frame(1, 1, BasicPublish("", "q").encode()) + encode_frame(2, 1, header_of)
+
+
+@pytest.mark.parametrize("piece", [2, 50, 1000])
+def test_a_body_in_pieces_takes_the_memory_of_its_bytes(piece):
+    _, server = connected_pair()
+    body_of = bytes(range(250)) * 400
+    pieces = [body_of[at : at + piece] for at in range(0, len(body_of), piece)]
+    frames = b"".join(encode_frame(3, 1, one) for one in pieces[:-1])
+    server.receive_data(begin_of(len(body_of)))
+    tracemalloc.start()
+    try:
+        for at in range(0, len(frames), 100_000):
+            server.receive_data(frames[at : at + 100_000])
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1.5 * len(body_of)
+    (event,) = server.receive_data(encode_frame(3, 1, pieces[-1]))
+    assert event.body == body_of
+
+
+def test_a_frame_in_tiny_reads_takes_the_memory_of_its_bytes():
+    _, server = connected_pair()
+    body_of = bytes(range(250)) * 400
+    server.receive_data(begin_of(len(body_of)))
+    frame_of = encode_frame(3, 1, body_of)
+    reads = [frame_of[at : at + 2] for at in range(0, len(frame_of), 2)]
+    tracemalloc.start()
+    try:
+        while len(reads) > 1:
+            server.receive_data(bytes(bytearray(reads.pop(0))))
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used < 1.5 * len(body_of)
+    (event,) = server.receive_data(reads[0])
+    assert event.body == body_of
+
+
+def test_all_bytes_of_an_incomplete_message_count():
+    _, server = connected_pair()
+    assert server.partial_bytes == 0
+    server.receive_data(begin_of(100))
+    assert server.partial_bytes == len(PERSISTENT)
+    server.receive_data(encode_frame(3, 1, b"x" * 60))
+    assert server.partial_bytes == len(PERSISTENT) + 60
+    last = encode_frame(3, 1, b"y" * 40)
+    server.receive_data(last[:-10])
+    assert server.partial_bytes == len(PERSISTENT) + 60 + len(last) - 10
+    server.receive_data(last[-10:])
+    assert server.partial_bytes == 0
+
+
+def test_a_connection_that_is_discarded_keeps_nothing_alive():
+    _, server = connected_pair()
+    server.receive_data(begin_of(100) + encode_frame(3, 1, b"x" * 60) + b"\x01\x00")
+    server.discard()
+    assert server.partial_bytes == 0
+    left = weakref.ref(server)
+    gc.disable()
+    try:
+        del server, _
+        assert left() is None
+    finally:
+        gc.enable()
