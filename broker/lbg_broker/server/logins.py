@@ -320,7 +320,14 @@ class Logins:
 
     def _checked(self, attempt: Attempt, password_hash: str, checking: ThreadFuture[bool]) -> None:
         self._is_busy = False
-        is_right = checking.result()
+        try:
+            self._settle_checked(attempt, password_hash, is_right=checking.result())
+        except Exception:
+            log.exception("%s: its login cannot be checked", attempt.peer)
+            _answer(attempt.answer, _UNCHECKED)
+        self._check_next()
+
+    def _settle_checked(self, attempt: Attempt, password_hash: str, *, is_right: bool) -> None:
         self._queue.checked(is_right=is_right, now=asyncio.get_running_loop().time())
         self._users.remember(attempt.name, attempt.password, password_hash, is_right=is_right)
         outcome = self._users.recall(attempt.name, attempt.password, loopback=attempt.loopback)
@@ -332,7 +339,6 @@ class Logins:
             self._settle(attempt, outcome)
         elif not attempt.answer.done():  # the user's password was changed while the old one was checked
             self._queue.add(attempt)
-        self._check_next()
 
 
 def _answer(answer: asyncio.Future[Outcome], outcome: Outcome) -> None:

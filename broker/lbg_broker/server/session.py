@@ -6,7 +6,11 @@ import asyncio
 import fcntl
 import logging
 import termios
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from contextlib import suppress
+from functools import wraps
+from types import FunctionType
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from lbg_broker.amqp import Connection as Wire
 from lbg_broker.amqp import (
@@ -147,6 +151,38 @@ AHEAD_MAX_BYTES: Final = 16 * 1024
 """Bytes that a client may send before its login is answered: a whole handshake, if it does not wait."""
 
 
+SessionT = TypeVar("SessionT", bound="Session")
+
+
+def isolated(kind: type[SessionT]) -> type[SessionT]:
+    """A session whose public methods let no exception out: a fault ends its session alone.
+
+    The loop, the server, the store's results and the limits of memory reach a session by its public methods only, many
+    of them in loops over several sessions. So do its own timers and futures. After a fault only its end is a step.
+    """
+    for name, method in list(vars(kind).items()):
+        if isinstance(method, FunctionType) and not name.startswith("_"):
+            setattr(kind, name, _step(method))
+    return kind
+
+
+def _step(method: Callable[..., Any]) -> Callable[..., Any]:
+    is_end = method.__name__ == "connection_lost"
+
+    @wraps(method)
+    def step(session: Session, *arguments: Any, **named: Any) -> Any:
+        if session._is_faulty and not is_end:
+            return None
+        try:
+            return method(session, *arguments, **named)
+        except Exception as error:
+            session._fault(error)
+            return None
+
+    return step
+
+
+@isolated
 class Session(asyncio.Protocol):
     """The life of one connection, from accept to closed socket."""
 
@@ -169,6 +205,7 @@ class Session(asyncio.Protocol):
         self._read_pause = ReadPause()
         self._partial_bytes = 0
         self._lingers = False
+        self._is_faulty = False
         self._address = "unknown"
         self._login: asyncio.Future[Outcome] | None = None
         self._ahead = bytearray()
@@ -190,7 +227,7 @@ class Session(asyncio.Protocol):
             transport.abort()
             return
         self._handshake = Handshake(self._wire, server.users, vhosts=server.broker.state.vhosts)
-        self._timer = loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
+        self._timer = loop.call_later(server.settings.handshake_timeout_s, self.expire_handshake)
 
     def data_received(self, data: bytes) -> None:
         if self._awaits_login():
@@ -213,9 +250,10 @@ class Session(asyncio.Protocol):
                 if len(data) > AHEAD_MAX_BYTES:
                     self.abort()
                 break
-        if self._wire.partial_bytes != self._partial_bytes:
-            self._partial_bytes = self._wire.partial_bytes
-            self._server.content_memory.update(self, self._partial_bytes, self._server.loop.time())
+        partial_bytes = self._wire.partial_bytes if self.admitted else 0
+        if partial_bytes != self._partial_bytes:
+            self._partial_bytes = partial_bytes
+            self._server.content_memory.update(self, partial_bytes, self._server.loop.time())
         if self._wire.has_output:
             self._server.flush_soon(self)
 
@@ -229,10 +267,13 @@ class Session(asyncio.Protocol):
             self._login.cancel()
         if exc is not None and self.admitted:
             log.info("%s: lost: %s", self.name, exc)
-        self._server.forget(self)
-        if self.admitted:
-            self.admitted = False
-            self._server.apply(ConnectionLost(self.number))
+        try:
+            self._server.forget(self)
+        finally:
+            try:
+                self._leave()
+            finally:
+                self._wire.discard()
 
     def pause_writing(self) -> None:
         self._server.apply(Paused(self.number, True))
@@ -355,12 +396,13 @@ class Session(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         if answer.done():
-            self._logged_in(answer)
+            self.logged_in(answer)
         else:
             self._login = answer
-            answer.add_done_callback(self._logged_in)
+            answer.add_done_callback(self.logged_in)
 
-    def _logged_in(self, answer: asyncio.Future[Outcome]) -> None:
+    def logged_in(self, answer: asyncio.Future[Outcome]) -> None:
+        """The client's login is answered."""
         handshake, server = self._handshake, self._server
         if answer.cancelled() or handshake is None:
             return
@@ -369,7 +411,7 @@ class Session(asyncio.Protocol):
         server.flush_soon(self)
         if isinstance(outcome, User):
             handshake.logged_in(outcome)
-            self._timer = server.loop.call_later(server.settings.handshake_timeout_s, self._handshake_expired)
+            self._timer = server.loop.call_later(server.settings.handshake_timeout_s, self.expire_handshake)
             if was_awaited:
                 ahead = bytes(self._ahead)
                 self._ahead.clear()
@@ -399,14 +441,14 @@ class Session(asyncio.Protocol):
         self._server.apply(ConnectionOpened(self.number, verdict.user, verdict.vhost, peer))
         if self._timer is not None:
             self._timer.cancel()
-        self._beat()
+        self.beat()
 
     def _received(self, events: list[Event], size: int) -> None:
         """Events of an open connection: channel 0 is ours, the rest the core's."""
         first = events[0]
         if isinstance(first, ConnectionFault):
             log.warning("%s: %s", self.name, printable(first.reply_text))
-            self._lose(first.await_close_ok)
+            self.lose(first.await_close_ok)
             return
         if any(type(event) is MethodEvent and event.channel == 0 for event in events):
             for event in events:
@@ -420,7 +462,7 @@ class Session(asyncio.Protocol):
     def _on_connection(self, event: MethodEvent) -> None:
         match event.method:
             case ConnectionClose():
-                self._lose(await_close_ok=True)
+                self.lose(await_close_ok=True)
                 self._wire.send(0, ConnectionCloseOk())
                 self._server.flush_soon(self)
             case ConnectionCloseOk():
@@ -429,12 +471,15 @@ class Session(asyncio.Protocol):
                 self._wire.send(0, ConnectionUpdateSecretOk())
                 self._server.flush_soon(self)
 
-    def _lose(self, await_close_ok: bool) -> None:
+    def lose(self, await_close_ok: bool) -> None:
         """The connection is over for the core; the socket lives until the close is answered."""
+        self._leave()
+        self._closing(await_close_ok)
+
+    def _leave(self) -> None:
         if self.admitted:
             self.admitted = False
             self._server.apply(ConnectionLost(self.number))
-        self._closing(await_close_ok)
 
     def _closing(self, await_close_ok: bool) -> None:
         """The socket ends when the close is answered, or in a while."""
@@ -443,7 +488,7 @@ class Session(asyncio.Protocol):
         if self._transport is None:
             return
         loop, limit_s = self._server.loop, self._server.settings.close_timeout_s
-        self._timer = loop.call_later(limit_s, self._transport.abort)
+        self._timer = loop.call_later(limit_s, self.abort)
         self._read_pause.drop()
         if not await_close_ok:
             self.flush()
@@ -485,11 +530,28 @@ class Session(asyncio.Protocol):
     def _close(self, code: ReplyCode, text: str) -> None:
         if self._wire.state is ConnectionState.OPEN:
             self._wire.send(0, ConnectionClose(code, f"{code.name} - {text}"[:255]))
-        self._server.loop.call_soon(self._lose, True)
+        self._server.loop.call_soon(self.lose, True)
 
-    def _handshake_expired(self) -> None:
+    def expire_handshake(self) -> None:
+        """The time for a handshake is over."""
         self._report("no connection.open within the time limit")
         self.abort()
+
+    def _fault(self, error: Exception) -> None:
+        """End this session, in one of whose steps something failed: the socket, or what is a mistake of ours."""
+        if self._is_faulty:
+            return
+        self._is_faulty = True
+        if self._transport is not None:
+            with suppress(Exception):
+                self._transport.abort()
+        self._server.loop.call_soon(self.connection_lost, None)  # whether or not the transport still does
+        if not isinstance(error, OSError):
+            log.error("%s: closed because of an internal error", self.name, exc_info=error)
+        elif self.admitted:
+            log.info("%s: lost: %s", self.name, error)
+        else:
+            self._report(f"lost: {error}")
 
     def _revoke(self, effect: Revoke) -> None:
         if effect.is_supported:
@@ -502,7 +564,8 @@ class Session(asyncio.Protocol):
                 "was notified" if effect.is_supported else "has no basic.revoke and continues with them",
             )
 
-    def _beat(self) -> None:
+    def beat(self) -> None:
+        """Send a heartbeat if one is due, and drop a client that is silent."""
         loop = self._server.loop
         pulse = self._wire.pulse(loop.time())
         if self._wire.has_output:
@@ -512,4 +575,4 @@ class Session(asyncio.Protocol):
             log.warning("%s: silent for two heartbeats of %d s", self.name, self._wire.heartbeat_s)
             self.abort()
         elif pulse.next_at is not None:
-            self._timer = loop.call_at(pulse.next_at, self._beat)
+            self._timer = loop.call_at(pulse.next_at, self.beat)

@@ -27,7 +27,7 @@ from lbg_broker.amqp.methods import (
 from lbg_broker.passwords import hash_password
 from lbg_broker.server import Address, Server, ServerSettings, running
 from lbg_broker.server.core.permissions import User
-from lbg_broker.server.logins import LoginLimits, Logins, Outcome
+from lbg_broker.server.logins import LoginLimits, Logins, LoginUnchecked, Outcome
 from support.amqp.plain_client import ClosedError, PlainClient
 from support.aside import aside
 from support.broker.embedded import in_process
@@ -215,6 +215,22 @@ async def test_a_password_that_changes_while_the_old_one_is_checked_counts_at_on
     outcomes = [await answer for answer in answers]
     assert outcomes[0] == new
     assert outcomes[1] != new
+
+
+async def test_a_login_that_cannot_be_checked_holds_up_no_other(
+    server: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hashlib.scrypt", _memory_is_used_up)
+    answers = [
+        server.logins.check("guest", password, peer="test", address=address, loopback=True)
+        for password, address in (("one", "192.0.2.1"), ("two", "192.0.2.2"))
+    ]
+    assert [type(await answer) for answer in answers] == [LoginUnchecked] * 2
+    assert caplog.text.count("test: its login cannot be checked") == 2
+
+
+def _memory_is_used_up(*_: object, **__: object) -> bytes:
+    raise MemoryError
 
 
 async def test_wrong_passwords_of_an_address_are_one_line_and_a_count(
