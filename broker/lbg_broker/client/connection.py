@@ -40,9 +40,10 @@ LINGER_S = 2.0
 class WriteBuffer:
     """Writes a machine's output to a transport, and stops publishers while it is full."""
 
-    def __init__(self, machine: Connection) -> None:
+    def __init__(self, machine: Connection, on_failed: Callable[[Exception], None]) -> None:
         self._loop = asyncio.get_running_loop()
         self._machine = machine
+        self._on_failed = on_failed
         self._transport: asyncio.Transport | None = None
         self._turn_end: asyncio.Handle | None = None
         self._before_writing: list[Callable[[], None]] = []
@@ -141,10 +142,13 @@ class WriteBuffer:
 
     def _end_turn(self) -> None:
         callbacks, self._before_writing = self._before_writing, []
-        for callback in callbacks:
-            callback()
-        self._turn_end = None
-        self.flush()
+        try:
+            for callback in callbacks:
+                callback()
+            self._turn_end = None
+            self.flush()
+        except Exception as error:
+            self._on_failed(error)
         self._written_in_turn_bytes = 0
 
     def _update(self) -> None:
@@ -250,7 +254,7 @@ class ClientConnection(asyncio.Protocol):
         self.on_blocked: Callable[[str], None] | None = None
         self.on_unblocked: Callable[[], None] | None = None
         self.is_blocked = False
-        self._outlet = WriteBuffer(self._machine)
+        self._outlet = WriteBuffer(self._machine, self._on_failed)
         self._channels = Channels(self._on_event)
         self._reason: ClientError | None = None
         self._closing_by_us = False
@@ -394,11 +398,7 @@ class ClientConnection(asyncio.Protocol):
                     for event in events:
                         self._channels.on_event(event)
         except Exception as error:
-            lost = ConnectionLost(f"a callback failed: {error!r}")
-            lost.__cause__ = error
-            context = {"message": "a callback of an AMQP client failed", "exception": error, "protocol": self}
-            self._loop.call_exception_handler(context)
-            self.abort(lost)
+            self._on_failed(error)
         if self._machine.has_output:
             self.wrote(0)
 
@@ -411,8 +411,16 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._lose(self._explain(error))
         self._outlet.detach()
+        self._machine.discard()
         if not self.closed.done():
             self.closed.set_result(None if self._closing_by_us else self._reason)
+
+    def _on_failed(self, error: Exception) -> None:
+        lost = ConnectionLost(f"a callback failed: {error!r}")
+        lost.__cause__ = error
+        context = {"message": "a callback of an AMQP client failed", "exception": error, "protocol": self}
+        self._loop.call_exception_handler(context)
+        self.abort(lost)
 
     # What is not for a channel
 

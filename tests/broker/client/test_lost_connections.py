@@ -319,6 +319,19 @@ async def test_a_callback_that_raises_aborts_the_connection(pair, caplog):
     assert "a bug" in caplog.text
 
 
+async def test_a_callback_before_writing_that_raises_aborts_the_connection(pair, caplog):
+    connection, _ = pair
+    channel = await connection.open_channel()
+    channel.before_writing(lambda: 1 / 0)
+    asking = asyncio.ensure_future(channel.queue_declare("q"))
+    reason = await connection.closed
+    assert isinstance(reason, ConnectionLost)
+    assert isinstance(reason.__cause__, ZeroDivisionError)
+    with pytest.raises(ConnectionLost):
+        await asking
+    assert "ZeroDivisionError" in caplog.text
+
+
 async def test_a_silent_broker_is_missed_after_two_heartbeats(fake):
     loop = asyncio.get_running_loop()
     started = loop.time()
