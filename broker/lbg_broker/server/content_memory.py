@@ -41,6 +41,9 @@ READ_BYTES = 262_144
 REASON = "memory"
 """Of a pause in reading."""
 
+FREED_BYTES = 16_777_216
+"""When the total has fallen by so much, the allocator is asked to return what it retains (`malloc_trim`)."""
+
 
 class Sender(Protocol):
     """A connection that sends messages."""
@@ -60,16 +63,23 @@ class _Turn:
 class ContentMemory:
     """`limit_bytes` is that of all connections, `connection_limit_bytes` that of one, and the reserve. `on_short` is
     called when the limit of all is exceeded: from then on `tick` has to be called every `TICK_S` seconds while
-    `is_short`."""
+    `is_short`. `on_freed` is called when the total has fallen by `FREED_BYTES`, and again after `returned`."""
 
     def __init__(
-        self, limit_bytes: int, connection_limit_bytes: int, *, on_short: Callable[[], None] = lambda: None
+        self,
+        limit_bytes: int,
+        connection_limit_bytes: int,
+        *,
+        on_short: Callable[[], None] = lambda: None,
+        on_freed: Callable[[], None] = lambda: None,
     ) -> None:
         self.limit_bytes = max(limit_bytes, connection_limit_bytes)
         self.connection_limit_bytes = connection_limit_bytes
         self.total_bytes = 0
         self.is_short = False
         self._on_short = on_short
+        self._on_freed = on_freed
+        self._highest_bytes = 0
         self._sizes: dict[Sender, int] = {}
         self._large: dict[Sender, None] = {}
         """Those above `SMALL_BYTES`, in the order in which they became so."""
@@ -111,8 +121,16 @@ class ContentMemory:
                 self._close_idle(sender, now - silent_since)
         self._balance(now)
 
+    def returned(self) -> None:
+        """The allocator has returned what was freed up to now."""
+        self._highest_bytes = self.total_bytes
+
     def _count(self, sender: Sender, size: int) -> None:
         self.total_bytes += size - self._sizes.pop(sender, 0)
+        if self.total_bytes > self._highest_bytes:
+            self._highest_bytes = self.total_bytes
+        elif self.total_bytes <= self._highest_bytes - FREED_BYTES:
+            self._on_freed()
         if size:
             self._sizes[sender] = size
         if size > SMALL_BYTES:

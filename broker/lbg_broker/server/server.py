@@ -7,13 +7,14 @@ written in one piece, and if the store is idle everything that changed goes to i
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import logging
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
@@ -35,6 +36,13 @@ from lbg_broker.server.store import Store, StoreError
 from lbg_broker.server.store.schema import STORE_FILE, DirectoryLock
 
 log = logging.getLogger("lbg.broker")
+
+TRIM_S: Final = 2.0
+"""Between memory of messages that is freed and its return to the system, which takes 20 ms for 200 MiB."""
+
+_malloc_trim: Final[Callable[[int], int] | None] = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's: it returns free memory only from the end of its heap, and every small object that lives longer keeps all
+in front of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +102,12 @@ class Server:
         self._back_pressure = BackPressure(settings.unwritten_max_bytes)
         connection_limit_bytes = MESSAGES_PER_CONNECTION * settings.message_max_bytes
         self.content_memory = ContentMemory(
-            settings.incomplete_max_bytes, connection_limit_bytes, on_short=self._check_content_soon
+            settings.incomplete_max_bytes,
+            connection_limit_bytes,
+            on_short=self._check_content_soon,
+            on_freed=self._trim_soon,
         )
+        self._trim: asyncio.TimerHandle | None = None
         self._stopping = False
         self._listener: asyncio.Server | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -150,8 +162,9 @@ class Server:
         if self._stopping:
             return
         self._stopping = True
-        if self._alarm is not None:
-            self._alarm.cancel()
+        for timer in (self._alarm, self._trim):
+            if timer is not None:
+                timer.cancel()
         if self._listener is not None:
             self._listener.close()
         self.apply(CloseConnection(None, reason))
@@ -328,6 +341,16 @@ class Server:
         self.content_memory.tick(self.loop.time())
         if self.content_memory.is_short and not self._stopping:
             self._check_content_soon()
+
+    def _trim_soon(self) -> None:
+        if self._trim is None:
+            self._trim = self.loop.call_later(TRIM_S, self._trim_heap)
+
+    def _trim_heap(self) -> None:
+        self._trim = None
+        if _malloc_trim is not None:
+            _malloc_trim(0)
+        self.content_memory.returned()
 
     def _disk_failed(self, _error: StoreError) -> None:
         """Confirm nothing, keep nobody."""

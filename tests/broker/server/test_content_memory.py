@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import socket
 import struct
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,6 +18,7 @@ from lbg_broker.amqp import ReplyCode
 from lbg_broker.amqp.methods import (
     BasicAck,
     BasicPublish,
+    ChannelClose,
     ChannelOpen,
     ChannelOpenOk,
     ConfirmSelect,
@@ -22,9 +27,10 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from lbg_broker.server.content_memory import SILENT_S, SMALL_BYTES, TURN_S, ContentMemory
+from lbg_broker.server.content_memory import FREED_BYTES, SILENT_S, SMALL_BYTES, TURN_S, ContentMemory
 from support.amqp.plain_client import PlainClient
 from support.broker.embedded import EmbeddedBroker
+from support.waiting import GUARD_S
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -160,6 +166,22 @@ def test_one_connection_has_a_limit_of_its_own() -> None:
     assert memory.total_bytes == 0
 
 
+def test_what_was_freed_is_returned_once_it_is_much() -> None:
+    freed: list[bool] = []
+    memory = ContentMemory(100 * MIB, 40 * MIB, on_freed=lambda: freed.append(True))
+    first, second = senders(2)
+    memory.update(first, FREED_BYTES, 0.0)
+    memory.update(second, FREED_BYTES - 1, 0.0)
+    memory.forget(second, 1.0)
+    assert freed == []
+    memory.forget(first, 1.0)
+    assert freed == [True]
+    memory.returned()
+    memory.update(first, MIB, 2.0)
+    memory.forget(first, 2.0)
+    assert freed == [True]
+
+
 def test_the_limit_of_all_is_never_below_that_of_one() -> None:
     assert ContentMemory(1 * MIB, 8 * MIB).limit_bytes == 8 * MIB
 
@@ -195,14 +217,16 @@ def test_whatever_is_sent_somebody_is_read_from_and_nobody_is_forgotten(steps: l
     assert not memory.is_short
 
 
-def begin_message(client: PlainClient, channel: int, announced: int, sent: int) -> None:
+def begin_message(
+    client: PlainClient, channel: int, announced: int, sent: int, frame_bytes: int = 100_000
+) -> None:
     """Sends the begin of a message on a channel, in frames by hand."""
     method = BasicPublish(routing_key="nowhere").encode()
     frames = [(1, method), (2, struct.pack(">HHQH", 60, 0, announced, 0))]
     rest = sent
     while rest > 0:
-        frames.append((3, bytes(min(rest, 100_000))))
-        rest -= 100_000
+        frames.append((3, bytes(min(rest, frame_bytes))))
+        rest -= frame_bytes
     client.socket.sendall(
         b"".join(struct.pack(">BHI", kind, channel, len(body)) + body + b"\xce" for kind, body in frames)
     )
@@ -251,6 +275,38 @@ def test_messages_that_never_end_use_bounded_memory_and_harm_nobody(broker: Embe
     finally:
         for attacker in attackers:
             attacker.socket.close()
+
+
+@pytest.mark.parametrize("frame_bytes", [100_000, 4000])
+def test_memory_of_messages_that_clients_left_incomplete_comes_back(
+    process: None, tmp_path: Path, frame_bytes: int
+) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        before = broker.memory_bytes()
+        for _ in range(3):
+            clients = [PlainClient(broker.port) for _ in range(12)]
+            for client, leave in zip(clients, itertools.cycle(LEAVES), strict=False):
+                begin_message(client, 1, 15 * MIB, 10 * MIB, frame_bytes)
+                client.flush()
+                leave(client)
+            for client in clients:
+                client.close()
+            deadline = time.monotonic() + GUARD_S
+            while (memory := broker.memory_bytes()) - before > 32 * MIB:
+                assert time.monotonic() < deadline, f"{before >> 20} MiB before, {memory >> 20} after"
+                time.sleep(0.05)
+
+
+def _reset(client: PlainClient) -> None:
+    client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+LEAVES: tuple[Callable[[PlainClient], None], ...] = (
+    PlainClient.close,
+    _reset,
+    lambda client: client.send(ConnectionClose(200, "bye", 0, 0), 0),
+    lambda client: client.send(ChannelClose(200, "bye", 0, 0)),
+)
 
 
 def test_a_publisher_that_waited_completes_its_message(broker: EmbeddedBroker) -> None:
