@@ -132,6 +132,14 @@ class EmbeddedBroker:
         """A queue of the default vhost in the management API."""
         return self._ask("GET", f"queues/%2F/{quote(name, safe='')}", None)
 
+    def queues(self) -> list[dict[str, Any]]:
+        """All queues in the management API."""
+        return self._ask("GET", "queues", None)
+
+    def connection_count(self) -> int:
+        """Connections that the management API lists."""
+        return len(self._ask("GET", "connections", None))
+
     def memory_bytes(self) -> int:
         """Resident memory of the process."""
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():

@@ -1,0 +1,14 @@
+"""Damaged sessions of a real client against a broker process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from bench.mutated_sessions import run
+
+from support.broker.embedded import EmbeddedBroker
+
+
+def test_damaged_sessions_cause_no_error_and_stop_nobody(process: None, tmp_path: Path) -> None:
+    with EmbeddedBroker(tmp_path / "data") as broker:
+        assert run(broker, numbers=range(500), seed=1).lines == []
