@@ -29,6 +29,7 @@ class TransactionalInbox(Protocol[C_contra]):
 
     def create(self, connection: C_contra) -> None: ...
     def processed(self, connection: C_contra) -> JsonStreams: ...
+    def settle(self, connection: C_contra) -> None: ...
     def transaction(self, connection: C_contra) -> AbstractContextManager[object]: ...
     def savepoint(self, connection: C_contra) -> AbstractContextManager[object]: ...
     def first_times(self, connection: C_contra, messages: Sequence[Identified]) -> Iterable[bool]: ...
@@ -79,9 +80,11 @@ class BatchingInbox(Generic[C]):
 
     A batch has at most `max_messages`, and at most as many as the member's `concurrency`: that setting is the bound.
     If a commit fails, each message of the batch is processed again in a transaction of its own. `connect` is called
-    at the begin and after a failed transaction.
+    at the begin and after a failed transaction. It may execute statements: a transaction that it leaves open is
+    committed, so that no batch is part of it.
 
-    Raises what `connect` raises, from `__aenter__`; ValueError if `max_messages` is below 1.
+    Raises what `connect` raises, from `__aenter__`, and InboxError for a connection that cannot be used; ValueError
+    if `max_messages` is below 1.
     """
 
     def __init__(
@@ -243,10 +246,18 @@ class BatchingInbox(Generic[C]):
                     raise _Undone
         except _Undone:
             self._inbox.forget(connection, call.message)
+        except InboxError:
+            if (
+                call.error is not None
+            ):  # the error that ended the transaction, and with it what the batch wrote before
+                raise call.error from None
+            raise
 
     def _connected(self) -> C:
+        """The connection, without a transaction under way: one within it would be a savepoint, and never committed."""
         if self._connection is None:
             self._connection = self._connect()
+        self._inbox.settle(self._connection)
         return self._connection
 
     def _disconnect(self) -> None:

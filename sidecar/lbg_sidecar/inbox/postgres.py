@@ -7,11 +7,11 @@ above a floor that was written after the transaction began is an error of the se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
-from psycopg import Connection, Cursor
+from psycopg import AsyncConnection, Connection, Cursor
 from psycopg.pq import TransactionStatus
 from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Composed, Identifier
@@ -48,8 +48,8 @@ class PostgresInbox:
         }
 
     def create(self, connection: Connection[Any]) -> None:
-        """Make the tables where they are missing."""
-        with connection.transaction(), _own_cursor(connection) as cursor:
+        """Make the tables where they are missing. A transaction of its own: raises InboxError within another."""
+        with self.transaction(connection), _own_cursor(connection) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
             cursor.execute(
                 self._sql(
@@ -75,7 +75,7 @@ class PostgresInbox:
         """
         publisher, hash_, seq = identity_of(message)
         connection = cursor.connection if isinstance(cursor, Cursor) else cursor
-        if connection.autocommit and connection.info.transaction_status == TransactionStatus.IDLE:
+        if connection.autocommit and _status(connection) == TransactionStatus.IDLE:
             raise InboxError(
                 "the connection commits each statement by itself: begin a transaction before first_time"
             )
@@ -94,9 +94,29 @@ class PostgresInbox:
             )
             return False
 
-    def transaction(self, connection: Connection[Any]) -> AbstractContextManager[object]:
-        """A transaction, for `BatchingInbox`."""
-        return connection.transaction()
+    def settle(self, connection: Connection[Any]) -> None:
+        """Commit a transaction that is under way. Raises InboxError if it has failed, so that it can commit nothing."""
+        status = _status(connection)
+        if status == TransactionStatus.INERROR:
+            raise InboxError(
+                "a statement failed on the connection, so the transaction under way cannot be committed: roll it back "
+                "where the exception is caught"
+            )
+        if status == TransactionStatus.INTRANS:
+            connection.commit()
+
+    @contextmanager
+    def transaction(self, connection: Connection[Any]) -> Iterator[None]:
+        """A transaction, committed at its end. Raises InboxError within another, whose savepoint it would be."""
+        if _status(connection) not in (
+            TransactionStatus.IDLE,
+            TransactionStatus.UNKNOWN,
+        ):  # unknown: it is closed
+            raise InboxError(
+                "the connection has a transaction under way: commit it before, or connect with autocommit=True"
+            )
+        with connection.transaction():
+            yield
 
     def savepoint(self, connection: Connection[Any]) -> AbstractContextManager[object]:
         """A savepoint: an exception undoes the writes since its begin."""
@@ -133,15 +153,13 @@ class PostgresInbox:
 
     def compact(self, connection: Connection[Any]) -> int:
         """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction for each
-        stream, so that an application waits for one at most: raises ValueError within another."""
-        if connection.info.transaction_status != TransactionStatus.IDLE:
-            raise ValueError("compact needs a connection without a transaction under way")
-        with connection.transaction(), _own_cursor(connection) as cursor:
+        stream, so that an application waits for one at most: raises InboxError within another."""
+        with self.transaction(connection), _own_cursor(connection) as cursor:
             streams = cursor.execute(self._sql("SELECT DISTINCT publisher, hash FROM {rows}"), ()).fetchall()
         return sum(self._fold(connection, (publisher, hash_)) for publisher, hash_ in streams)
 
     def _fold(self, connection: Connection[Any], stream: tuple[str, int]) -> int:
-        with connection.transaction(), _own_cursor(connection) as cursor:
+        with self.transaction(connection), _own_cursor(connection) as cursor:
             before = self._locked_floor(cursor, stream, "UPDATE")
             numbers = cursor.execute(
                 self._sql("SELECT seq FROM {rows} WHERE publisher = %s AND hash = %s ORDER BY seq"), stream
@@ -205,6 +223,14 @@ class PostgresInbox:
 
     def _sql(self, text: Any) -> Composed:
         return SQL(text).format(**self._names)
+
+
+def _status(connection: Connection[Any]) -> TransactionStatus:
+    """By `pgconn`, which a connection out of a pool of SQLAlchemy has too: its `info` is something else."""
+    pgconn = getattr(connection, "pgconn", None)
+    if pgconn is None or isinstance(connection, AsyncConnection):
+        raise InboxError(f"the connection is a {type(connection).__qualname__}, and not a psycopg.Connection")
+    return TransactionStatus(pgconn.transaction_status)
 
 
 def _own_cursor(connection: Connection[Any]) -> Cursor[TupleRow]:

@@ -30,9 +30,9 @@ class SQLiteInbox:
         self._floors = quoted(floor_table)
 
     def create(self, connection: sqlite3.Connection) -> None:
-        """Make the tables where they are missing."""
+        """Make the tables where they are missing. A transaction of its own: raises InboxError within another."""
         stream = "publisher TEXT NOT NULL, hash INTEGER NOT NULL"
-        with connection:
+        with self.transaction(connection):
             connection.execute(
                 f"CREATE TABLE IF NOT EXISTS {self._rows} ({stream}, seq INTEGER NOT NULL, "
                 "PRIMARY KEY (publisher, hash, seq)) WITHOUT ROWID"
@@ -63,35 +63,42 @@ class SQLiteInbox:
         cursor.execute(f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", row)
         return False
 
+    def settle(self, connection: sqlite3.Connection) -> None:
+        """Commit a transaction that is under way."""
+        if connection.in_transaction:
+            _commit(connection)
+
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """A transaction that has SQLite's write lock, for `BatchingInbox`."""
-        connection.execute("BEGIN IMMEDIATE")
+        """A transaction that has SQLite's write lock, committed at its end. Raises InboxError within another.
+
+        A connection with `autocommit=False` is always in one, which this commits and goes on with.
+        """
+        if _is_always_in_transaction(connection):
+            connection.commit()
+        elif connection.in_transaction:
+            raise InboxError("the connection has a transaction under way: commit it before")
+        else:
+            connection.execute("BEGIN IMMEDIATE")
         try:
             yield
-            connection.execute("COMMIT")
+            _commit(connection)
         except BaseException:
             if connection.in_transaction:
-                connection.execute("ROLLBACK")
+                _rollback(connection)
             raise
 
     @contextmanager
     def savepoint(self, connection: sqlite3.Connection) -> Iterator[None]:
-        """A savepoint: an exception undoes the writes since its begin. Raises InboxError if they were committed."""
+        """A savepoint: an exception undoes the writes since its begin. Raises InboxError if it has gone with its
+        transaction: by a commit, or by an error that SQLite answers with a rollback of all (a full disk)."""
         connection.execute("SAVEPOINT lbg_message")
         try:
             yield
         except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK TO lbg_message")
-                connection.execute("RELEASE lbg_message")
+            _end_savepoint(connection, "ROLLBACK TO lbg_message")
             raise
-        if not connection.in_transaction:
-            raise InboxError(
-                "the handler has ended the transaction, which is that of a batch: it must neither commit nor use "
-                "`with connection`"
-            )
-        connection.execute("RELEASE lbg_message")
+        _end_savepoint(connection)
 
     def first_times(self, connection: sqlite3.Connection, messages: Iterable[Identified]) -> Iterator[bool]:
         """`first_time` of each, when it is asked for.
@@ -108,12 +115,9 @@ class SQLiteInbox:
 
     def compact(self, connection: sqlite3.Connection) -> int:
         """Fold the rows that follow a floor without a hole into it; how many rows went. A transaction of its own:
-        raises ValueError within another."""
-        if connection.in_transaction:
-            raise ValueError("compact needs a connection without a transaction under way")
+        raises InboxError within another."""
         folded = 0
-        connection.execute("BEGIN IMMEDIATE")
-        with connection:
+        with self.transaction(connection):
             streams = connection.execute(f"SELECT DISTINCT publisher, hash FROM {self._rows}").fetchall()
             for stream in streams:
                 row = connection.execute(
@@ -143,6 +147,39 @@ class SQLiteInbox:
             f"UNION ALL SELECT 1, publisher, hash, seq FROM {self._rows}"
         ).fetchall()
         return as_json((row[1:] for row in rows if row[0] == 0), (row[1:] for row in rows if row[0] == 1))
+
+
+def _is_always_in_transaction(connection: sqlite3.Connection) -> bool:
+    """True for `autocommit=False` (Python 3.12), where `commit` begins the next transaction."""
+    return getattr(connection, "autocommit", None) is False
+
+
+def _commit(connection: sqlite3.Connection) -> None:
+    # With `autocommit=True` the method does nothing, and with False the statement leaves no transaction.
+    if _is_always_in_transaction(connection):
+        connection.commit()
+    else:
+        connection.execute("COMMIT")
+
+
+def _rollback(connection: sqlite3.Connection) -> None:
+    if _is_always_in_transaction(connection):
+        connection.rollback()
+    else:
+        connection.execute("ROLLBACK")
+
+
+def _end_savepoint(connection: sqlite3.Connection, *before: str) -> None:
+    try:
+        for statement in (*before, "RELEASE lbg_message"):
+            connection.execute(statement)
+    except sqlite3.OperationalError as error:
+        if "no such savepoint" not in str(error):
+            raise
+        raise InboxError(
+            "the handler has ended the transaction, which is that of a batch: it must neither commit nor use "
+            "`with connection`"
+        ) from error
 
 
 def _require_transaction(cursor: sqlite3.Cursor | sqlite3.Connection) -> None:

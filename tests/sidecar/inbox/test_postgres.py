@@ -208,7 +208,7 @@ def test_a_message_of_a_foreign_publisher_is_refused_and_a_compaction_within_a_t
     with pytest.raises(NoIdentity):
         INBOX.first_time(connection, Sent(None))
     INBOX.first_time(connection, Sent(0))
-    with pytest.raises(ValueError, match="without a transaction"):
+    with pytest.raises(InboxError, match="has a transaction under way"):
         INBOX.compact(connection)
     connection.rollback()
 
