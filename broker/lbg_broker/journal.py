@@ -12,7 +12,7 @@ names that begin with a dot, so a file is seen only when it is whole. NAME is
 `WRITER-YYYYMMDDTHHMMSSffffffZ-NNNNNN`: the time (UTC) at which the file was opened, and its number in the
 writer's life.
 
-A writer holds a lock (flock) on its open file for as long as it lives; the kernel drops it with the process.
+A writer holds a lock (`forks.lock`) on its open file for as long as it lives; the kernel drops it with the process.
 So an open file without a lock is a leftover: it is cut after its last whole line and renamed, or removed if
 it is empty.
 
@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import fcntl
 import os
 import re
 import time
@@ -34,6 +33,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from lbg_broker.forks import lock
 from lbg_broker.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
 from lbg_broker.private_files import make_private_directory, open_private, report_wide
 
@@ -116,15 +116,6 @@ def recover(directory: Path) -> list[Path]:
             if closed is not None:
                 recovered.append(closed)
     return recovered
-
-
-def lock(descriptor: int) -> bool:
-    """True if the lock of this open file is now ours."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def is_same_file(descriptor: int, path: Path) -> bool:

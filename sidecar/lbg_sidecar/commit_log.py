@@ -18,7 +18,6 @@ A write takes 1.7 us for a stream without holes and 4.9 us for one with four run
 (CPython 3.11)::
 
     python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_broker.group import SequenceSet
-from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
     log = CommitLog("/tmp/timed.commits"); numbers = SequenceSet([(0, 9)])' 'log.write("p", 1, numbers)'
 
 The session position:
@@ -43,7 +42,6 @@ damaged or never written lets a repeat through; nothing counts as processed that
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import logging
 import mmap
@@ -57,6 +55,7 @@ from pathlib import Path
 from typing import Self
 from zlib import crc32
 
+from lbg_broker.forks import lock, own_map
 from lbg_broker.group import SequenceSet
 from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
 from lbg_sidecar.core.delivery import StreamRuns
@@ -179,6 +178,7 @@ class CommitLog:
             ) from error
         try:
             self._map = mmap.mmap(self._descriptor, 0)
+            own_map(self._map)
             self._load()
         except BaseException:
             os.close(self._descriptor)
@@ -231,12 +231,10 @@ class CommitLog:
             os.close(descriptor)
 
     def _lock(self, descriptor: int) -> None:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(descriptor):
             raise CommitsError(
                 f"commit log {self.path} is in use by another process: give each member a name of its own"
-            ) from None
+            )
 
     def _is_ours(self, descriptor: int) -> bool:
         """True if the path still leads to what was opened: who had it before may have set it aside."""
@@ -409,12 +407,10 @@ class PositionFile:
             self._descriptor = -1
 
     def _lock(self) -> None:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(self._descriptor):
             raise CommitsError(
                 f"position file {self.path} is in use by another process: give each member a name of its own"
-            ) from None
+            )
 
     def _mapped(self) -> mmap.mmap:
         descriptor = self._descriptor
@@ -436,6 +432,7 @@ class PositionFile:
         # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
         allocate(descriptor, 0, SIZE_BYTES)
         mapped = mmap.mmap(descriptor, SIZE_BYTES)
+        own_map(mapped)
         if version != POSITION_VERSION:
             head = _POSITION_HEAD.pack(POSITION_MAGIC, POSITION_VERSION)
             head += _CRC.pack(crc32(head))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Callable
 from typing import cast
@@ -26,6 +27,7 @@ from lbg_broker.client.channel import Channel
 from lbg_broker.client.errors import ClientError, ConnectError, ConnectionClosed, ConnectionLost, TlsError
 from lbg_broker.client.handshake import Handshake, client_properties
 from lbg_broker.client.settings import ConnectionSettings
+from lbg_broker.forks import own, own_loop
 
 FLUSH_BYTES = 256 * 1024
 """Output goes to the transport at the end of the loop turn, or when so much has gathered."""
@@ -58,6 +60,9 @@ class WriteBuffer:
     def attach(self, transport: asyncio.Transport) -> None:
         """There is a transport from now on."""
         self._transport = transport
+        if (socket := transport.get_extra_info("socket")) is not None:
+            own(socket.fileno())
+            own_loop(self._loop)
         transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def detach(self) -> None:
@@ -260,6 +265,7 @@ class ClientConnection(asyncio.Protocol):
         self._closing_by_us = False
         self._is_lost = False
         self._pulse_timer: asyncio.TimerHandle | None = None
+        self._process = os.getpid()
 
     def __repr__(self) -> str:
         return f"<ClientConnection {self.name!r} {self._settings.address} {self._machine.state.name.lower()}>"
@@ -364,6 +370,10 @@ class ClientConnection(asyncio.Protocol):
 
     def check_open(self) -> None:
         """Raises `ConnectionLost` (or `ConnectionClosed`) unless the connection is open."""
+        if os.getpid() != self._process:
+            raise ConnectionLost(
+                f"the connection is that of process {self._process}: a forked child opens one of its own"
+            )
         if not self.is_open:
             raise self._error()
 

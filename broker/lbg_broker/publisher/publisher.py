@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -319,6 +320,7 @@ class GroupPublisher:
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._process = os.getpid()
         self._began_at = self._loop.time()
         if (traced := tracing(self.identity.name)) is not None:
             self._traces = SendSpans(traced, self._names.group)
@@ -469,6 +471,10 @@ class GroupPublisher:
     def _opened(self) -> Sender:
         if self._sender is None:
             raise PublisherClosed("the publisher is not open: use it in an `async with`")
+        if os.getpid() != self._process:
+            raise PublisherClosed(
+                f"the publisher is that of process {self._process}: a forked child opens one of its own"
+            )
         return self._sender
 
     def _on_progress(self) -> None:

@@ -14,7 +14,6 @@ that is refused as damaged.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
 
+from lbg_broker.forks import lock
 from lbg_broker.group import IDENTITY_BYTES, GroupSpec
 from lbg_broker.private_files import open_private, report_wide
 from lbg_broker.publisher import resume as layout
@@ -283,10 +283,8 @@ def _draft(path: Path, identity: Identity, spec: GroupSpec, slot: Slot, mark: la
 
 
 def _lock(descriptor: int, path: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise StateError(f"state file {path} is in use by another publisher") from None
+    if not lock(descriptor):
+        raise StateError(f"state file {path} is in use by another publisher")
 
 
 def _require_same_reading(path: Path, saved: Identity, current: Identity) -> None:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext, suppress
 
+from lbg_broker.forks import ForkGuard
 from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.state_log import AttemptLog
@@ -95,6 +96,7 @@ class _CoroutineChannel:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[InFlight, asyncio.Task[None]] = {}
         self._aborted: set[InFlight] = set()
+        self._guard: ForkGuard
         self._waking = False  # a worker has been woken: it takes a call, and wakes the next
         self._stopping = False
         self._position_requester = PositionRequests(handler)
@@ -103,6 +105,7 @@ class _CoroutineChannel:
     async def start(self, calls: Calls) -> None:
         await report_positions(self._handler, calls)
         self._calls = calls
+        self._guard = ForkGuard()
         loop = asyncio.get_running_loop()
         self._workers = {loop.create_task(self._work(calls)) for _ in range(self._concurrency)}
 
@@ -164,10 +167,11 @@ class _CoroutineChannel:
         in_flight = message.in_flight
         self._running[in_flight] = task
         try:
-            if message.span is None:
-                return _verdict_of(await self._handler(message))
-            with message.span.current():
-                return _verdict_of(await self._handler(message))
+            with self._guard:
+                if message.span is None:
+                    return _verdict_of(await self._handler(message))
+                with message.span.current():
+                    return _verdict_of(await self._handler(message))
         except asyncio.CancelledError as error:
             if in_flight in self._aborted and not self._stopping:
                 task.uncancel()
@@ -190,6 +194,7 @@ class _ThreadChannel:
         self._concurrency = concurrency
         self._calls: Calls | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._guard: ForkGuard
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._results: deque[tuple[Message, Verdict]] = deque()
         self._collecting = False
@@ -204,6 +209,7 @@ class _ThreadChannel:
         await report_positions(self._handler, calls)
         self._calls = calls
         self._loop = asyncio.get_running_loop()
+        self._guard = ForkGuard()
         # Daemons: a handler that never returns must not prevent the end of the process.
         self._threads = [
             threading.Thread(target=self._work, name=f"lbg-handler-{number}", daemon=True)
@@ -258,7 +264,7 @@ class _ThreadChannel:
     def _answer(self, loop: asyncio.AbstractEventLoop) -> None:
         while (message := self._inbox.get()) is not None:
             try:
-                with nullcontext() if message.span is None else message.span.current():
+                with self._guard, nullcontext() if message.span is None else message.span.current():
                     verdict = _verdict_of(self._handler(message))
             except Exception as error:
                 verdict = self._failed_calls.verdict(error)

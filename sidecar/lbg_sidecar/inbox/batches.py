@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from lbg_broker.forks import ForkGuard, own
 from lbg_sidecar.inbox.identity import Identified, InboxError, JsonStreams, identity_of
 from lbg_sidecar.message import Kind, Message, Verdict
 
@@ -102,12 +103,14 @@ class BatchingInbox(Generic[C]):
         self._handle = handle
         self._max_messages = max_messages
         self._connection: C | None = None
+        self._guard: ForkGuard
         self._calls: queue.SimpleQueue[_Call | Callable[[], None] | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="lbg-inbox", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
+        self._guard = ForkGuard()
         self._thread.start()
         try:
             await self._in_thread(lambda: self._inbox.create(self._connected()))
@@ -238,9 +241,10 @@ class BatchingInbox(Generic[C]):
         try:
             with self._inbox.savepoint(connection):
                 try:
-                    call.verdict = self._handle(connection, call.message)
-                except Exception as error:
-                    call.error = error
+                    with self._guard:
+                        call.verdict = self._handle(connection, call.message)
+                except BaseException as error:  # SystemExit would end the thread, and with it every call
+                    call.error = error if isinstance(error, Exception) else InboxError(f"handler: {error!r}")
                     raise _Undone from None
                 if isinstance(call.verdict, Verdict) and call.verdict.kind is Kind.RETRY:
                     raise _Undone
@@ -257,6 +261,8 @@ class BatchingInbox(Generic[C]):
         """The connection, without a transaction under way: one within it would be a savepoint, and never committed."""
         if self._connection is None:
             self._connection = self._connect()
+            if hasattr(self._connection, "fileno"):
+                own(self._connection.fileno())  # a child would hold the locks of its transaction
         self._inbox.settle(self._connection)
         return self._connection
 

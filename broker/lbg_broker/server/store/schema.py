@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from lbg_broker.forks import lock
 from lbg_broker.private_files import make_private_directory, open_private
 from lbg_broker.server.store.errors import DirectoryLockedError, NewerStoreError, StoreError, store_error
 
@@ -32,17 +33,16 @@ class DirectoryLock:
             make_private_directory(directory)
             file = open_private(path, os.O_RDWR | os.O_CREAT)
             self._file = os.fdopen(file, "r+")  # held open for as long as we run
+            is_locked = lock(file)
         except OSError as error:
             raise StoreError(f"cannot use the data directory {directory}: {error.strerror}") from error
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not is_locked:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
             raise DirectoryLockedError(
                 f"the data directory {directory} is in use by another broker (process {holder})"
-            ) from None
+            )
         # In place, for on a full disk a file that was emptied would stay so. It is only to be read by people.
         with suppress(OSError):
             os.pwrite(self._file.fileno(), f"{os.getpid():<{HOLDER_CHARS}}\n".encode(), 0)
