@@ -33,6 +33,7 @@ from lbg_broker.admin.actions import (
 )
 from lbg_broker.admin.amqp import AmqpAdmin, AmqpLink
 from lbg_broker.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
+from lbg_broker.admin.ingress_permissions import allows, restored, without
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.ownership import INGRESS, Record, paused_words
 from lbg_broker.admin.protocol import StatusReport
@@ -59,7 +60,7 @@ from lbg_broker.client import ClientConnection, ConnectError
 from lbg_broker.group import TO_ALL, GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_broker.group.key_moves import KeyMove, KeyMoveState
 from lbg_broker.group.spec import UNCOUNTED_MODES
-from lbg_broker.group.topology import Binding, allows, restored, without
+from lbg_broker.group.topology import Binding
 from lbg_sidecar.core.message_codec import encode
 from lbg_sidecar.core.protocol import Identity, Watch
 

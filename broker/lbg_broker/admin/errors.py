@@ -31,8 +31,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from lbg_broker.admin.ingress_permissions import closed
 from lbg_broker.group import Names, Permissions
-from lbg_broker.group.topology import closed
 
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""

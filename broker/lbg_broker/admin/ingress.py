@@ -2,7 +2,7 @@
 
 A repartition closes it for its time, and an administrator for a pause, which the group's record states: what opens
 ingress again leaves it closed while it is paused. A changed pattern of permissions has all that is needed to restore
-it (`lbg_broker.group.topology`), so that a process that was killed leaves all that its successor needs.
+it (`lbg_broker.admin.ingress_permissions`), so that a process that was killed leaves all that its successor needs.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from lbg_broker.admin.actions import ActOnQueue, OpenIngress, PutPermissions, WriteRecord
 from lbg_broker.admin.errors import INGRESS_PAUSED, REPARTITIONED, GroupNotFound, RecordUnavailable
+from lbg_broker.admin.ingress_permissions import allows, is_without, restored, without
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import INGRESS, Record, paused_words
 from lbg_broker.admin.plan import recorded, require_by_hand
 from lbg_broker.admin.protocol import BrokerAdmin
 from lbg_broker.admin.snapshot import Snapshot
 from lbg_broker.group import Names, Permissions, is_native
-from lbg_broker.group.topology import allows, is_without, restored, without
 
 if TYPE_CHECKING:
     from lbg_broker.admin.live import LiveAdmin

@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import AdminError, RecordUnavailable
+from lbg_broker.admin.ingress_permissions import allows, opened
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
@@ -25,7 +26,7 @@ from lbg_broker.group import (
     Topology,
     topology_of,
 )
-from lbg_broker.group.topology import allows, exchanges_of, opened, queues_of
+from lbg_broker.group.topology import exchanges_of, queues_of
 
 T = TypeVar("T")
 

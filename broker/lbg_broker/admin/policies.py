@@ -8,14 +8,13 @@ own beats a policy's.
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_broker.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot, Unknown
 from lbg_broker.group import Engine, Names, Topology
 from lbg_broker.group.topology import DISCONNECTED_MS, Queue
+from lbg_broker.name_pattern import NamePattern, PatternError
 
 DEFAULT_DELIVERY_LIMIT = 20
 """Of a quorum queue since 4.0, where neither an argument nor a policy sets one."""
@@ -206,10 +205,9 @@ def _matches(policy: Policy, queue: Queue) -> bool:
     if kind == "quorum" and not _FOR_QUORUM_QUEUES.issuperset(policy.definition):
         return False
     try:
-        with warnings.catch_warnings(action="ignore"):
-            return re.search(policy.pattern, queue.name) is not None
-    except re.error:
-        # The pattern is Erlang's dialect and not Python's: better to refuse a harmless one than to lose messages.
+        return NamePattern(policy.pattern).matches(queue.name)
+    except PatternError:
+        # The pattern is PCRE, which can more than RE2: better to refuse a harmless one than to lose messages.
         return True
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
+from lbg_broker.admin.ingress_permissions import closed, is_without, opened
 from lbg_broker.admin.ownership import INGRESS, Record
 from lbg_broker.group import (
     ONE_USER,
@@ -23,7 +24,7 @@ from lbg_broker.group import (
     topology_of,
 )
 from lbg_broker.group.key_moves import KeyMove
-from lbg_broker.group.topology import Argument, Binding, closed, is_without, opened
+from lbg_broker.group.topology import Argument, Binding
 
 COLUMNS = "rebalance_status,ingress,handoffs,partitions,moving_keys,message_groups,closed,pool,sessions"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 from lbg_broker.group.errors import SpecError
@@ -382,61 +382,3 @@ def _safe_arguments(engine: Engine) -> dict[str, Argument]:
         # 4.x drops a message at its 21st return by default, and each handoff is one; on 3.x -1 drops at once.
         arguments["x-delivery-limit"] = -1
     return arguments
-
-
-# A pattern of permissions without an exchange, and back. RabbitMQ's patterns are PCRE, the embedded broker's Python's:
-# both have lookaheads, and both match anywhere in the name ("Access Control").
-
-_HEAD = re.compile(r"\^\(\?!((?:\\.|[A-Za-z0-9_-])+)\$\)\(\?=\[\\s\\S\]\*\?\(\?:")
-_TAIL = "))"
-
-
-def without(pattern: str, exchange: str) -> str:
-    """`pattern` for all names but `exchange`; one that does not allow that anyway, as it is."""
-    if not allows(pattern, exchange):
-        return pattern
-    excluded, rest = _parted(pattern)
-    return _joined({**dict.fromkeys(excluded), re.escape(exchange): None}, rest)
-
-
-def restored(pattern: str, exchange: str) -> str:
-    """The pattern that `without` was given; any other pattern as it is."""
-    excluded, rest = _parted(pattern)
-    return _joined([one for one in excluded if one != re.escape(exchange)], rest)
-
-
-def is_without(pattern: str, exchange: str) -> bool:
-    """True if `without` took the exchange out of it."""
-    return re.escape(exchange) in _parted(pattern)[0]
-
-
-def allows(pattern: str, name: str) -> bool:
-    """True if a user with this pattern may. One that Python cannot read is taken to allow everything."""
-    try:
-        return re.search(pattern or "^$", name) is not None
-    except re.error:
-        return True
-
-
-def _parted(pattern: str) -> tuple[list[str], str]:
-    excluded = []
-    while (head := _HEAD.match(pattern)) is not None and pattern.endswith(_TAIL):
-        excluded.append(head[1])
-        pattern = pattern[head.end() : -len(_TAIL)]
-    return excluded, pattern
-
-
-def _joined(excluded: Iterable[str], rest: str) -> str:
-    for name in reversed(list(excluded)):
-        rest = rf"^(?!{name}$)(?=[\s\S]*?(?:{rest}{_TAIL}"
-    return rest
-
-
-def closed(permissions: Permissions, exchange: str) -> Permissions:
-    """`permissions` of a user who may not publish to `exchange`."""
-    return replace(permissions, write=without(permissions.write, exchange))
-
-
-def opened(permissions: Permissions, exchange: str) -> Permissions:
-    """The permissions that `closed` was given; others as they are."""
-    return replace(permissions, write=restored(permissions.write, exchange))

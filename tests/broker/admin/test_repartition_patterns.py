@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.admin.ingress import allows, is_without, restored, without
+from lbg_broker.admin.ingress_permissions import allows, is_without, restored, without
 
 ORDERS, BILLS = "lbg.orders", "lbg.bills-2"
 PATTERNS = [".*", "^(lbg\\.orders|lbg\\.orders\\.dlx)$", "lbg", "^lbg", "a|lbg.*", "(?:x)|.+"]

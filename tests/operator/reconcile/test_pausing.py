@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from lbg_broker.admin.actions import Announce, OpenIngress, WriteRecord
+from lbg_broker.admin.ingress_permissions import allows
 from lbg_broker.admin.ownership import CONSUMPTION, INGRESS
 from lbg_broker.admin.protocol import StatusReport
 from lbg_broker.group import Names
-from lbg_broker.group.topology import allows
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
 from lbg_operator.resources.autoscaler import scaled_object_of

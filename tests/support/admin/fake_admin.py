@@ -29,6 +29,7 @@ from lbg_broker.admin.actions import (
     WriteRecord,
 )
 from lbg_broker.admin.errors import Busy
+from lbg_broker.admin.ingress_permissions import opened
 from lbg_broker.admin.observe import recorded
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.protocol import StatusReport
@@ -53,7 +54,7 @@ from lbg_broker.group.key_moves import (
     KeyMoveState,
     PassEntry,
 )
-from lbg_broker.group.topology import Binding, opened
+from lbg_broker.group.topology import Binding
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
 

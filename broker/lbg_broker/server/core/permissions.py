@@ -1,21 +1,20 @@
 """Users, their tags and their permissions, with RabbitMQ's meaning.
 
-Semantics follow RabbitMQ's «Access Control» guide: a permission is three regular expressions (configure,
-write, read) for one user in one virtual host. A pattern matches anywhere in a name unless it is anchored; an
-empty pattern stands for `^$`, which grants nothing that has a name; the default exchange is checked as
-`amq.default`.
+Semantics follow RabbitMQ's «Access Control» guide: a permission is three regular expressions (configure, write, read)
+for one user in one virtual host, here in RE2's syntax. A pattern matches anywhere in a name unless it is anchored; an
+empty pattern stands for `^$`, which grants nothing that has a name; the default exchange is checked as `amq.default`.
 """
 
 from __future__ import annotations
 
 import hmac
-import re
 import secrets
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol, Self, get_args
 
+from lbg_broker.name_pattern import NamePattern, PatternError
 from lbg_broker.passwords import is_password_of_user
 
 Permission = Literal["configure", "write", "read"]
@@ -59,10 +58,6 @@ _WRONG_MAX = 4096
 _MANAGEMENT_TAGS = frozenset({"management", "policymaker", "monitoring", "administrator"})
 
 
-class PatternError(ValueError):
-    """A permission pattern is not a regular expression; the message names the field and the pattern."""
-
-
 @dataclass(frozen=True, slots=True)
 class User:
     """A user; an empty `password_hash` is a user who cannot log in with a password."""
@@ -99,7 +94,7 @@ class User:
 class Grant:
     """Permissions of one user in one virtual host: a pattern of names for each permission.
 
-    Raises PatternError when a pattern does not compile.
+    Raises PatternError, which names the permission.
     """
 
     user: str
@@ -107,16 +102,16 @@ class Grant:
     configure: str = ""
     write: str = ""
     read: str = ""
+    _patterns: Mapping[Permission, NamePattern] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        patterns: dict[Permission, NamePattern] = {}
         for permission in PERMISSIONS:
-            pattern = self.pattern(permission)
             try:
-                re.compile(pattern)
-            except re.error as error:
-                raise PatternError(
-                    f"{permission}: {pattern!r} is not a regular expression: {error}"
-                ) from error
+                patterns[permission] = NamePattern(self.pattern(permission) or "^$")
+            except PatternError as error:
+                raise PatternError(f"{permission}: {error}") from None
+        object.__setattr__(self, "_patterns", patterns)
 
     def pattern(self, permission: Permission) -> str:
         match permission:
@@ -128,8 +123,7 @@ class Grant:
                 return self.read
 
     def allows(self, permission: Permission, name: str) -> bool:
-        pattern = self.pattern(permission) or "^$"
-        return re.search(pattern, name or DEFAULT_EXCHANGE_ALIAS) is not None
+        return self._patterns[permission].matches(name or DEFAULT_EXCHANGE_ALIAS)
 
     def to_row(self) -> dict[str, str]:
         patterns = {"configure": self.configure, "write": self.write, "read": self.read}
