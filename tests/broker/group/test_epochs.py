@@ -36,3 +36,9 @@ def test_names_that_are_no_epochs_are_publishers_of_their_own() -> None:
         "x-" + 33 * "a",
     ):
         assert epoch_of(publisher) == Epoch(publisher, 0)
+
+
+def test_the_epoch_of_a_long_header_is_found_at_once() -> None:
+    """A pattern on the whole of it takes minutes, in which a member stands still."""
+    for text in ("-" * 120_000, "a-" * 60_000, "-00000000" * 13_000):
+        assert epoch_of(text) == Epoch(text, 0)
