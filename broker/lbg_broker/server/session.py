@@ -151,6 +151,12 @@ AHEAD_MAX_BYTES: Final = 16 * 1024
 """Bytes that a client may send before its login is answered: a whole handshake, if it does not wait."""
 
 
+PART_BYTES: Final = 512
+TURN_S: Final = 0.02
+"""How long one session may occupy the event loop at a stretch where a message may have hundreds of queues or patterns.
+One to 10,000 queues takes 0.1 s, and one read may have a thousand of them."""
+
+
 SessionT = TypeVar("SessionT", bound="Session")
 
 
@@ -209,6 +215,8 @@ class Session(asyncio.Protocol):
         self._address = "unknown"
         self._login: asyncio.Future[Outcome] | None = None
         self._ahead = bytearray()
+        self._unread = b""
+        self._turn: asyncio.Handle | None = None
 
     # --- asyncio's side ----------------------------------------------------------------------------------------
 
@@ -230,6 +238,26 @@ class Session(asyncio.Protocol):
         self._timer = loop.call_later(server.settings.handshake_timeout_s, self.expire_handshake)
 
     def data_received(self, data: bytes) -> None:
+        self._unread = self._unread + data if self._unread else data
+        if self._turn is None:
+            self.take_turn()
+
+    def take_turn(self) -> None:
+        """Handle what was read. Where that may take long, others have their turn after every `TURN_S`."""
+        loop, unread, self._unread, self._turn = self._server.loop, self._unread, b"", None
+        start, ends_at = 0, loop.time() + TURN_S
+        while start < len(unread) and (not start or loop.time() < ends_at):
+            end = start + PART_BYTES if self._server.state.has_wide_exchange else len(unread)
+            self._handle(unread[start:end])
+            start = end
+        if start < len(unread):
+            self._unread = unread[start:] + self._unread
+            self.pause_reading("turn")
+            self._turn = loop.call_soon(self.take_turn)
+        else:
+            self.resume_reading("turn")
+
+    def _handle(self, data: bytes) -> None:
         if self._awaits_login():
             self._ahead += data
             if len(self._ahead) > AHEAD_MAX_BYTES:
@@ -265,6 +293,8 @@ class Session(asyncio.Protocol):
             self._timer.cancel()
         if self._login is not None:
             self._login.cancel()
+        if self._turn is not None:
+            self._turn.cancel()
         if exc is not None and self.admitted:
             log.info("%s: lost: %s", self.name, exc)
         try:
@@ -415,7 +445,7 @@ class Session(asyncio.Protocol):
             if was_awaited:
                 ahead = bytes(self._ahead)
                 self._ahead.clear()
-                self.data_received(ahead)
+                self._handle(ahead)
         elif isinstance(outcome, LoginUnchecked):
             self.abort()  # a refusal would mean that the password is wrong
         else:

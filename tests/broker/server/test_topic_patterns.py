@@ -42,6 +42,15 @@ def test_what_was_removed_is_found_no_more_and_the_rest_still_is(patterns: set[s
     assert pickle.dumps(tree) == pickle.dumps(TopicTree())
 
 
+def test_wildcards_in_a_row_are_one_pattern_in_any_order() -> None:
+    tree: TopicTree[str] = TopicTree()
+    for pattern in ("#.*.#.*", "*.*.#", "*.#.*"):
+        tree.add(pattern, pattern)
+    assert len(list(tree.match("a.b"))) == 3
+    assert not list(tree.match("a"))
+    assert tree.searched_words == 0
+
+
 def test_many_hashes_do_not_make_matching_slow() -> None:
     tree: TopicTree[str] = TopicTree()
     tree.add(".".join(["#"] * 12 + ["z"]), "never")

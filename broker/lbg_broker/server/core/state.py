@@ -102,6 +102,11 @@ class State:
         self._alarm_numbers = itertools.count()
         self.laden: set[Channel] = set()  # channels that hold much of a line's unsettled messages
 
+    @property
+    def has_wide_exchange(self) -> bool:
+        """True if a single publish may take long."""
+        return any(vhost.wide for vhost in self.vhosts.values())
+
     @cached_property
     def life(self) -> str:
         """Name of this run of the broker, which no other run has, nor a copy of its store."""

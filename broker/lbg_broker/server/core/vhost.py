@@ -48,6 +48,8 @@ class Vhost:
             name: Exchange(name, kind, durable=True) for name, kind in PREDECLARED
         }
         self.queues: dict[str, Queue] = {}
+        self.wide: dict[str, None] = {}
+        """Exchanges in which one message may take long."""
         self._letter_exchanges: Counter[str] = Counter()  # by the queues that name them
         self._routes: dict[tuple[str, str], Route] = {}
 
@@ -120,7 +122,7 @@ class Vhost:
             self.queues[binding.destination].bindings[binding] = None
         else:
             self.exchanges[binding.destination].feeders[binding] = None
-        self.changed()
+        self._bound(binding)
         return True
 
     def unbind(self, binding: Binding) -> bool:
@@ -131,8 +133,17 @@ class Vhost:
             del self.queues[binding.destination].bindings[binding]
         else:
             del self.exchanges[binding.destination].feeders[binding]
-        self.changed()
+        self._bound(binding)
         return True
+
+    def _bound(self, binding: Binding) -> None:
+        ends = (binding.source,) if binding.kind == "queue" else (binding.source, binding.destination)
+        for name in ends:
+            if self.exchanges[name].is_wide:
+                self.wide[name] = None
+            else:
+                self.wide.pop(name, None)
+        self.changed()
 
     def is_durable(self, binding: Binding) -> bool:
         """True if both ends are, so that the binding is kept too."""
