@@ -5,11 +5,13 @@ RabbitMQ checks a login when a connection opens and never again: a changed passw
 
 from __future__ import annotations
 
+import logging
 import random
 import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
@@ -81,6 +83,18 @@ FRAME_MAX_LEAST_BYTES = 8192
 """RabbitMQ from 4.1 on closes the connection of a client with less; AMQP 0-9-1 allows 4096 (section 4.2.3)."""
 
 
+log = logging.getLogger("lbg.client")
+
+
+@cache
+def warn_unverified() -> None:
+    """Once in a process: every attempt to connect has the same settings."""
+    log.warning(
+        "verify_none: the broker's certificate is not checked, so that whoever is in between can read passwords and "
+        "messages, and change them; give its authority with cafile=FILE"
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
     """TLS settings of a connection. None for `cafile`: the system's authorities.
@@ -102,6 +116,7 @@ class TlsSettings:
         except (OSError, ssl.SSLError) as error:
             raise SettingsError(f"cafile {self.cafile}: {_reason(error)}") from None
         if not self.verify:
+            warn_unverified()
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.certfile is not None:

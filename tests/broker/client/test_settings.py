@@ -3,6 +3,7 @@
 import pytest
 
 from lbg_broker.client import ConnectionSettings, SettingsError, TlsSettings
+from lbg_broker.client.settings import warn_unverified
 
 
 @pytest.mark.parametrize(
@@ -100,3 +101,13 @@ def test_tls_can_be_added_with_files(tmp_path):
 def test_a_file_that_cannot_be_used_is_named(tls, complaint):
     with pytest.raises(SettingsError, match=complaint):
         tls.context()
+
+
+def test_an_unchecked_certificate_is_warned_of_once(caplog):
+    warn_unverified.cache_clear()
+    for _ in range(2):
+        ConnectionSettings.parse("amqps://broker?verify=verify_none").tls.context()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "cafile=FILE" in caplog.text
+    ConnectionSettings.parse("amqps://broker").tls.context()
+    assert len(caplog.records) == 1
