@@ -1,4 +1,4 @@
-"""HTTP listeners: the guard against browsers, and a bound on connections.
+"""HTTP listeners: the guard against browsers, answers to bad input, and a bound on connections.
 
 What protects a listener on a loopback address is that only this pod, or this machine, reaches it. A browser there makes
 a hole in that. Any page may have it POST to 127.0.0.1 without being asked (WHATWG Fetch, "simple" requests and
@@ -10,13 +10,17 @@ application: it speaks to localhost, and sends no `Origin`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import logging
+import sys
+import zlib
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.typedefs import Handler, Middleware
 
-from lbg_broker.peers import FairPlaces, PeerLog, is_of_here
+from lbg_broker.peers import FairPlaces, PeerLog, is_of_here, printable
 
 
 def guard(*, checks_host: bool) -> Middleware:
@@ -35,6 +39,89 @@ def guard(*, checks_host: bool) -> Middleware:
         return await handler(request)
 
     return guarded
+
+
+PEER_LOG: Final[web.AppKey[PeerLog]] = web.AppKey("peer_log", PeerLog)
+
+_BAD_INPUT: Final = (UnicodeError, RecursionError, zlib.error, HttpProcessingError, web.RequestPayloadError)
+"""What no handler has to expect of its input: text that is none, JSON that is nested too deeply, and a body that is not
+encoded as its headers state."""
+
+
+@web.middleware
+async def bad_input(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Answers 400 where a handler fails on what a client has sent, with one line, which is logged at most once a minute
+    for each address. Belongs inside the middleware that gives errors an application's form."""
+    try:
+        return await handler(request)
+    except _BAD_INPUT as error:
+        raise _bad_request(request, error) from None
+
+
+async def form_of(request: web.Request) -> Mapping[str, Any]:
+    """The fields of a form. Raises HTTPBadRequest for a body that is none."""
+    try:
+        return await request.post()
+    except (web.HTTPException, OSError):
+        raise
+    except (
+        Exception
+    ) as error:  # aiohttp's parsers raise ValueError, LookupError, RuntimeError and AssertionError
+        raise _bad_request(request, error) from None
+
+
+def report(request: web.Request, line: str) -> None:
+    """Log what a client can cause any number of times."""
+    address, peer_log = request.remote or "unix", request.app.get(PEER_LOG)
+    if peer_log is not None:
+        peer_log.warn(address, f"{address}: {printable(line)}")
+
+
+def _bad_request(request: web.Request, error: Exception) -> web.HTTPBadRequest:
+    line = _line(error)
+    report(request, f"bad request: {line}")
+    answer = web.HTTPBadRequest(text=f"{line}\n")
+    answer.force_close()  # the rest of a body that was not read to its end is no request
+    return answer
+
+
+def _line(error: BaseException) -> str:
+    """What is wrong with the input, in one printable line."""
+    match error:
+        case RecursionError():
+            return "the body is nested too deeply"
+        case UnicodeError():
+            return "the request has text that is not Unicode"
+        case HttpProcessingError():
+            text = error.message
+        case _:
+            text = str(error).removeprefix("400, message:")
+    return printable(" ".join(text.split()) or "the body is not encoded as its headers state", max_chars=200)
+
+
+class _RequestErrors(logging.LoggerAdapter[logging.Logger]):
+    """aiohttp's logger. It reports each request that fails with a traceback; here what clients cause is one line a
+    minute for each address, and a fault of ours is one traceback a minute for each place."""
+
+    def __init__(self, peer_log: PeerLog) -> None:
+        super().__init__(logging.getLogger("lbg.http"))
+        self._peer_log = peer_log
+
+    def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
+        error = exc_info if isinstance(exc_info, BaseException) else sys.exc_info()[1]
+        if isinstance(error, ConnectionError):
+            return  # the client is gone
+        if isinstance(error, _BAD_INPUT):
+            if args:  # else it was answered, and what follows in the body cannot be skipped
+                address = str(args[0] or "unix")
+                self._peer_log.warn(address, f"{address}: bad request: {_line(error)}")
+            return
+        trace = None if error is None else error.__traceback__
+        while trace is not None and trace.tb_next is not None:
+            trace = trace.tb_next
+        place = "" if trace is None else f" {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+        text = str(msg) % args if args else str(msg)
+        self._peer_log.warn(f"{type(error).__name__}{place}", text, error=error)
 
 
 BUSY: Final = (
@@ -60,7 +147,8 @@ class BoundedRunner(web.AppRunner):
         peer_log: PeerLog,
         **settings: Any,
     ) -> None:
-        super().__init__(application, **settings)
+        application[PEER_LOG] = peer_log
+        super().__init__(application, logger=_RequestErrors(peer_log), **settings)
         self._peer_log = peer_log
         self._places: FairPlaces[_Bounded] = FairPlaces(in_all=connections_max, per_address=of_an_address_max)
 

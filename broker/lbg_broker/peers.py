@@ -133,12 +133,12 @@ class PeerLog:
         self._lines = lines or PeerLines()
         self._timer: asyncio.TimerHandle | None = None
 
-    def warn(self, address: str, line: str) -> None:
-        """Log the line, or count it."""
+    def warn(self, address: str, line: str, *, error: BaseException | None = None) -> None:
+        """Log the line, with the traceback of an error, or count it."""
         loop = asyncio.get_running_loop()
         first = self._lines.note(address, line, loop.time())
         if first is not None:
-            self._log.warning("%s", first)
+            self._log.warning("%s", first, exc_info=error)
         if self._timer is None:
             self._wait(loop)
 

@@ -78,7 +78,7 @@ async def observed(
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 message = json.loads(bytes(delivery.body))
                 if isinstance(message, dict) and message.get("type") != "watch":  # of this view, or another
                     on_message(message)

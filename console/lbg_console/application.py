@@ -15,7 +15,7 @@ from aiohttp.typedefs import Handler, Middleware
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
 from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.http_listener import BoundedRunner
+from lbg_broker.http_listener import BoundedRunner, bad_input
 from lbg_broker.peers import PeerLog, descriptors
 from lbg_console.protection import (
     TRANSPORT_SECURITY,
@@ -99,7 +99,7 @@ class Console:
     async def __aenter__(self) -> Console:
         connections_max = min(CONNECTIONS_MAX, descriptors() // 4)
         application = web.Application(
-            client_max_size=BODY_MAX_BYTES, middlewares=[self._errors(), self._rules()]
+            client_max_size=BODY_MAX_BYTES, middlewares=[self._errors(), bad_input, self._rules()]
         )
         application.on_response_prepare.append(add_headers)
         if self._settings.url is not None and self._settings.url.startswith("https:"):

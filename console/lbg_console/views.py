@@ -24,6 +24,7 @@ from lbg_broker.client import BrokerAddress, ClientError
 from lbg_broker.dead_letters import Selection
 from lbg_broker.group import SpecError
 from lbg_broker.group.names import default_group_name
+from lbg_broker.http_listener import form_of
 from lbg_broker.peers import PeerLog, printable
 from lbg_broker.redaction import redacted
 from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
@@ -175,7 +176,7 @@ class Views:
         raise self._signed_in(request, next_, place.username, place.password, sees_all=True)
 
     async def login(self, request: web.Request) -> web.Response:
-        form = await request.post()
+        form = await form_of(request)
         username, password = _text(form, "username"), _text(form, "password")
         next_ = local_path(_text(form, "next") or "/")
         if self._survey.awaited:
@@ -226,7 +227,7 @@ class Views:
 
     async def logout(self, request: web.Request) -> web.Response:
         session = self.require_session(request)
-        require_token(request, await request.post(), session.csrf)
+        require_token(request, await form_of(request), session.csrf)
         self.sessions.close(session)
         audit.info('user="%s" from="%s" signed out', printable(session.username), request.remote)
         answer = web.HTTPSeeOther("/login")
@@ -422,7 +423,7 @@ class Views:
 
     async def act(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
-        act, form = _act(request), await request.post()
+        act, form = _act(request), await form_of(request)
         require_token(request, form, session.csrf)
         wanted, error = _wanted(group, act, form)
         if error:

@@ -439,7 +439,7 @@ async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | No
 def _object(body: bytes) -> Mapping[str, Any]:
     try:
         message = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return message if isinstance(message, dict) else {}
 

@@ -214,6 +214,6 @@ def _beat(body: bytes) -> StatusReport | None:
     """None for other messages of members than status reports."""
     try:
         message = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return message if isinstance(message, dict) and message.get("type") == "beat" else None

@@ -175,7 +175,7 @@ def decoded_entry(body: bytes) -> Entry:
         if content["v"] != _VERSION:
             raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
         return _entry_of(content)
-    except (ValueError, LookupError, TypeError) as error:
+    except (ValueError, LookupError, TypeError, RecursionError) as error:
         if isinstance(error, EntryError):
             raise
         raise EntryError(f"not an entry: {body[:80]!r}") from error

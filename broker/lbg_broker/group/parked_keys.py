@@ -138,7 +138,7 @@ def decoded_entry(body: bytes) -> Entry:
         if content["v"] != _VERSION:
             raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
         return _entry_of(content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, EntryError):
             raise
         raise EntryError(f"no entry of parked keys: {bytes(body[:80])!r}") from None

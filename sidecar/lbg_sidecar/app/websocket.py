@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from lbg_broker.http_listener import report
 from lbg_sidecar.app.channel import Calls
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
@@ -318,7 +319,7 @@ class StreamChannel:
             await connection.live(socket)
         except StreamError as error:
             self._refused_frames += 1
-            log.warning("the application's stream is closed: %s", error)
+            report(request, f"the application's stream is closed: {error}")
             await _close(request, socket, BAD_FRAME, str(error))
         except Ended as end:
             await _close(request, socket, end.code, end.reason)

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from lbg_broker.http_listener import BoundedRunner
+from lbg_broker.http_listener import BoundedRunner, bad_input
 from lbg_broker.http_listener import guard as browser_guard
 from lbg_broker.peers import FairPlaces, PeerLog, descriptors
 from lbg_broker.redaction import redacted
@@ -77,7 +77,7 @@ async def listen(
 ) -> web.AppRunner:
     """Raises ConfigurationError, which names `setting`. `ends_with_client`: a handler is cancelled when its client has
     gone."""
-    application = web.Application(client_max_size=body_max_bytes, middlewares=middlewares)
+    application = web.Application(client_max_size=body_max_bytes, middlewares=[*middlewares, bad_input])
     application.add_routes(routes)
     runner = BoundedRunner(
         application,

@@ -17,20 +17,29 @@ from lbg_broker.server.management.json_objects import (
     consumer_json,
     vhost_json,
 )
-from lbg_broker.server.management.request import BadRequest, Failed, NotFound, Request, chosen, listed
+from lbg_broker.server.management.request import (
+    ONE_VHOST,
+    BadRequest,
+    Columns,
+    Failed,
+    NotFound,
+    Request,
+    chosen,
+    listed,
+)
 
 ROUTES = web.RouteTableDef()
 
 
 @ROUTES.get("/api/connections")
 @ROUTES.get("/api/vhosts/{vhost}/connections")
-async def list_connections(request: web.Request) -> web.Response:
-    return listed(request, [connection_json(connection) for connection in _visible(Request(request))])
+async def list_connections(request: web.Request) -> web.StreamResponse:
+    return await listed(request, _visible(Request(request)), _connection_row)
 
 
 @ROUTES.get("/api/connections/username/{user}")
-async def list_connections_of_user(request: web.Request) -> web.Response:
-    return listed(request, [connection_json(connection) for connection in _of_user(request)])
+async def list_connections_of_user(request: web.Request) -> web.StreamResponse:
+    return await listed(request, _of_user(request), _connection_row)
 
 
 @ROUTES.delete("/api/connections/username/{user}")
@@ -54,27 +63,27 @@ async def close_connection(request: web.Request) -> web.Response:
 @ROUTES.get("/api/channels")
 @ROUTES.get("/api/vhosts/{vhost}/channels")
 @ROUTES.get("/api/connections/{name}/channels")
-async def list_channels(request: web.Request) -> web.Response:
+async def list_channels(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     connections = [_connection(api_request)] if "name" in request.match_info else _visible(api_request)
-    return listed(
-        request,
-        [channel_json(channel) for connection in connections for channel in connection.channels.values()],
-    )
+    channels = [channel for connection in connections for channel in connection.channels.values()]
+    return await listed(request, channels, lambda channel, _columns: channel_json(channel))
 
 
 @ROUTES.get("/api/consumers")
 @ROUTES.get("/api/consumers/{vhost}")
-async def list_consumers(request: web.Request) -> web.Response:
-    return listed(
-        request,
-        [
-            consumer_json(consumer)
-            for vhost in Request(request).visible_vhosts
-            for _, queue in sorted(vhost.queues.items())
-            for consumer in queue.policy.consumers
-        ],
-    )
+async def list_consumers(request: web.Request) -> web.StreamResponse:
+    consumers = [
+        consumer
+        for vhost in Request(request).visible_vhosts
+        for _, queue in sorted(vhost.queues.items())
+        for consumer in queue.policy.consumers
+    ]
+    return await listed(request, consumers, lambda consumer, _columns: consumer_json(consumer))
+
+
+def _connection_row(connection: Connection, _columns: Columns) -> dict[str, Any]:
+    return connection_json(connection)
 
 
 def _visible(api_request: Request) -> list[Connection]:
@@ -169,7 +178,7 @@ async def cluster_name(request: web.Request) -> web.Response:
 
 
 @ROUTES.get("/api/nodes")
-async def list_nodes(request: web.Request) -> web.Response:
+async def list_nodes(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     api_request.need_monitor()
     alarmed = api_request.broker.state.blocked_reason is not None
@@ -180,12 +189,12 @@ async def list_nodes(request: web.Request) -> web.Response:
         "mem_alarm": api_request.broker.is_short_of_memory,
         "disk_free_alarm": alarmed,
     }
-    return listed(request, [node])
+    return await listed(request, [node])
 
 
 @ROUTES.get("/api/vhosts")
-async def list_vhosts(request: web.Request) -> web.Response:
-    return listed(request, [vhost_json(vhost) for vhost in Request(request).visible_vhosts])
+async def list_vhosts(request: web.Request) -> web.StreamResponse:
+    return await listed(request, [vhost_json(vhost) for vhost in Request(request).visible_vhosts])
 
 
 @ROUTES.get("/api/vhosts/{vhost}")
@@ -199,8 +208,9 @@ async def get_vhost(request: web.Request) -> web.Response:
 async def put_vhost(request: web.Request) -> web.Response:
     api_request = Request(request)
     api_request.need_administrator()
-    if api_request.name("vhost") not in api_request.broker.state.vhosts:
-        raise BadRequest("the embedded broker has only virtual host '/': use RabbitMQ for others")
+    name = api_request.name("vhost")
+    if name not in api_request.broker.state.vhosts:
+        raise BadRequest(f"virtual host {name!r:.300} cannot be made: {ONE_VHOST}")
     return web.Response(status=204)
 
 
@@ -208,9 +218,9 @@ async def put_vhost(request: web.Request) -> web.Response:
 @ROUTES.get("/api/policies/{vhost}")
 @ROUTES.get("/api/operator-policies")
 @ROUTES.get("/api/operator-policies/{vhost}")
-async def list_policies(request: web.Request) -> web.Response:
+async def list_policies(request: web.Request) -> web.StreamResponse:
     _ = Request(request).visible_vhosts
-    return listed(request, [])
+    return await listed(request, [])
 
 
 @ROUTES.get("/api/policies/{vhost}/{name}")

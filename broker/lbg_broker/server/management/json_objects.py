@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -76,7 +77,7 @@ def message_json(message: Message, redelivered: bool, truncate: int) -> Json:
         decoded = BasicProperties.decode(message.header)
         properties = {field.name: getattr(decoded, field.name) for field in fields(decoded)}
     properties["headers"] = {
-        name: value
+        name: plain(value)
         for name, value in (properties.get("headers") or {}).items()
         if value is None or isinstance(value, str | int | float | bool)
     }
@@ -176,14 +177,14 @@ def binding_json(vhost: Vhost, binding: Binding) -> Json:
         "destination": binding.destination,
         "destination_type": binding.kind,
         "routing_key": binding.routing_key,
-        "arguments": json.loads(binding.arguments),
+        "arguments": plain(json.loads(binding.arguments)),
         "properties_key": properties_key(binding),
     }
 
 
-def default_binding_json(queue: Queue) -> Json:
+def default_binding(queue: Queue) -> Binding:
     """The binding to the default exchange, which every queue has by itself."""
-    return binding_json(queue.vhost, Binding("", "queue", queue.name, queue.name))
+    return Binding("", "queue", queue.name, queue.name)
 
 
 def properties_key(binding: Binding) -> str:
@@ -203,6 +204,8 @@ def plain(value: Any) -> Any:
         return [plain(item) for item in value]
     if isinstance(value, bytes | bytearray):
         return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 

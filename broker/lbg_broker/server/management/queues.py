@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, unquote
 
 from aiohttp import web
@@ -26,7 +25,7 @@ from lbg_broker.server.core.vhost import Vhost
 from lbg_broker.server.management.json_objects import (
     binding_json,
     consumer_json,
-    default_binding_json,
+    default_binding,
     exchange_json,
     message_json,
     properties_key,
@@ -41,6 +40,7 @@ from lbg_broker.server.management.request import (
     described,
     listed,
     number_in,
+    streamed,
 )
 
 ROUTES = web.RouteTableDef()
@@ -63,13 +63,13 @@ def exchange_name(part: str) -> str:
 
 @ROUTES.get("/api/exchanges")
 @ROUTES.get("/api/exchanges/{vhost}")
-async def list_exchanges(request: web.Request) -> web.Response:
+async def list_exchanges(request: web.Request) -> web.StreamResponse:
     exchanges = [
         _Placed(exchange.name, vhost, exchange)
         for vhost in Request(request).visible_vhosts
         for exchange in vhost.exchanges.values()
     ]
-    return described(request, exchanges, lambda one, _columns: exchange_json(one.vhost, one.exchange))
+    return await described(request, exchanges, lambda one, _columns: exchange_json(one.vhost, one.exchange))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}")
@@ -105,10 +105,10 @@ async def delete_exchange(request: web.Request) -> web.Response:
 
 @ROUTES.get("/api/queues")
 @ROUTES.get("/api/queues/{vhost}")
-async def list_queues(request: web.Request) -> web.Response:
+async def list_queues(request: web.Request) -> web.StreamResponse:
     vhosts = Request(request).visible_vhosts
     queues = [queue for vhost in vhosts for queue in vhost.queues.values()]
-    return described(request, queues, queue_json)
+    return await described(request, queues, queue_json)
 
 
 @ROUTES.get("/api/queues/{vhost}/{name}")
@@ -153,7 +153,7 @@ async def purge_queue(request: web.Request) -> web.Response:
 
 
 @ROUTES.get("/api/lbg/queues/{vhost}/{name}/messages")
-async def list_messages(request: web.Request) -> web.Response:
+async def list_messages(request: web.Request) -> web.StreamResponse:
     """The first undelivered messages of a queue that are in memory, in the words of RabbitMQ's `/get`, which would take
     and requeue them. `count`: at most so many of each line of the queue; `truncate`: bytes of a body."""
     api_request = Request(request)
@@ -162,8 +162,8 @@ async def list_messages(request: web.Request) -> web.Response:
         raise NotAuthorised("Access refused.")
     count = number_in(request, "count", default=100, most=MESSAGES_MAX)
     truncate = number_in(request, "truncate", default=1000, most=BODY_MAX_BYTES)
-    heads = [line.head(count) for line in queue.lines]
-    return web.json_response([message_json(*one, truncate) for head in heads for one in head])
+    heads = [one for line in queue.lines for one in line.head(count)]
+    return await streamed(request, heads, lambda one: message_json(*one, truncate))
 
 
 @ROUTES.post("/api/lbg/queues/{vhost}/{name}/{action}")
@@ -192,36 +192,35 @@ def _queue(api_request: Request) -> Queue:
 
 
 BETWEEN = "/api/bindings/{vhost}/e/{source}/{kind:[qe]}/{destination}"
-Json = dict[str, Any]
 
 
 @ROUTES.get("/api/bindings")
 @ROUTES.get("/api/bindings/{vhost}")
-async def list_bindings(request: web.Request) -> web.Response:
-    return listed(request, [binding for vhost in Request(request).visible_vhosts for binding in _all(vhost)])
+async def list_bindings(request: web.Request) -> web.StreamResponse:
+    return await _listed(request, [one for vhost in Request(request).visible_vhosts for one in _all(vhost)])
 
 
 @ROUTES.get("/api/queues/{vhost}/{name}/bindings")
-async def list_of_queue(request: web.Request) -> web.Response:
+async def list_of_queue(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
-    return listed(request, list(_to_queue(api_request.vhost, api_request.name())))
+    return await _listed(request, _to_queue(api_request.vhost, api_request.name()))
 
 
 @ROUTES.get("/api/exchanges/{vhost}/{name}/bindings/{end:source|destination}")
-async def list_of_exchange(request: web.Request) -> web.Response:
+async def list_of_exchange(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     name = exchange_name(api_request.name())
     ends = _from if api_request.name("end") == "source" else _to_exchange
-    return listed(request, list(ends(api_request.vhost, name)))
+    return await _listed(request, ends(api_request.vhost, name))
 
 
 @ROUTES.get(BETWEEN)
-async def list_between(request: web.Request) -> web.Response:
+async def list_between(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     source, kind, destination = _ends(api_request)
-    return listed(
-        request,
-        [binding for binding in _from(api_request.vhost, source) if _leads_to(binding, kind, destination)],
+    found = _from(api_request.vhost, source)
+    return await _listed(
+        request, [one for one in found if (one[1].kind, one[1].destination) == (kind, destination)]
     )
 
 
@@ -269,39 +268,31 @@ async def delete_binding(request: web.Request) -> web.Response:
     return web.Response(status=204)
 
 
-def _all(vhost: Vhost) -> Iterator[Json]:
-    for _, queue in sorted(vhost.queues.items()):
-        yield default_binding_json(queue)
-    for _, exchange in sorted(vhost.exchanges.items()):
-        yield from _described(vhost, exchange.bindings)
+_Found = tuple[Vhost, Binding]
 
 
-def _from(vhost: Vhost, source: str) -> Iterator[Json]:
+async def _listed(request: web.Request, found: list[_Found]) -> web.StreamResponse:
+    return await listed(request, found, lambda one, _columns: binding_json(*one))
+
+
+def _all(vhost: Vhost) -> list[_Found]:
+    bindings = [(vhost, one) for _, exchange in sorted(vhost.exchanges.items()) for one in exchange.bindings]
+    return _from(vhost, "") + bindings
+
+
+def _from(vhost: Vhost, source: str) -> list[_Found]:
     if source == "":
-        for _, queue in sorted(vhost.queues.items()):
-            yield default_binding_json(queue)
-    elif source in vhost.exchanges:
-        yield from _described(vhost, vhost.exchanges[source].bindings)
+        return [(vhost, default_binding(queue)) for _, queue in sorted(vhost.queues.items())]
+    return [(vhost, one) for one in vhost.exchanges[source].bindings] if source in vhost.exchanges else []
 
 
-def _to_queue(vhost: Vhost, name: str) -> Iterator[Json]:
-    if name in vhost.queues:
-        yield default_binding_json(vhost.queues[name])
-        yield from _described(vhost, vhost.queues[name].bindings)
+def _to_queue(vhost: Vhost, name: str) -> list[_Found]:
+    queue = vhost.queues.get(name)
+    return [] if queue is None else [(vhost, one) for one in (default_binding(queue), *queue.bindings)]
 
 
-def _to_exchange(vhost: Vhost, name: str) -> Iterator[Json]:
-    if name in vhost.exchanges:
-        yield from _described(vhost, vhost.exchanges[name].feeders)
-
-
-def _described(vhost: Vhost, bindings: Iterable[Binding]) -> Iterator[Json]:
-    for binding in sorted(bindings, key=lambda made: (made.source, made.destination, made.routing_key)):
-        yield binding_json(vhost, binding)
-
-
-def _leads_to(binding: Json, kind: str, destination: str) -> bool:
-    return bool(binding["destination_type"] == kind and binding["destination"] == destination)
+def _to_exchange(vhost: Vhost, name: str) -> list[_Found]:
+    return [(vhost, one) for one in vhost.exchanges[name].feeders] if name in vhost.exchanges else []
 
 
 def _ends(api_request: Request) -> tuple[str, str, str]:
@@ -315,8 +306,11 @@ def _binding(api_request: Request) -> Binding:
     source, kind, destination = _ends(api_request)
     exchange = api_request.vhost.exchanges.get(source)
     properties = api_request.name("properties")
+    key = properties.partition("~")[0]
+    keys = {key, unquote(key), unquote(properties)}
     for binding in exchange.bindings if exchange is not None else ():
-        key = properties_key(binding)
-        if binding.kind == kind and binding.destination == destination and properties in (key, unquote(key)):
-            return binding
+        if binding.kind == kind and binding.destination == destination and binding.routing_key in keys:
+            written = properties_key(binding)
+            if properties in (written, unquote(written)):
+                return binding
     raise NotFound

@@ -6,6 +6,7 @@ listening.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
@@ -15,7 +16,7 @@ from typing import Final
 
 from aiohttp import web
 
-from lbg_broker.http_listener import BoundedRunner, guard
+from lbg_broker.http_listener import BoundedRunner, bad_input, guard
 from lbg_broker.peers import PeerLog, descriptors, is_of_here
 from lbg_broker.server.core.errors import Refusal
 from lbg_broker.server.core.queue import Queue
@@ -23,6 +24,7 @@ from lbg_broker.server.management import connections, queues, users
 from lbg_broker.server.management.request import (
     BROKER,
     CALLER,
+    TURN,
     ApiError,
     Failed,
     ManagedBroker,
@@ -146,10 +148,16 @@ def application(
     broker: ManagedBroker, *, checks_host: bool = False, console_url: str | None = None
 ) -> web.Application:
     """The API of one broker. `console_url`: /console leads there."""
-    app = web.Application(middlewares=[guard(checks_host=checks_host), _errors_as_json, _logged_in])
+    app = web.Application(
+        middlewares=[guard(checks_host=checks_host), _errors_as_json, bad_input, _logged_in]
+    )
     app[BROKER] = broker
+    app[TURN] = asyncio.Lock()
     for routes in (connections.ROUTES, users.ROUTES, queues.ROUTES, ROUTES):
         app.add_routes(routes)
+        # With a slash at the end too, as RabbitMQ: Go's client lists connections so.
+        defined = [one for one in routes if isinstance(one, web.RouteDef)]
+        app.add_routes([web.RouteDef(one.method, f"{one.path}/", one.handler, one.kwargs) for one in defined])
     if console_url is not None:
         app.router.add_get("/console", _redirect_to(console_url))
     return app
@@ -211,6 +219,9 @@ async def _errors_as_json(request: web.Request, handler: Handler) -> web.StreamR
         return web.json_response(
             {"error": "Method Not Allowed"}, status=405, headers={"Allow": error.headers["Allow"]}
         )
+    except web.HTTPClientError as error:
+        reason = (error.text or error.reason).strip()
+        return web.json_response({"error": "bad_request", "reason": reason}, status=error.status)
 
 
 @web.middleware

@@ -8,9 +8,10 @@ from typing import Any
 
 from aiohttp import web
 
+from lbg_broker.name_pattern import PatternError
 from lbg_broker.passwords import hash_algorithm, hash_password
 from lbg_broker.server.core.commands import CloseConnection
-from lbg_broker.server.core.permissions import PERMISSIONS, Grant, PatternError, User
+from lbg_broker.server.core.permissions import PERMISSIONS, Grant, User
 from lbg_broker.server.management.json_objects import grant_json, user_json
 from lbg_broker.server.management.request import BadRequest, NotFound, Request, listed
 from lbg_broker.server.reload import grant_definition, user_definition
@@ -25,10 +26,10 @@ async def whoami(request: web.Request) -> web.Response:
 
 
 @ROUTES.get("/api/users")
-async def list_users(request: web.Request) -> web.Response:
+async def list_users(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     api_request.need_administrator()
-    return listed(request, [user_json(user) for user in api_request.broker.users.all()])
+    return await listed(request, api_request.broker.users.all(), lambda user, _columns: user_json(user))
 
 
 @ROUTES.get("/api/users/{name}")
@@ -71,7 +72,7 @@ async def delete_user(request: web.Request) -> web.Response:
 @ROUTES.get("/api/permissions")
 @ROUTES.get("/api/users/{name}/permissions")
 @ROUTES.get("/api/vhosts/{vhost}/permissions")
-async def list_permissions(request: web.Request) -> web.Response:
+async def list_permissions(request: web.Request) -> web.StreamResponse:
     api_request = Request(request)
     api_request.need_administrator()
     user, vhost = request.match_info.get("name"), request.match_info.get("vhost")
@@ -79,7 +80,7 @@ async def list_permissions(request: web.Request) -> web.Response:
         raise NotFound
     if vhost is not None and vhost not in api_request.broker.state.vhosts:
         raise NotFound
-    return listed(
+    return await listed(
         request,
         [
             grant_json(grant)

@@ -1,0 +1,19 @@
+"""Some hundred malformed requests for each HTTP server (`python -m bench.http_fuzz` sends more)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bench.http_fuzz import STARTED, TARGETS, fuzz
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_malformed_requests_cause_no_500_and_no_traceback(process: None, tmp_path: Path, target: str) -> None:
+    with STARTED[target](tmp_path) as (routes, pid, log):
+        findings = fuzz(routes, pid, log, seed=7, goes_on=lambda requests: requests < 500)
+        lines = len(log().splitlines())
+    assert findings.failures == []
+    assert findings.statuses[200] > 20  # those without a fault are answered
+    assert findings.statuses[400] > 20
+    assert lines < findings.requests
