@@ -33,6 +33,7 @@ from lbg_broker.group import (
     HEADER_SESSION_EPOCH,
     HEADER_SESSION_SEQ,
     HEADER_TS,
+    key_in,
 )
 from lbg_broker.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
@@ -128,6 +129,7 @@ _SESSION_EPOCH = _name(HEADER_SESSION_EPOCH, b"S")
 _SESSION_END = HEADER_SESSION_END.encode()
 _LONG_LONG = Struct(">q").unpack_from
 _SEQ_AND_TS = Struct(f">q{len(_TS)}sq").unpack_from
+_SEQ_AND_TS_BYTES = 8 + len(_TS) + 8
 
 Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
 """Key, publisher, sequence number, microseconds at which it was published; None where the publisher set none."""
@@ -146,12 +148,15 @@ def quick_stamp(header: bytes) -> Stamp | None:
         at = 2
         if flags & _CONTENT_TYPE:
             at += 1 + header[at]
+        table_end = at + 4 + _LONG(header, at)[0]
         at += 4
         key = None
         if header.startswith(_KEY, at):
             at += len(_KEY)
             end = at + 4 + _LONG(header, at)[0]
             key = header[at + 4 : end].decode()
+            if not key:
+                return None
             at = end
         if not header.startswith(_PUBLISHER, at):
             return None
@@ -160,8 +165,14 @@ def quick_stamp(header: bytes) -> Stamp | None:
         publisher = header[at + 4 : end].decode()
         if not header.startswith(_SEQ, end):
             return None
-        seq, name, published_at_us = _SEQ_AND_TS(header, end + len(_SEQ))
-        return (key, publisher, seq, published_at_us) if name == _TS else None
+        at = end + len(_SEQ)
+        seq, name, published_at_us = _SEQ_AND_TS(header, at)
+        at += _SEQ_AND_TS_BYTES
+        if name != _TS or at > table_end:
+            return None
+        if key is None and at < table_end:
+            key = key_in(header)  # one of the headers behind the stamp may have it
+        return key, publisher, seq, published_at_us
     except (IndexError, ValueError, _StructError):
         return None
 
@@ -212,7 +223,10 @@ def is_only_stamped(header: bytes) -> bool:
         for name in (_KEY, _PUBLISHER):
             if header.startswith(name, at):
                 at += len(name)
-                at += 4 + _LONG(header, at)[0]
+                length = _LONG(header, at)[0]
+                if not length:
+                    return False
+                at += 4 + length
             elif name is _PUBLISHER:
                 return False
         return (
@@ -226,10 +240,10 @@ def is_only_stamped(header: bytes) -> bool:
 
 def full_stamp(delivery: Delivery) -> Stamp:
     headers = delivery.headers
-    key, publisher = headers.get(HEADER_KEY), headers.get(HEADER_PUBLISHER)
+    publisher = headers.get(HEADER_PUBLISHER)
     seq, at_us = headers.get(HEADER_SEQ), headers.get(HEADER_TS)
     return (
-        key if isinstance(key, str) else None,
+        key_in(delivery.header),
         publisher if isinstance(publisher, str) else None,
         seq if isinstance(seq, int) else None,
         at_us if isinstance(at_us, int) else None,
@@ -264,7 +278,8 @@ class Message:
 
     @property
     def key(self) -> str | None:
-        """Header `lbg-key`: within it messages are in order. None: it has no key, and no order."""
+        """Within it messages are in order: `lbg-key`, or the first other header that has a key, as text
+        (docs/publishing.md, "Keys"). None: it has no key, and no order."""
         return self.in_flight.key
 
     @property

@@ -28,7 +28,6 @@ from lbg_broker.admin.snapshot import UNKNOWN, Snapshot, Unknown
 from lbg_broker.admin.status_reports import REPORT_KEYS, watch_reports
 from lbg_broker.client import Delivery
 from lbg_broker.group import (
-    HEADER_KEY,
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_TS,
@@ -40,6 +39,7 @@ from lbg_broker.group import (
     SpecError,
     hash_in,
     hash_of,
+    key_of,
     queue_of,
 )
 
@@ -495,7 +495,7 @@ def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
         id=str(properties.get("message_id", "-"))
         if None in (publisher, seq)
         else f"{publisher}-{hash_}-{seq}",
-        key=headers.get(HEADER_KEY),
+        key=key_of(headers),
         queue=0 if spec.mode in UNCOUNTED_MODES or hash_ is None else queue_of(hash_, spec.queue_count),
         member=None,
         member_index=None,

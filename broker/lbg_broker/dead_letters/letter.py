@@ -20,7 +20,6 @@ from lbg_broker.group import (
     HEADER_ATTEMPTS,
     HEADER_FINISHED_AT,
     HEADER_INCARNATION,
-    HEADER_KEY,
     HEADER_MEMBER,
     HEADER_MEMBER_NAME,
     HEADER_ORIGINAL_PUBLISHER,
@@ -34,6 +33,7 @@ from lbg_broker.group import (
     IDENTITY_BYTES,
     GroupSpec,
     hash_in,
+    key_in,
 )
 
 
@@ -71,7 +71,7 @@ class DeadLetter:
         stamped = None not in (publisher, seq, hash_)
         return cls(
             id=f"{publisher}-{hash_}-{seq}" if stamped else _text(delivery.properties.message_id),
-            key=_text(headers.get(HEADER_KEY)),
+            key=key_in(delivery.header),
             reason=_text(headers.get(HEADER_REASON)) or "",
             attempts=_number(headers.get(HEADER_ATTEMPTS)),
             queue=_number(headers.get(HEADER_QUEUE)),

@@ -1,4 +1,4 @@
-"""The contract of a load-balanced group: spec, names, hashing, topology, assignment, sequences, journal records.
+"""The contract of a load-balanced group: spec, names, keys, hashing, topology, assignment, sequences, journal records.
 
 Pure: standard library only, no I/O, no clock, no threads; everything here is a function of its arguments.
 """
@@ -18,6 +18,7 @@ from lbg_broker.group.assignment import (
 from lbg_broker.group.errors import GroupError, JournalError, SpecError
 from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
+from lbg_broker.group.keys import KEY_HEADERS, KEY_RULE, Key, key_in, key_of, key_reader, key_text
 from lbg_broker.group.names import (
     GROUP_NAME_ANNOTATION,
     HEADER_ATTEMPTS,
@@ -150,6 +151,8 @@ __all__ = [
     "HEADER_TS",
     "IDENTITY_BYTES",
     "INDEX_MAX",
+    "KEY_HEADERS",
+    "KEY_RULE",
     "MESSAGE_GROUPS",
     "MODES",
     "NATIVE_MODES",
@@ -169,6 +172,7 @@ __all__ = [
     "GroupSpec",
     "HashFunction",
     "JournalError",
+    "Key",
     "Mode",
     "Names",
     "OrderChecker",
@@ -198,6 +202,10 @@ __all__ = [
     "incarnation_of_epoch",
     "is_closed_in",
     "is_native",
+    "key_in",
+    "key_of",
+    "key_reader",
+    "key_text",
     "last_will_of",
     "mailbox_of",
     "marked",

@@ -20,7 +20,7 @@ from lbg_broker.client import (
     ConnectionSettings,
     reconnect_loop,
 )
-from lbg_broker.group import GroupSpec, Names
+from lbg_broker.group import GroupSpec, Key, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.publisher import events
 from lbg_broker.publisher.channel_session import (
@@ -218,7 +218,7 @@ class SendSpans:
     def accept(
         self,
         sender: Sender,
-        key: str | None,
+        key: Key | None,
         topic: str,
         body: bytes,
         extra: MessageOptions | None = None,
@@ -346,8 +346,9 @@ class GroupPublisher:
         finally:
             await self.close()
 
-    async def publish(self, *, key: str | None, body: bytes, topic: str = "") -> None:
-        """Accept a message; waits while too much is unconfirmed. A message without a key gets a random hash.
+    async def publish(self, *, key: Key | None, body: bytes, topic: str = "") -> None:
+        """Accept a message; waits while too much is unconfirmed. A message without a key (None, or empty) gets a random
+        hash. 1, 1.0 and "1" are the same key.
 
         Raises SpecError for a key or a topic that cannot be used and MessageTooLarge for a body over the broker's
         limit (the message is then not accepted), and what ended the publisher.
@@ -371,7 +372,7 @@ class GroupPublisher:
     def publish_soon(
         self,
         *,
-        key: str | None,
+        key: Key | None,
         body: bytes,
         topic: str = "",
         extra: MessageOptions | None = None,
@@ -401,7 +402,7 @@ class GroupPublisher:
         """Return what ended the publisher, when it has ended."""
         return await self._progress.failed()
 
-    def require_usable(self, key: str | None, topic: str, body: bytes) -> None:
+    def require_usable(self, key: Key | None, topic: str, body: bytes) -> None:
         """Raises SpecError for a key, a topic or a body that `publish` would refuse."""
         self._opened().machine.stamper.require_usable(key, topic, body)
 

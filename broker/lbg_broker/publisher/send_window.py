@@ -22,7 +22,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from lbg_broker.client.retransmit import OpenTags, QueueWindow, RetransmitSettings, WindowState
-from lbg_broker.group import GroupSpec
+from lbg_broker.group import GroupSpec, Key, key_of
 from lbg_broker.publisher.errors import PublishingError, Unroutable
 from lbg_broker.publisher.stamper import MessageOptions, StampedMessage, Stamper, StartingPoint
 
@@ -231,9 +231,10 @@ class SendWindow:
         return len(self._open)
 
     def accept(
-        self, key: str | None, topic: str, body: bytes, extra: MessageOptions | None = None
+        self, key: Key | None, topic: str, body: bytes, extra: MessageOptions | None = None
     ) -> StampedMessage:
-        """Stamps a message and queues it; the caller checks `has_room` first.
+        """Stamps a message and queues it; the caller checks `has_room` first. Without a key, one in the headers of
+        `extra` counts, as it does for members.
 
         Raises SpecError, and is as before, for a key that the hash function cannot take or a topic that is
         too long.
@@ -244,6 +245,8 @@ class SendWindow:
         """
         if self._is_at_epoch:
             self._begin_epoch()
+        if extra is not None and (key is None or key == ""):
+            key = key_of(extra.headers)
         message = self.stamper.stamp(key, topic, body)
         counts = self.counts
         counts.published += 1

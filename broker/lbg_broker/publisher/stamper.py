@@ -20,9 +20,12 @@ from lbg_broker.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_TS,
+    KEY_RULE,
     GroupSpec,
+    Key,
     SpecError,
     hash_of,
+    key_text,
     queue_of,
     routing_key,
 )
@@ -210,16 +213,13 @@ class Stamper:
         self.next_seq = list(self.start.next_seq) or [0] * self.spec.hash_count
         self._queues = [queue_of(hash_, self.spec.queue_count) for hash_ in range(self.spec.hash_count)]
 
-    def stamp(self, key: str | None, topic: str, body: bytes) -> StampedMessage:
+    def stamp(self, key: Key | None, topic: str, body: bytes) -> StampedMessage:
         """The next message. Raises SpecError, and is as before, for a key, a topic or a size that cannot be used."""
         if self.body_max_bytes is not None and len(body) > self.body_max_bytes:
             raise MessageTooLarge(len(body), self.body_max_bytes)
         position = self.position
-        if key:
-            hash_ = self._hash(key)
-        else:
-            key = None
-            hash_ = _mixed(self.seed, position) % self.spec.hash_count
+        key = _usable(key)
+        hash_ = self._hash(key) if key is not None else _mixed(self.seed, position) % self.spec.hash_count
         route = self._routing_keys.get((hash_, topic))
         if route is None:
             route = self._route(hash_, topic)
@@ -242,11 +242,12 @@ class Stamper:
     def queue_of(self, hash_: int) -> int:
         return self._queues[hash_]
 
-    def require_usable(self, key: str | None, topic: str, body: bytes) -> None:
+    def require_usable(self, key: Key | None, topic: str, body: bytes) -> None:
         """Raises SpecError for what `stamp` would refuse."""
         if self.body_max_bytes is not None and len(body) > self.body_max_bytes:
             raise MessageTooLarge(len(body), self.body_max_bytes)
-        hash_ = self._hash(key) if key else 0
+        text = _usable(key)
+        hash_ = self._hash(text) if text is not None else 0
         if (hash_, topic) not in self._routing_keys:
             self._route(hash_, topic)
 
@@ -261,6 +262,16 @@ class Stamper:
             self._routing_keys.clear()
         self._routing_keys[hash_, topic] = route
         return route
+
+
+def _usable(key: Key | None) -> str | None:
+    """The text of a key, None without one. Raises SpecError."""
+    if key is None or key == "" or key == b"":
+        return None
+    text = key_text(key)
+    if text is None:
+        raise SpecError("key", key, KEY_RULE)
+    return text
 
 
 def chained(digest: int, key: str | None, topic: str, body: bytes) -> int:

@@ -11,7 +11,6 @@ from lbg_broker.group import (
     HEADER_FINISHED_AT,
     HEADER_HASH,
     HEADER_INCARNATION,
-    HEADER_KEY,
     HEADER_MEMBER,
     HEADER_MEMBER_NAME,
     HEADER_PUBLISHER,
@@ -23,6 +22,7 @@ from lbg_broker.group import (
     HEADER_SESSION_SEQ,
     HEADER_STARTED_AT,
     HEADER_TS,
+    key_of,
 )
 
 
@@ -69,12 +69,12 @@ class Republished:
     @classmethod
     def parse(cls, headers: Mapping[str, Any]) -> Republished:
         """From a message's headers; raises NotRepublished."""
-        key, stamped = headers.get(HEADER_KEY), headers.get(HEADER_TS)
+        stamped = headers.get(HEADER_TS)
         started, finished = headers.get(HEADER_STARTED_AT), headers.get(HEADER_FINISHED_AT)
         session, sequence = headers.get(HEADER_SESSION), headers.get(HEADER_SESSION_SEQ)
         return cls(
             publisher=_text(headers, HEADER_PUBLISHER),
-            key=None if key is None else str(key),
+            key=key_of(headers),
             hash_=_number(headers, HEADER_HASH),
             seq=_number(headers, HEADER_SEQ),
             queue=_number(headers, HEADER_QUEUE),

@@ -108,6 +108,7 @@ def attributes(message: Message) -> dict[str, str]:
     sent = trace_in(headers) | ({} if message.span is None else message.span.headers)
     values.update((name, sent[name]) for name in (PARENT, STATE) if name in sent)
     own = _own(headers)
+    own.pop("partitionkey", None)  # the message's key is the one that its order follows
     values.update((name, value) for name, value in own.items() if not name.startswith("lbg"))
     return values
 

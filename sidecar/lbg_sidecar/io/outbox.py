@@ -287,9 +287,11 @@ class Outbox:
 
     def _republished_properties(self, in_flight: InFlight) -> BasicProperties:
         headers = in_flight.delivery.headers
-        copied = (HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS)
+        copied = (HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS)
+        key = in_flight.key
         return BasicProperties(
             headers={
+                **({} if key is None else {HEADER_KEY: key}),
                 **{name: headers[name] for name in copied if name in headers},
                 HEADER_HASH: in_flight.identity[1] if in_flight.identity else 0,
                 HEADER_QUEUE: in_flight.queue,

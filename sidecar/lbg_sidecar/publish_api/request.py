@@ -216,7 +216,7 @@ def _structured(event: object, trace: dict[str, str], query: Mapping[str, str]) 
     elif data is None:
         body = b""
     else:
-        body = json.dumps(data, separators=(",", ":")).encode()
+        body = _json(data)
         kind = kind or "application/json"
     return _event(attributes, kind, body, trace, query)
 
@@ -284,6 +284,13 @@ def _from_base64(text: object) -> bytes:
     except (binascii.Error, ValueError):
         pass
     raise Refused(400, "data_base64 is not Base64")
+
+
+def _json(data: object) -> bytes:
+    try:
+        return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
+    except ValueError:  # 1e400 was read as infinity, which JSON does not have
+        raise Refused(400, "data has a number beyond the range of a double: send data_base64") from None
 
 
 def _is_json(kind: str | None) -> bool:

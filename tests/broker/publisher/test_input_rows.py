@@ -73,6 +73,45 @@ def test_a_jsonl_body_is_the_line_itself_and_keys_may_lie_deeper(tmp_path: Path)
     assert rows[1].body == lines[1].strip()
 
 
+@pytest.mark.parametrize(
+    ("value", "key"),
+    [
+        (b'"1"', "1"),
+        (b"1", "1"),
+        (b"1.0", "1"),
+        (b"10e-1", "1"),
+        (b"-0.0", "0"),
+        (b"1.50", "1.5"),
+        (b"1e22", "1" + "0" * 22),
+        (b"12345678901234567890", "12345678901234567890"),
+        (b"true", "true"),
+        (b"null", None),
+        (b'""', None),
+    ],
+)
+def test_a_key_of_json_has_one_text(tmp_path: Path, value: bytes, key: str | None) -> None:
+    line = b'{"k": ' + value + b"}"
+    (row,) = good(read(written(tmp_path, "x.jsonl", line), RowOptions(key_field="k")))
+    assert (row.key, row.body) == (key, line)
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (b"1e400", "beyond the range of a double"),
+        (b"-1e400", "beyond the range of a double"),
+        (b"NaN", "NaN is no JSON number"),
+        (b'"\\ud800"', "unpaired surrogate"),
+        (b"[1]", "an array"),
+        (b"{}", "an object"),
+    ],
+)
+def test_what_cannot_be_a_key_is_a_bad_row(tmp_path: Path, value: bytes, told: str) -> None:
+    path = written(tmp_path, "x.jsonl", b'{"k": ' + value + b"}")
+    (reason,) = bad(read(path, RowOptions(key_field="k")))
+    assert told in reason
+
+
 @pytest.mark.parametrize("name", ["x.csv.gz", "x.zip", "x.csv"])
 def test_compression_is_told_by_content_and_progress_ends_at_the_total(tmp_path: Path, name: str) -> None:
     path = tmp_path / name

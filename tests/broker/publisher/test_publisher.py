@@ -103,10 +103,23 @@ async def test_a_message_that_cannot_be_used_is_refused_and_leaves_no_gap(url: s
     async with GroupPublisher(url, group="orders") as publisher:
         with pytest.raises(SpecError, match="topic"):
             await publisher.publish(key="a", body=b"", topic="x" * 300)
-        with pytest.raises(SpecError, match="key"):
-            await publisher.publish(key="x" * 20_000, body=b"")
+        for key in ("x" * 20_000, "\ud800", float("inf"), float("nan")):
+            with pytest.raises(SpecError, match="key"):
+                await publisher.publish(key=key, body=b"")
         await publisher.publish(key="a", body=b"")
     assert list(publisher.report().next_seq.values()) == [1]
+
+
+async def test_a_key_that_is_no_text_is_that_of_its_text(url: str) -> None:
+    keys = ["0", 0, 0.0, "1", 1, 1.0, b"1", True, "", None, b""]
+    async with Drain(url, SPEC) as drain:
+        async with GroupPublisher(url, group="orders") as publisher:
+            for key in keys:
+                await publisher.publish(key=key, body=b"")
+        await drain.until(lambda: len(drain.seen) == len(keys))
+    seen = Counter((each.key, each.queue) for each in drain.seen if each.key is not None)
+    assert seen == {(key, queue_of_key(key)): n for key, n in {"0": 3, "1": 4, "true": 1}.items()}
+    assert publisher.report().without_key == 3
 
 
 async def test_a_full_queue_is_waited_for_in_order_while_others_go_on(url: str) -> None:

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import Delivery
+from lbg_broker.group import KEY_HEADERS
 from lbg_broker.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
-from lbg_sidecar.message import full_stamp, quick_stamp
+from lbg_sidecar.message import full_stamp, quick_stamp, stamp_of
 
 texts = st.text(max_size=20) | st.sampled_from(["\x07lbg-seql", "lbg-publisher", ""])
 numbers = st.integers(0, 2**62)
-values = texts | numbers | st.booleans() | st.none() | st.binary(max_size=5)
+values = texts | numbers | st.booleans() | st.none() | st.binary(max_size=5) | st.floats()
 
 
 def delivery(header: bytes) -> Delivery:
@@ -22,7 +23,7 @@ def delivery(header: bytes) -> Delivery:
 
 
 @given(
-    key=st.none() | texts,
+    key=st.none() | texts.filter(bool),
     publisher=texts,
     seq=numbers,
     at_us=numbers,
@@ -58,6 +59,39 @@ def test_what_others_write_is_read_the_same_or_in_full(headers: dict[str, object
     header = properties.encode()
     quick = quick_stamp(header)
     assert quick is None or quick == full_stamp(delivery(header))
+
+
+def entry(name: str, value: object) -> bytes:
+    return BasicProperties(headers={name: value}).encode()[6:]
+
+
+@given(
+    ours=st.booleans(),
+    ours_key=st.none() | texts | st.binary(max_size=5),
+    others=st.lists(st.tuples(st.sampled_from([*KEY_HEADERS, "other"]), values), max_size=4),
+    at=st.sampled_from(["front", "behind"]),
+    mode=st.none() | st.just(2),
+)
+def test_the_key_is_the_same_in_any_layout(
+    ours: bool,
+    ours_key: str | bytes | None,
+    others: list[tuple[str, object]],
+    at: str,
+    mode: int | None,
+) -> None:
+    """Also where a name is there twice, and where other headers are in front of our publisher's or behind them."""
+    stamp = [("lbg-publisher", "p"), ("lbg-seq", 2**40), ("lbg-ts", 2**50)] if ours else []
+    stamped = [*([] if ours_key is None else [("lbg-key", ours_key)]), *stamp]
+    fields = [*others, *stamped] if at == "front" else [*stamped, *others]
+    table = b"".join(entry(name, value) for name, value in fields)
+    rest = BasicProperties(delivery_mode=mode, correlation_id="lbg-key", message_id="\x07lbg-keyS").encode()
+    header = bytes((rest[0] | 0x20,)) + rest[1:2] + len(table).to_bytes(4, "big") + table + rest[2:]
+    quick = quick_stamp(header)
+    full = full_stamp(delivery(header))
+    assert quick is None or quick == full
+    assert stamp_of(delivery(header))[0] == full[0]
+    if ours and at == "behind" and not isinstance(ours_key, bytes) and ours_key != "":
+        assert quick is not None
 
 
 @given(st.binary(max_size=80))

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from lbg_broker.group import key_of
 from lbg_sidecar.publish_api.request import BATCH, STRUCTURED, Refused, read_events
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order"}
@@ -67,6 +68,17 @@ def test_a_plain_body_has_the_key_of_query_or_header_and_no_id() -> None:
     assert event.key == "q"
 
 
+@pytest.mark.parametrize(
+    ("given", "key"),
+    [("1", "1"), (1, "1"), (True, "true"), ("", None), (None, None), (2**70, str(2**70)), ("\xff", "\xff")],
+)
+def test_the_key_of_an_event_is_the_text_of_its_partitionkey(given: object, key: str | None) -> None:
+    (event,) = read_events(structured(partitionkey=given), {"content-type": STRUCTURED}, {})
+    assert event.key == key
+    if key is not None:
+        assert key_of(event.extra.headers) == key
+
+
 def test_a_retry_may_have_another_time_and_trace_and_not_another_body() -> None:
     headers = {"content-type": STRUCTURED}
     (first,) = read_events(structured(data=1, time="a"), headers, {})
@@ -89,6 +101,10 @@ def test_a_retry_may_have_another_time_and_trace_and_not_another_body() -> None:
         (structured(tenant=1.5), STRUCTURED, 400, "attribute tenant"),
         (structured(tenant="\ud800"), STRUCTURED, 400, "surrogates"),
         (structured(data="\ud800", datacontenttype="text/plain"), STRUCTURED, 400, "surrogates"),
+        (structured()[:-1] + b',"data":{"a":[1e400]}}', STRUCTURED, 400, "range of a double"),
+        (structured(partitionkey=1.0), STRUCTURED, 400, "attribute partitionkey"),
+        (structured()[:-1] + b',"partitionkey":1e400}', STRUCTURED, 400, "attribute partitionkey"),
+        (structured(partitionkey="\ud800"), STRUCTURED, 400, "surrogates"),
         (structured(data=1, data_base64=""), STRUCTURED, 400, "not both"),
         (structured(data_base64="?"), STRUCTURED, 400, "Base64"),
         (structured(tenant="x" * 70_000), STRUCTURED, 400, "attributes take"),

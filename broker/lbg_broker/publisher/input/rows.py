@@ -10,6 +10,7 @@ from json.encoder import encode_basestring
 from pathlib import PurePath
 from typing import Any, NoReturn
 
+from lbg_broker.group import KEY_RULE, key_text
 from lbg_broker.publisher.errors import BadRow, InputError
 from lbg_broker.publisher.input.source import Lines, Source
 
@@ -149,7 +150,8 @@ class _Texts:
 def jsonl_rows(lines: Lines, options: RowOptions) -> Iterator[Row | BadRow]:
     """A body is the line's own bytes without the white space around them. Empty lines are passed over.
 
-    A key may be text, a number or a boolean (as JSON writes it), null or absent in a null object: no key.
+    A key may be text, a number or a boolean (`group.key_text`: 1, 1.0 and "1" are the same), null or absent in a null
+    object: no key.
     Raises InputError if the first object lacks a field that the options name: then the option is wrong, not
     the row.
     """
@@ -199,12 +201,16 @@ def _key(fields: dict[str, Any], options: RowOptions) -> str | None:
 
 def _text(fields: dict[str, Any], path: str) -> str | None:
     value = fields[path] if path in fields else _along(fields, path)
-    if isinstance(value, str) or value is None:
-        return value
-    if isinstance(value, dict | list):
-        kind = "an object" if isinstance(value, dict) else "an array"
-        raise _NoMessage(f"field {path!r} is {kind}; it has to be text or a number")
-    return json.dumps(value)
+    if value is None:
+        return None
+    if value == "":
+        return ""
+    text = key_text(value)
+    if text is None:
+        kinds = {dict: "an object", list: "an array", float: "beyond the range of a double"}
+        kind = kinds.get(type(value), "text with an unpaired surrogate")
+        raise _NoMessage(f"field {path!r} is {kind}: it {KEY_RULE}")
+    return text
 
 
 def _along(fields: dict[str, Any], path: str) -> Any:

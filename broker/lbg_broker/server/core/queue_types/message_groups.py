@@ -23,9 +23,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
+from lbg_broker.group.keys import KEY_HEADERS, key_reader
 from lbg_broker.server.core.arguments import ArgumentReader, MessageGroupsArguments
 from lbg_broker.server.core.consumer import Consumer
-from lbg_broker.server.core.message import Message, text_reader
+from lbg_broker.server.core.message import Message
 from lbg_broker.server.core.queue import DispatchPolicy, Share
 from lbg_broker.server.core.queue_types.group_backlog import GroupBacklog
 from lbg_broker.server.core.queue_types.group_index import UNLIMITED, Group, GroupedMessage, Holder
@@ -389,7 +390,8 @@ class MessageGroupsDispatch(DispatchPolicy):
 
 
 class MessageGroupsType(SingleSpoolType):
-    """Queues with `qpid.group_header_key` or `x-group-header`."""
+    """Queues with `qpid.group_header_key` or `x-group-header`. `lbg-key` as the header stands for the key, which other
+    headers may have."""
 
     line = GroupBacklog
 
@@ -397,8 +399,7 @@ class MessageGroupsType(SingleSpoolType):
         line, rules = queue.spool, queue.rules.kind
         assert isinstance(line, GroupBacklog)
         assert isinstance(rules, MessageGroupsArguments)
-        line.classify(
-            text_reader((rules.header,)), state.default_group.encode(), partial(state.make_due, queue)
-        )
+        names = KEY_HEADERS if rules.header == KEY_HEADERS[0] else (rules.header,)
+        line.classify(key_reader(names), state.default_group.encode(), partial(state.make_due, queue))
         queue.limited = queue.rules.limited  # it is never shut
         return MessageGroupsDispatch(state, line)

@@ -18,28 +18,14 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from lbg_broker.group.hashing import HASH_FUNCTIONS, murmur2_of_bytes
-from lbg_broker.server.core.message import Message, Origin, text_reader
+from lbg_broker.group.keys import key_reader
+from lbg_broker.server.core.message import Message, Origin
 from lbg_broker.server.core.spool import Spool
 
 if TYPE_CHECKING:
     from lbg_broker.server.core.arguments import PartitionedArguments
     from lbg_broker.server.core.consumer import Consumer
 
-
-KEY_HEADERS: Final = (
-    "lbg-key",
-    "x-group-id",
-    "group-id",
-    "JMSXGroupID",
-    "QUEUE_PARTITION_KEY",
-    "partitionkey",
-    "ce-partitionkey",
-    "cloudEvents:partitionkey",
-    "cloudEvents_partitionkey",
-)
-"""Headers in which a partition key may be; the first that is there counts. The names are those of our publishers, of
-AMQP 1.0 and JMS, of Solace ("Message Distribution With Partitioned Queues"), and of CloudEvents over HTTP and
-AMQP."""
 
 REMEMBERED_KEYS: Final = 16_384
 """Keys repeat: this many with their slots cost 2 MB at most where they are short."""
@@ -55,7 +41,7 @@ def placing(rules: PartitionedArguments, slots: int | None = None) -> Callable[[
 
     A message without a key gets `slots` and the number of a random partition added.
     """
-    key_of = text_reader(KEY_HEADERS)
+    key_of = key_reader()
     hash_of, hash_count, count = _HASHES[rules.hash], rules.hash_count, rules.count
     modulus, beyond = (count, 0) if slots is None else (slots, slots)
     remembered: dict[bytes, int] = {}
@@ -78,21 +64,17 @@ def placing(rules: PartitionedArguments, slots: int | None = None) -> Callable[[
     return place
 
 
-def _text(key: bytes) -> str:
-    return key.decode("utf-8", "replace")
-
-
 def _modulo(key: bytes) -> int:
     """A key that is no number has to go somewhere too, and always to the same partition."""
     try:
-        return HASH_FUNCTIONS["modulo"](_text(key))
+        return HASH_FUNCTIONS["modulo"](key.decode())
     except ValueError:
         return zlib.crc32(key)
 
 
 _HASHES: Final[dict[str, Callable[[bytes], int]]] = {
     "crc32": zlib.crc32,
-    "java": lambda key: HASH_FUNCTIONS["java"](_text(key)),
+    "java": lambda key: HASH_FUNCTIONS["java"](key.decode()),
     "murmur2": lambda key: murmur2_of_bytes(key) & 0x7FFFFFFF,
     "modulo": _modulo,
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from lbg_broker.amqp.methods import (
@@ -210,7 +212,7 @@ class TestBeAdvised:
 
 
 class TestDefaultGroup:
-    @pytest.mark.parametrize("group", [None, "", 1.5, True, ["a"]])
+    @pytest.mark.parametrize("group", [None, "", b"", math.nan, ["a"]])
     def test_messages_without_a_group_are_one_group(self, world: World, group: object) -> None:
         publisher, one, other = two(world, prefetch=1)
         publish(publisher, "-1")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_broker.amqp.methods import ExchangeDeclare, ExchangeDeclareOk, QueueBind, QueueBindOk
-from lbg_broker.server.core.queue_types.partition_routes import KEY_HEADERS
+from lbg_broker.group import KEY_HEADERS
 from support.broker_core.partitioned_world import DELAY_S, PartitionedWorld, header
 from support.broker_core.world import numbered
 
