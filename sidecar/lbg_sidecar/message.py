@@ -205,10 +205,15 @@ def session_epoch_of(delivery: Delivery) -> str | None:
 
 
 def content_type_of(header: bytes) -> str | None:
-    """From encoded properties: the content type is the first of them."""
+    """From encoded properties: the content type is the first of them. A byte that is no UTF-8 becomes `\\xNN`."""
     if not header[0] & _CONTENT_TYPE:
         return None
-    return header[3 : 3 + header[2]].decode(errors="surrogateescape")
+    return header[3 : 3 + header[2]].decode(errors="backslashreplace")
+
+
+def _unicode(text: str) -> str:
+    """Text of the wire without surrogates, which no HTTP header can have: as `content_type_of`."""
+    return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
 def is_only_stamped(header: bytes) -> bool:
@@ -318,7 +323,7 @@ class Message:
     def topic(self) -> str:
         """Rest of the routing key, after prefix and hash."""
         _, _, rest = str(self.delivery.routing_key).partition(".")
-        return rest.partition(".")[2]
+        return _unicode(rest.partition(".")[2])
 
     @property
     def attempt(self) -> int:
@@ -376,7 +381,7 @@ class Message:
             "topic": self.topic,
             "attempt": self.attempt,
             "redelivered": self.redelivered,
-            "headers": {name: _plain(value) for name, value in headers.items()},
+            "headers": {_unicode(name): _plain(value) for name, value in headers.items()},
             **self.trace,
         }
         if self.sequence is not None:
@@ -456,7 +461,7 @@ def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: 
         reason=in_flight.reason[:REASON_MAX_CHARS],
         redelivered=in_flight.redelivered,
         published_at_us=max(0, in_flight.published_at_us),
-        routing_key=delivery.routing_key,
+        routing_key=_unicode(delivery.routing_key),
         content_type=content_type_of(delivery.header),
         body=fields.get("body"),
         body_base64=fields.get("body_base64"),
@@ -476,7 +481,7 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         return base64.b64encode(value).decode()
     if isinstance(value, dict):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {_unicode(str(name)): _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if value is None or isinstance(value, str | int | float | bool):

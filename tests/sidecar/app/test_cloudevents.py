@@ -71,6 +71,19 @@ def test_any_key_comes_back_as_it_was(read: Any, key: str) -> None:
     assert read(message(key=key)).get_extension("partitionkey") == key
 
 
+def test_what_is_no_utf_8_reaches_the_application_as_text() -> None:
+    """No HTTP header can have a surrogate, so such a message could never be pushed."""
+    sent = message(content_type="text/\udcff", headers={"\udcfe": {"\udcfd": 1}})
+    sent.delivery.routing_key = "pre.5.\udcfc"
+    assert binary_headers(sent)["Content-Type"] == r"text/\xff"
+    assert read_binary(sent).get_subject() == read_json(sent).get_subject() == r"\xfc"
+    assert json.loads(batch_item(sent))["datacontenttype"] == r"text/\xff"
+    fields = json.loads(message_json(sent))
+    assert fields == sent.as_json()
+    assert (fields["topic"], fields["headers"][r"\xfe"]) == (r"\xfc", {r"\xfd": 1})
+    json.dumps(fields, ensure_ascii=False).encode()
+
+
 def test_sequences_sort_as_text() -> None:
     texts = [read_binary(message(seq)).get_extension("sequence") for seq in (9, 10, 100, 2)]
     assert sorted(texts) == [texts[3], texts[0], texts[1], texts[2]]
