@@ -52,11 +52,18 @@ class Kind(enum.StrEnum):
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """One answer; made by `ACK`, `retry` and `drop`. `reason` is for people: in the log, in the state, and, of a drop,
-    in header `lbg-reason`. `after_s` (of a retry): seconds to wait at least; None leaves it to the backoff."""
+    in header `lbg-reason`. `after_s` (of a retry): seconds to wait at least, a day at most; None leaves it to the
+    backoff. `is_unreadable`: the application's reply is none, so it counts as a retry."""
 
     kind: Kind
     reason: str = ""
     after_s: float | None = None
+    is_unreadable: bool = False
+
+    def __post_init__(self) -> None:
+        # A surrogate, as of a file's name in an error or in an application's JSON, can be in no header and no terminal.
+        if not self.reason.isascii():
+            object.__setattr__(self, "reason", self.reason.encode(errors="backslashreplace").decode())
 
 
 ACK = Verdict(Kind.ACK)
@@ -68,6 +75,23 @@ INTERRUPTED = Verdict(Kind.INTERRUPTED)
 def retry(reason: str = "", *, after_s: float | None = None) -> Verdict:
     """Delivers the message again later; its lane waits, so nothing of its key overtakes it. It counts as an attempt."""
     return Verdict(Kind.RETRY, reason, after_s)
+
+
+def unreadable(reason: str, *, after_s: float | None = None) -> Verdict:
+    """A reply that is no verdict. It is retried, as an acknowledgement cannot be revoked, and reported as a problem."""
+    return Verdict(Kind.RETRY, reason, after_s, is_unreadable=True)
+
+
+AFTER_MAX_S = 86_400
+"""Longest wait that an application can ask for: a date that it got wrong must not block a key for years."""
+
+_WORDS = {"ack": Kind.ACK, "ok": Kind.ACK, "success": Kind.ACK, "retry": Kind.RETRY, "drop": Kind.DROP}
+VERDICT_RULE = "must be ack (or ok, success), retry or drop"
+
+
+def kind_of(word: object) -> Kind | None:
+    """The answer that a word of an application stands for, in any case of letters; None for another word."""
+    return _WORDS.get(word.lower()) if isinstance(word, str) else None
 
 
 def drop(reason: str) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
@@ -494,6 +495,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
     if members is not UNKNOWN:
         is_one_queue = bool(queues) and queues[0].number is None
         problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
+        problems += _retried_lines(names, members, is_one_queue=is_one_queue)
         problems += _postponed_lines(names, members)
         problems += _pause_lines(group, members, is_paused=is_paused)
         if observed.has_parking:
@@ -557,6 +559,26 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
             f"{blocks} later messages of {'its key' if is_one else 'their keys'}; keys: {keys}{more}"
             f"{skip}"
         )
+
+
+def _retried_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+    for member in members:
+        for queue in member.queues:
+            name = names.parent if is_one_queue else names.queue(queue.queue)
+            for one in queue.retried_messages:
+                cause = (
+                    f"waits until {_time_text(one.until_us)}, because the application asked for it"
+                    if one.until_us
+                    else "is retried, because the application's reply is no verdict"
+                )
+                yield (
+                    f"message {one.id} of {name} at {member.name} {cause}, and later messages of its key wait; "
+                    f"key: {'none' if one.key is None else repr(one.key)}; reason: {one.reason or 'none given'}"
+                )
+
+
+def _time_text(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(" ", "seconds").removesuffix("+00:00") + " UTC"
 
 
 def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:

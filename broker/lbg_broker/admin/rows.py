@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lbg_broker.admin.protocol import StatusReport
@@ -16,8 +16,22 @@ STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
 UNKNOWN_STATUS = "Unknown"
 IDLE = "Idle"
 
+YEAR_9999_US = 253_402_300_799_000_000
+"""No calendar reaches beyond it."""
+
 POSTPONED_FROM = 2
 """Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetriedMessage:
+    """A message that is retried because the application's reply is no verdict (`until_us` 0), or that waits until then
+    because the application asked for it."""
+
+    id: str
+    key: str | None
+    reason: str
+    until_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +50,7 @@ class MemberQueue:
     poisoned_ids: tuple[str, ...] = ()
     put_off: int = 0
     next_drain_s: float = 0.0
+    retried_messages: tuple[RetriedMessage, ...] = ()
 
     @property
     def is_primary(self) -> bool:
@@ -106,7 +121,7 @@ class MemberRow:
             "name": self.name,
             "incarnation": self.incarnation,
             "rebalance": self.rebalance,
-            "queues": [{name: getattr(one, name) for name in MemberQueue.__slots__} for one in self.queues],
+            "queues": [asdict(one) for one in self.queues],
             "counts": dict(self.counts),
             "paused": self.paused,
             "oldest_published_at_us": self.oldest_us or None,
@@ -165,8 +180,19 @@ def _queue(fields: Mapping[str, Any]) -> MemberQueue:
         poisoned=int(fields.get("poisoned", 0)),
         poisoned_keys=tuple(map(str, fields.get("poisoned_keys", ()))),
         poisoned_ids=tuple(map(str, fields.get("poisoned_ids", ()))),
+        retried_messages=tuple(map(_retried, fields.get("retried_messages", ()))),
         put_off=int(fields.get("put_off", 0)),
         next_drain_s=float(fields.get("next_drain_s", 0.0)),
+    )
+
+
+def _retried(fields: Mapping[str, Any]) -> RetriedMessage:
+    key = fields["key"]
+    return RetriedMessage(
+        str(fields["id"]),
+        None if key is None else str(key),
+        str(fields["reason"]),
+        min(max(0, int(fields.get("until_us", 0))), YEAR_9999_US),
     )
 
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeGuard
 from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.errors import AppError
-from lbg_sidecar.message import ACK, Kind, Message, Verdict
+from lbg_sidecar.message import ACK, AFTER_MAX_S, VERDICT_RULE, Kind, Message, Verdict, kind_of
 
 
 class Committed(NamedTuple):
@@ -82,9 +82,6 @@ def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-AFTER_MAX_S = 86_400
-
-
 def read_object(text: str | bytes) -> dict[str, Any]:
     """Raises ValueError unless it is one JSON object."""
     try:
@@ -98,15 +95,16 @@ def read_object(text: str | bytes) -> dict[str, Any]:
 
 def read_verdict(fields: Mapping[str, Any]) -> Verdict:
     """From `verdict`, `reason` and `after_s`; raises ValueError with what is wrong."""
-    kind = fields.get("verdict")
+    kind = kind_of(fields.get("verdict"))
     reason = str(fields.get("reason") or "")
-    if kind == "ack":
-        return ACK
-    if kind == "drop":
-        return Verdict(Kind.DROP, reason)
-    if kind == "retry":
-        return Verdict(Kind.RETRY, reason, _after_s(fields.get("after_s")))
-    raise ValueError('"verdict" must be "ack", "retry" or "drop"')
+    match kind:
+        case Kind.ACK:
+            return ACK
+        case Kind.DROP:
+            return Verdict(kind, reason)
+        case Kind.RETRY:
+            return Verdict(kind, reason, _after_s(fields.get("after_s")))
+    raise ValueError(f'"verdict" {VERDICT_RULE}')
 
 
 def parse_verdict(line: bytes) -> tuple[str, Verdict]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import reprlib
 import ssl
 from collections import deque
 from collections.abc import Mapping
@@ -23,7 +24,17 @@ from urllib.parse import quote, urlsplit
 import httptools
 
 from lbg_sidecar.errors import SettingsError
-from lbg_sidecar.message import ACK, Kind, Verdict, drop, retry
+from lbg_sidecar.message import (
+    ACK,
+    AFTER_MAX_S,
+    VERDICT_RULE,
+    Kind,
+    Verdict,
+    drop,
+    kind_of,
+    retry,
+    unreadable,
+)
 
 _RULE = "must be http://HOST:PORT/PATH, or unix:/PATH/TO.sock:/URL-PATH"
 
@@ -71,10 +82,7 @@ def parse_target(value: str) -> Target:
 
 
 REASON_MAX_CHARS = 500
-AFTER_MAX_S = 86_400.0
 
-_WORDS = {"ack": Kind.ACK, "retry": Kind.RETRY, "drop": Kind.DROP}
-_DAPR = {"SUCCESS": Kind.ACK, "RETRY": Kind.RETRY, "DROP": Kind.DROP}
 _BATCH_RULE = 'must be empty or {"verdicts": [{"id": …, "verdict": …}, …]}'
 
 
@@ -100,7 +108,7 @@ def verdict_of_reply(
     after_s = retry_after_s(retry_after, now_s=now_s)
     if 200 <= status < 300:
         if is_cut and _is_object(body):
-            return retry(_too_long(body), after_s=after_s)
+            return unreadable(_too_long(body), after_s=after_s)
         return _verdict_of_body(body, after_s)
     if status == 422:
         return drop(_shown(body) or "HTTP 422")
@@ -120,7 +128,7 @@ def verdicts_of_reply(
     if not 200 <= status < 300:
         return BatchVerdicts(retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s))
     if is_cut:
-        return BatchVerdicts(retry(_too_long(body), after_s=after_s))
+        return BatchVerdicts(unreadable(_too_long(body), after_s=after_s))
     if body.strip() in (b"", b"null"):
         return BatchVerdicts(ACK)
     try:
@@ -129,12 +137,12 @@ def verdicts_of_reply(
         fields = None
     items = fields.get("verdicts") if isinstance(fields, dict) else None
     if not isinstance(items, list) or not all(_is_named(item) for item in items):
-        return BatchVerdicts(retry(f"the reply {_BATCH_RULE}: {shown[:100]}", after_s=after_s))
+        return BatchVerdicts(unreadable(f"the reply {_BATCH_RULE}: {shown[:100]}", after_s=after_s))
     named: dict[str, Verdict] = {}
     for item in items:
         verdict = verdict_of_fields(item, after_s)
         if named.setdefault(item["id"], verdict) != verdict:
-            named[item["id"]] = retry("the reply has two verdicts for it", after_s=after_s)
+            named[item["id"]] = unreadable("the reply has two verdicts for it", after_s=after_s)
     return BatchVerdicts(retry("the reply has no verdict for it", after_s=after_s), named)
 
 
@@ -143,14 +151,10 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
 
     An unknown verdict is a retry with that reason: an acknowledgement cannot be revoked.
     """
-    name = fields.get("verdict", fields.get("status"))
-    kind = None
-    if isinstance(name, str):
-        kind = _WORDS.get(name) if "verdict" in fields else _DAPR.get(name)
+    word = fields.get("verdict", fields.get("status"))
+    kind = kind_of(word)
     if kind is None:
-        return retry(
-            f"the reply's verdict is {name!r}: must be ack, retry or drop (Dapr: SUCCESS, RETRY, DROP)"
-        )
+        return unreadable(f"the reply's verdict is {reprlib.repr(word)}: {VERDICT_RULE}")
     if kind is Kind.ACK:
         return ACK
     reason = str(fields.get("reason") or "")[:REASON_MAX_CHARS]
@@ -158,7 +162,7 @@ def verdict_of_fields(fields: dict[str, object], after_s: float | None = None) -
         return drop(reason)
     own = fields.get("after_s")
     if isinstance(own, int | float) and not isinstance(own, bool) and own >= 0:
-        after_s = min(float(own), AFTER_MAX_S)
+        after_s = float(min(own, AFTER_MAX_S))
     return retry(reason, after_s=after_s)
 
 
@@ -168,15 +172,15 @@ def retry_after_s(value: str | None, *, now_s: float) -> float | None:
         return None
     value = value.strip()
     if value.isascii() and value.isdecimal():
-        return min(float(value[:9]), AFTER_MAX_S)
+        return float(min(int(value[:9]), AFTER_MAX_S))
     try:
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     wait_s = (at - datetime.fromtimestamp(now_s, UTC)).total_seconds()
-    return min(max(wait_s, 0.0), AFTER_MAX_S)
+    return float(min(max(wait_s, 0.0), AFTER_MAX_S))
 
 
 def _verdict_of_body(body: bytes, after_s: float | None) -> Verdict:

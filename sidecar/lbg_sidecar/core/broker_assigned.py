@@ -35,6 +35,7 @@ from lbg_sidecar.core.status_report import (
     poisoned_ids,
     poisoned_keys,
     progress_of,
+    retried_messages,
 )
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import SessionRefused
@@ -57,6 +58,7 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         poisoned=len(attachment.poisoned) if attachment is not None else 0,
         poisoned_keys=poisoned_keys(binding),
         poisoned_ids=poisoned_ids(binding),
+        retried_messages=retried_messages(binding),
     )
     dispatcher = machine.dispatcher
     return BeatContent(

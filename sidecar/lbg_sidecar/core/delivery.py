@@ -150,6 +150,18 @@ class InFlight:
         return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
 
 
+@dataclass(slots=True)
+class Retry:
+    """A retry that is reported: the reply is no verdict (`is_unreadable`), or the application asked for a long wait.
+
+    `at` is the time of the next call, `at_us` the same in microseconds since the epoch, 0 until somebody sets it.
+    """
+
+    is_unreadable: bool
+    at: float
+    at_us: int = 0
+
+
 class Attachment:
     """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
@@ -182,6 +194,7 @@ class Attachment:
         "queue",
         "ready",
         "refused",
+        "retries",
         "running",
         "session",
         "shelved",
@@ -209,6 +222,7 @@ class Attachment:
         self.poisoned: dict[
             InFlight, float
         ] = {}  # since when their attempts are used up, and they are retried
+        self.retries: dict[InFlight, Retry] = {}
         self.skipped: dict[
             InFlight, None
         ] = {}  # poisoned, at work, and to be refused unless this call succeeds

@@ -8,15 +8,27 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from math import isnan
 
 from lbg_broker.client.backoff import Backoff
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome, Processed, SessionPosition
+from lbg_sidecar.core.delivery import (
+    Attachment,
+    Identity,
+    InFlight,
+    Outcome,
+    Processed,
+    Retry,
+    SessionPosition,
+)
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
-from lbg_sidecar.message import Kind, Verdict
+from lbg_sidecar.message import AFTER_MAX_S, Kind, Verdict
+
+LONG_WAIT_S = 60.0
+"""A longer wait that an application asks for is reported: its key waits too."""
 
 RETRY_JITTER = 0.2
 RETRY = Backoff(max_s=30.0, jitter=RETRY_JITTER)
@@ -299,6 +311,9 @@ class Dispatcher:
         self._durations.append(now - in_flight.started_at)
         self._unmeasured += 1
         kind = verdict.kind
+        retries = in_flight.attachment.retries
+        if retries:
+            retries.pop(in_flight, None)
         limit = self.limit
         if limit is not None:
             if kind is Kind.INTERRUPTED:
@@ -348,7 +363,10 @@ class Dispatcher:
             self.processed.failed(in_flight.identity, in_flight.attempts)
         if in_flight.is_recalled:
             return self._requeued(in_flight)
-        self.lanes.delay(in_flight, now + self._wait_s(in_flight, after_s, is_exhausted=is_exhausted))
+        wait_s = self._wait_s(in_flight, after_s, is_exhausted=is_exhausted)
+        if verdict.is_unreadable or (after_s is not None and wait_s > LONG_WAIT_S):
+            retries[in_flight] = Retry(verdict.is_unreadable, now + wait_s)
+        self.lanes.delay(in_flight, now + wait_s)
         poisoned = in_flight.attachment.poisoned
         if not is_exhausted or in_flight in poisoned:
             return NextCall.NOTHING
@@ -368,6 +386,7 @@ class Dispatcher:
         for in_flight in released:
             if in_flight.outcome is None:
                 in_flight.outcome = Outcome.RELEASED
+            attachment.retries.pop(in_flight, None)
             attachment.poisoned.pop(in_flight, None)
             attachment.skipped.pop(in_flight, None)
 
@@ -423,6 +442,9 @@ class Dispatcher:
         """The wait that the application requests, else one by the number of attempts. A poisoned message waits for the
         longest at least: else an application that requests a second each time would be called each second for ever."""
         backoff = self.rules.backoff
+        if requested_s is not None:
+            # A callable may ask for any number: an infinite one must not block a key, and NaN has no place in a queue.
+            requested_s = None if isnan(requested_s) else min(requested_s, AFTER_MAX_S)
         if is_exhausted:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
         return requested_s if requested_s is not None else backoff.delay_s(in_flight.attempts, self._uniform)
@@ -564,6 +586,8 @@ class Dispatcher:
         if in_flight.identity is not None and outcome not in NOT_PROCESSED:
             self.processed.add(in_flight.identity)
         attachment = in_flight.attachment
+        if attachment.retries:
+            attachment.retries.pop(in_flight, None)
         if attachment.poisoned:
             attachment.poisoned.pop(in_flight, None)
             attachment.skipped.pop(in_flight, None)
@@ -577,6 +601,7 @@ class Dispatcher:
         running = self.lanes.close(attachment)
         if self.parking is not None:
             self.parking.closed(attachment.parking)
+        attachment.retries.clear()
         attachment.poisoned.clear()
         attachment.skipped.clear()
         for in_flight in attachment.unconfirmed:

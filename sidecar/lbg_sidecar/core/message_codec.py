@@ -42,6 +42,7 @@ from lbg_sidecar.core.protocol import (
     Reattached,
     Rebalance,
     Repartition,
+    RetriedMessage,
     Skip,
     SkipOutcome,
     Skipped,
@@ -341,6 +342,11 @@ def _encode_states(states: Iterable[QueueState]) -> list[dict[str, Any]]:
             "poisoned": state.poisoned,
             "poisoned_keys": list(state.poisoned_keys),
             **({"poisoned_ids": list(state.poisoned_ids)} if state.poisoned_ids else {}),
+            **(
+                {"retried_messages": [asdict(one) for one in state.retried_messages]}
+                if state.retried_messages
+                else {}
+            ),
             "put_off": state.put_off,
             **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
         }
@@ -385,10 +391,21 @@ def _decode_states(states: Any) -> tuple[QueueState, ...]:
             poisoned=_number(state.get("poisoned", 0)),
             poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
             poisoned_ids=tuple(map(str, state.get("poisoned_ids", ()))),
+            retried_messages=tuple(map(_decode_retried, state.get("retried_messages", ()))),
             put_off=_number(state.get("put_off", 0)),
             next_drain_s=float(state.get("next_drain_s", 0.0)),
         )
         for state in states
+    )
+
+
+def _decode_retried(fields: dict[str, Any]) -> RetriedMessage:
+    key = fields["key"]
+    return RetriedMessage(
+        str(fields["id"]),
+        None if key is None else str(key),
+        str(fields["reason"]),
+        _number(fields.get("until_us", 0)),
     )
 
 

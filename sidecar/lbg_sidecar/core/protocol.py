@@ -58,6 +58,17 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class RetriedMessage:
+    """A message that is retried because the application's reply is no verdict (`until_us` 0), or that waits for long
+    because the application asked for it: until then, in microseconds since the epoch."""
+
+    id: str
+    key: str | None
+    reason: str
+    until_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class QueueState:
     queue: int
     primary: bool
@@ -72,6 +83,7 @@ class QueueState:
     poisoned_ids: tuple[str, ...] = ()  # of the oldest of them
     put_off: int = 0  # handoffs in a row that its calls did not end in time for
     next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
+    retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
 
 
 @dataclass(frozen=True, slots=True)

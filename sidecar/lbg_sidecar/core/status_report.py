@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lbg_sidecar.core.dispatcher import KeyCounts, poisoned_messages
+from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
 from lbg_sidecar.core.effects import TakenOver
 from lbg_sidecar.core.message_codec import encode_content
 from lbg_sidecar.core.protocol import (
@@ -18,6 +18,7 @@ from lbg_sidecar.core.protocol import (
     ParkingState,
     Progress,
     QueueState,
+    RetriedMessage,
     Takeover,
 )
 from lbg_sidecar.core.queue_bindings import Binding
@@ -88,6 +89,7 @@ def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
         poisoned=len(attachment.poisoned),
         poisoned_keys=poisoned_keys(binding),
         poisoned_ids=poisoned_ids(binding),
+        retried_messages=retried_messages(binding),
         put_off=binding.put_off,
         next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
     )
@@ -176,6 +178,24 @@ def poisoned_ids(binding: Binding) -> tuple[str, ...]:
     poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
     ids = (one.id for one in itertools.islice(poisoned, KEYS_REPORTED_MAX))
     return tuple(one for one in ids if len(one) <= ID_MAX_CHARS)
+
+
+def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
+    """A wait is over while its call runs; a reply that is no verdict counts until there is another."""
+    attachment = binding.attachment
+    if attachment is None:
+        return ()
+    held = (
+        RetriedMessage(
+            id=in_flight.id[:ID_MAX_CHARS],
+            key=None if in_flight.key is None else in_flight.key[:KEY_MAX_CHARS],
+            reason=in_flight.reason[:REASON_MAX_CHARS],
+            until_us=0 if one.is_unreadable else one.at_us,
+        )
+        for in_flight, one in attachment.retries.items()
+        if one.is_unreadable or (one.at_us and in_flight not in attachment.running)
+    )
+    return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
 
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:

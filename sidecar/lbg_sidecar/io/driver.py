@@ -417,6 +417,8 @@ class Driver:
         if message.span is not None:
             message.span.end(verdict.kind, verdict.reason, is_done=verdict.kind is Kind.ACK)
         self.machine.end(message.in_flight, verdict, self._loop.time())
+        if retry := message.in_flight.attachment.retries.get(message.in_flight):
+            retry.at_us = self._clock.us(retry.at)
         if self.machine.effects:
             self._run_effects()
         else:

@@ -24,6 +24,11 @@ NOW_S = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
         (200, b'{"status": "SUCCESS"}', None, ACK),
         (200, b'{"status": "RETRY"}', None, retry()),
         (200, b'{"status": "DROP"}', None, drop("")),
+        (200, b'{"status": "ok"}', None, ACK),
+        (200, b'{"status": "success"}', None, ACK),
+        (200, b'{"verdict": "OK"}', None, ACK),
+        (200, b'{"status": "Retry"}', "3", retry(after_s=3.0)),
+        (200, b'{"verdict": "Drop"}', None, drop("")),
         (422, b"no such\norder", None, drop("no such order")),
         (422, b"", None, drop("HTTP 422")),
         (404, b"", None, retry("HTTP 404")),
@@ -37,11 +42,31 @@ def test_a_reply_is_a_verdict(status: int, body: bytes, retry_after: str | None,
     assert verdict_of_reply(status, body, retry_after, now_s=NOW_S) == verdict
 
 
-@pytest.mark.parametrize("body", [b'{"verdict": "maybe"}', b'{"status": "FAILED"}', b'{"verdict": null}'])
-def test_a_word_nobody_knows_is_no_ack(body: bytes) -> None:
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"verdict": "maybe"}',
+        b'{"status": "FAILED"}',
+        b'{"verdict": null}',
+        b'{"status": 200}',
+        b'{"status": "\\ud800"}',
+    ],
+)
+def test_a_word_nobody_knows_is_no_ack_and_reported(body: bytes) -> None:
     verdict = verdict_of_reply(200, body, None, now_s=NOW_S)
-    assert verdict.kind is Kind.RETRY
-    assert "must be ack, retry or drop" in verdict.reason
+    assert (verdict.kind, verdict.is_unreadable) == (Kind.RETRY, True)
+    assert "must be ack (or ok, success), retry or drop" in verdict.reason
+
+
+@pytest.mark.parametrize("body", [b"", b'{"verdict": "retry"}', b'{"status": "ok"}'])
+def test_an_answer_is_not_reported(body: bytes) -> None:
+    assert not verdict_of_reply(200, body, None, now_s=NOW_S).is_unreadable
+
+
+def test_a_reason_has_no_surrogates() -> None:
+    verdict = verdict_of_reply(200, b'{"verdict": "drop", "reason": "\\ud800 \xc3\xa9"}', None, now_s=NOW_S)
+    assert verdict == drop("\\ud800 é")
+    assert retry("\udcff").reason == "\\udcff"
 
 
 @pytest.mark.parametrize("body", [b'{"verdict": "drop", "reason": "', b' {"text": "'])
@@ -73,6 +98,8 @@ def test_a_reason_is_cut_off() -> None:
         ("Tue, 14 Nov 2023 22:13:50 GMT", 30.0),
         ("Tue, 14 Nov 2023 22:00:00 GMT", 0.0),
         ("9999999999999", 86_400.0),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", 86_400.0),
+        ("Fri, 31 Dec 99999999999999999999 23:59:59 GMT", None),
         ("-1", None),
         ("1.5", None),
         ("", None),

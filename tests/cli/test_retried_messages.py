@@ -1,0 +1,55 @@
+"""`lbg group show` names messages whose retry the application has to mend."""
+
+from __future__ import annotations
+
+import asyncio
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from lbg_broker.admin import connect_admin
+from lbg_broker.publisher import GroupPublisher
+from lbg_sidecar import Member, MemberSettings
+from lbg_sidecar.app import PushChannel
+from support.command_line import Where
+from support.waiting import GUARD_S
+
+
+async def test_unreadable_verdicts_and_long_waits_are_problems_until_they_are_over(
+    broker: Where, group: str
+) -> None:
+    is_mended = False
+    seen: set[str] = set()
+
+    async def application(request: web.Request) -> web.Response:
+        key = request.headers["ce-partitionkey"]
+        if key == "waits":
+            return web.Response(status=503, text="maintenance", headers={"Retry-After": "99999999"})
+        seen.add(key)
+        word = "processed" if key == "unknown" and not is_mended else "Ok"
+        return web.json_response({"status": word})
+
+    async def problems(count: int) -> list[str]:
+        async with asyncio.timeout(GUARD_S), connect_admin(broker.broker, broker.management) as admin:
+            while len(found := list((await admin.show_group(group)).problems)) != count:  # noqa: ASYNC110 (asked)
+                await asyncio.sleep(0.05)
+        return sorted(found)
+
+    app = web.Application()
+    app.router.add_post("/", application)
+    async with TestServer(app) as server:
+        settings = MemberSettings(broker=broker.broker, group=group, name="m", rebalance_delay_s=0.2)
+        async with Member(settings, PushChannel(str(server.make_url("/")), concurrency=4)) as member:
+            async with GroupPublisher(broker.broker, group=group) as publisher:
+                for key in ("waits", "unknown", "fine"):
+                    await publisher.publish(key=key, body=b"")
+            unknown, waits = sorted(await problems(2), key=lambda line: "waits until" in line)
+            assert "is retried, because the application's reply is no verdict" in unknown
+            assert "key: 'unknown'; reason: the reply's verdict is 'processed'" in unknown
+            assert "because the application asked for it" in waits
+            assert "key: 'waits'; reason: HTTP 503: maintenance" in waits
+            assert " UTC" in waits
+            is_mended = True
+            assert await problems(1) == [waits]
+            assert seen == {"unknown", "fine"}
+            assert member.state()["counts"]["acked"] == 2
