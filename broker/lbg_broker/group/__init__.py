@@ -18,7 +18,16 @@ from lbg_broker.group.assignment import (
 from lbg_broker.group.errors import GroupError, JournalError, SpecError
 from lbg_broker.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_broker.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
-from lbg_broker.group.keys import KEY_HEADERS, KEY_RULE, Key, key_in, key_of, key_reader, key_text
+from lbg_broker.group.keys import (
+    KEY_HEADERS,
+    KEY_MAX_BYTES,
+    KEY_RULE,
+    Key,
+    key_in,
+    key_of,
+    key_reader,
+    key_text,
+)
 from lbg_broker.group.names import (
     GROUP_NAME_ANNOTATION,
     HEADER_ATTEMPTS,
@@ -152,6 +161,7 @@ __all__ = [
     "IDENTITY_BYTES",
     "INDEX_MAX",
     "KEY_HEADERS",
+    "KEY_MAX_BYTES",
     "KEY_RULE",
     "MESSAGE_GROUPS",
     "MODES",

@@ -32,6 +32,10 @@ JMS, of Solace ("Message Distribution With Partitioned Queues"), and of CloudEve
 Key: TypeAlias = str | bytes | int | float | Decimal
 """A value that can be a key; bool is an int to Python."""
 
+KEY_MAX_BYTES: Final = 16 * 1024
+"""Of the keys of our publishers. All headers of a message have to fit in one frame, of 128 KiB as a rule (AMQP 0-9-1,
+section 4.2.6)."""
+
 KEY_RULE: Final = "must be text without unpaired surrogates, a finite number or a boolean"
 
 

@@ -20,6 +20,7 @@ from lbg_broker.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_TS,
+    KEY_MAX_BYTES,
     KEY_RULE,
     GroupSpec,
     Key,
@@ -162,9 +163,6 @@ def properties_of(message: StampedMessage, publisher: str, content_type: str) ->
         message_id=message_id,
     )
 
-
-# All headers of a message have to fit in one frame, of 128 KiB as a rule (AMQP 0-9-1, section 4.2.6).
-KEY_MAX_BYTES = 16 * 1024
 
 _WORD = (1 << 64) - 1
 _ROUTING_KEYS_KEPT = 10_000

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
+from lbg_broker.amqp import EncodeError
 from lbg_broker.client import (
     BasicProperties,
     ClientError,
@@ -37,6 +38,7 @@ from lbg_broker.group import (
     HEADER_SESSION_SEQ,
     HEADER_STARTED_AT,
     HEADER_TS,
+    KEY_MAX_BYTES,
     Names,
 )
 from lbg_sidecar.core.delivery import InFlight
@@ -75,7 +77,8 @@ class ExchangePublisher:
     opened with the first message: most members publish to none of their exchanges.
 
     `stamp` makes a message's properties, `body` its body, `routing_key` its routing key. `refused_hint` is logged when
-    a message is refused or reaches no queue.
+    a message is refused or reaches no queue. `may_go_as_it_came`: a message whose headers do not fit into one frame
+    with those of `stamp` is published without these; nothing behind it could be, else.
     """
 
     def __init__(
@@ -89,7 +92,9 @@ class ExchangePublisher:
         patience: RetransmitTimeouts,
         body: Callable[[InFlight], bytes] = _body_of,
         routing_key: Callable[[InFlight], str] = _routing_key_of,
+        may_go_as_it_came: bool = False,
     ) -> None:
+        self._may_go_as_it_came = may_go_as_it_came
         self._body = body
         self._routing_key = routing_key
         self._exchange = exchange
@@ -120,7 +125,7 @@ class ExchangePublisher:
             self._unsent.append((routing_key, properties, body))
             self._send()
             return
-        with suppress(ClientError):
+        with suppress(ClientError, EncodeError):
             self._publisher.channel.publish(self._exchange, routing_key, body, properties=properties)
 
     def close(self) -> None:
@@ -146,13 +151,7 @@ class ExchangePublisher:
         else:
             while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
                 try:
-                    confirm = publisher.publish_soon(
-                        self._exchange,
-                        self._routing_key(message.item),
-                        self._body(message.item),
-                        properties=self._stamp(message.item),
-                        mandatory=True,
-                    )
+                    confirm = self._publish_soon(publisher, message.item)
                 except ClientError:
                     return  # the connection is lost, so unconfirmed messages are delivered again
                 confirm.add_done_callback(partial(self._on_confirm, publisher, message))
@@ -161,6 +160,16 @@ class ExchangePublisher:
             self._retry = self._loop.call_at(due, self._on_retry)
         if (retransmitter.waits or self._unsent) and self._check is None:
             self._check = self._loop.call_at(now + self._check_every_s, self._on_check)
+
+    def _publish_soon(self, publisher: ConfirmingPublisher, in_flight: InFlight) -> asyncio.Future[None]:
+        where = (self._exchange, self._routing_key(in_flight), self._body(in_flight))
+        try:
+            return publisher.publish_soon(*where, properties=self._stamp(in_flight), mandatory=True)
+        except EncodeError as error:
+            if not self._may_go_as_it_came:
+                raise
+            log.warning("%s is published without this member's headers: %s", in_flight.id, error)
+            return publisher.publish_soon(*where, header=in_flight.delivery.header, mandatory=True)
 
     def _on_retry(self) -> None:
         self._retry = None
@@ -257,6 +266,7 @@ class Outbox:
             on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.DEAD_LETTER),
             refused_hint=f"is queue {names.dead} there? Dead letters wait for it",
             patience=patience,
+            may_go_as_it_came=True,
         )
         self._validator = ExchangePublisher(
             names.validate,
@@ -265,6 +275,7 @@ class Outbox:
             on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.REPUBLISH),
             refused_hint="is `lbg validate` running, is its queue full? Messages wait for it",
             patience=patience,
+            may_go_as_it_came=True,
         )
 
     def dead_letter(self, in_flight: InFlight) -> None:
@@ -291,7 +302,7 @@ class Outbox:
         key = in_flight.key
         return BasicProperties(
             headers={
-                **({} if key is None else {HEADER_KEY: key}),
+                **({} if key is None or len(key) > KEY_MAX_BYTES else {HEADER_KEY: key}),
                 **{name: headers[name] for name in copied if name in headers},
                 HEADER_HASH: in_flight.identity[1] if in_flight.identity else 0,
                 HEADER_QUEUE: in_flight.queue,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from lbg_broker.client import connect
+from lbg_broker.client import BasicProperties, connect
 from lbg_broker.group import HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_REASON, HEADER_SEQ
 from lbg_broker.journal import JournalReader
 from lbg_sidecar import Member, Message, Verdict, drop, retry
@@ -55,6 +55,28 @@ async def test_a_refused_message_is_a_dead_letter_with_its_reason_and_is_acknowl
     assert dead.routing_key.endswith(".load")
     await connection.close()
     assert not judge.repeats
+
+
+async def test_a_dead_letter_whose_headers_leave_no_room_in_a_frame_goes_as_it_came_and_holds_up_no_other(
+    place: Place,
+) -> None:
+    async def refuse(message: Message) -> Verdict:
+        return drop("no")
+
+    large = {"lbg-key": "k", "x": "x" * 130_950}
+    connection = await connect(place.url)
+    channel = await connection.open_channel()
+    async with Member(place.settings("a"), refuse) as member:
+        for headers in (large, {"lbg-key": "k"}):
+            properties = BasicProperties(headers=headers, delivery_mode=2)
+            channel.publish(place.names.exchange, f"{place.spec.hash_prefix}.1", b"", properties=properties)
+        await until(lambda: member.state()["counts"]["dead_lettered"] == 2)
+    first, second = [await channel.basic_get(place.names.dead, no_ack=True) for _ in range(2)]
+    await connection.close()
+    assert first is not None
+    assert second is not None
+    assert {name: first.headers[name] for name in large} == large
+    assert (first.headers.get(HEADER_REASON), second.headers.get(HEADER_REASON)) == (None, "no")
 
 
 async def test_after_the_last_attempt_a_message_is_a_dead_letter(place: Place, load: Load) -> None:

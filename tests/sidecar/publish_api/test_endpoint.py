@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -253,3 +254,16 @@ async def test_an_event_over_the_brokers_limit_is_refused_and_nothing_of_its_bat
             assert (status, problem["index"]) == (413, 1)
             assert (await endpoint.post(b"x" * 70_000))[0] == 200
         assert [len(each.body) for each in await contents(broker.url)] == [70_000]
+
+
+@pytest.mark.parametrize("header", [b"lbg-key: \xff", b"lbg-key: \xed\xa0\x80", b"ce-partitionkey: %FF"])
+async def test_a_key_that_is_no_text_is_refused(broker: EmbeddedBroker, header: bytes) -> None:
+    async with serving(broker.url) as endpoint:
+        address = urlsplit(endpoint.url)
+        reader, writer = await asyncio.open_connection(address.hostname, address.port)
+        head = b"POST /v1/publish/orders HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\nConnection: close\r\n"
+        writer.write(head + header + b"\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert in_flight(endpoint) == 0
+    assert answer.startswith(b"HTTP/1.1 400 "), answer
