@@ -199,7 +199,9 @@ class PeekedMessage(TypedDict):
     queue: int
     member: Annotated[str | None, "null: it waits at the broker"]
     member_index: int | None
-    state: Annotated[str, "ready, waiting, running, retrying, poisoned, refused or processed"]
+    state: Annotated[
+        str, "ready, waiting, running, retrying, poisoned, refused, parking, moving or processed"
+    ]
     attempts: int
     reason: str
     redelivered: bool

@@ -64,6 +64,9 @@ POISONED, REFUSED = "poisoned", "refused"
 RUNNING, DEAD_LETTER = "running", "dead-letter"
 """Outcomes of a request to skip a message."""
 
+LEAVING = frozenset(("parking", "moving", "processed"))
+"""States of a message that is on its way out of its queue, and outcomes of a request to skip it."""
+
 READY = "ready"
 """State of a message that no member holds."""
 
@@ -73,8 +76,8 @@ class PeekedMessage:
     """A message of a group where it is.
 
     `member` holds it; None: it waits at the broker. `state`: ready (at the broker), waiting, running, retrying,
-    poisoned, refused or processed. `attempts` and `reason` are of its calls at this member. The body is `body` or
-    `body_base64`, perhaps not all of it; `body_bytes` is the size of all of it.
+    poisoned, refused, parking, moving or processed. `attempts` and `reason` are of its calls at this member. The body
+    is `body` or `body_base64`, perhaps not all of it; `body_bytes` is the size of all of it.
     """
 
     id: str
@@ -214,6 +217,8 @@ async def skip_message(
         raise MessageNotSkipped(
             group, id, f"{message.member} has refused it, and waits for the broker to confirm that"
         )
+    if message.state in LEAVING:
+        raise MessageNotSkipped(group, id, f"{_NOT_SKIPPED[message.state]} (at {message.member})")
     if message.state != POISONED:
         raise MessageNotSkipped(
             group,
@@ -292,7 +297,9 @@ def pause_announced(names: Names, *, is_paused: bool) -> Announce:
 
 _NOT_SKIPPED = {
     RUNNING: "it is being called, and becomes a dead letter if this call fails",
-    "processed": "the call that ran has just processed it",
+    "processed": "it has just been processed",
+    "parking": "it is on its way to the parking queue: `lbg park list` and `lbg park discard`",
+    "moving": "it is on its way to the queue to which its key moves: try again",
     "not-poisoned": "it is not poisoned any more",
     "not-held": "its member does not hold it any more",
 }

@@ -217,8 +217,9 @@ class Attachment:
         self.ready: deque[InFlight] = deque()
         self.running: dict[InFlight, None] = {}
         self.refused: dict[
-            InFlight, None
-        ] = {}  # refused, waiting for the dead letter's confirm; the lane waits with them
+            InFlight, Outcome
+        ] = {}  # waiting for the confirm of the dead letter, or of the queue to which the hash went, and what they are
+        # then; the lane waits with them
         self.poisoned: dict[
             InFlight, float
         ] = {}  # since when their attempts are used up, and they are retried

@@ -75,12 +75,12 @@ def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessag
 
 
 def held_state(in_flight: InFlight) -> HeldState:
-    """State of a message whose outcome is open."""
+    """State of a message whose outcome is open. Requests are answered by it."""
     attachment = in_flight.attachment
-    if in_flight in attachment.refused:
-        return HeldState.REFUSED
+    if (outcome := attachment.refused.get(in_flight)) is not None:
+        return HeldState.MOVING if outcome is Outcome.FORWARDED else HeldState.REFUSED
     if (outcome := attachment.parking.get(in_flight)) is not None:
-        return HeldState.REFUSED if outcome is Outcome.PARKED else HeldState.PROCESSED
+        return HeldState.PARKING if outcome is Outcome.PARKED else HeldState.PROCESSED
     if in_flight in attachment.unconfirmed:
         return HeldState.PROCESSED
     if in_flight in attachment.poisoned:
@@ -483,7 +483,7 @@ class Dispatcher:
         return NextCall.DEAD_LETTER
 
     def skip(self, in_flight: InFlight) -> NextCall:
-        """Refuses a poisoned message: now, or at the end of the call that runs, unless that succeeds."""
+        """Refuses a message whose state is poisoned: now, or at the end of the call that runs, unless that succeeds."""
         if in_flight in self.running:
             in_flight.attachment.skipped[in_flight] = None
             return NextCall.NOTHING

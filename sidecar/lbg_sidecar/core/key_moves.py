@@ -24,7 +24,7 @@ from lbg_broker.group.key_moves import (
     StreamRuns,
     Turn,
 )
-from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Positions, Processed
 from lbg_sidecar.core.effects import Effect, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.lanes import Lanes
 
@@ -97,9 +97,8 @@ class KeyMoves:
         """Those that came and are not passed yet. A queue may have several, of a command that was killed."""
         self._passing: dict[int, _Passing] = {}
         """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
-        self._held: dict[InFlight, None] = {}
         self._behind_calls = False
-        """Some of them wait for calls that run here."""
+        """Some of the messages that are held wait for calls that run here."""
         self._barrier: _Barrier | None = None
         self._waiting: list[Attachment] = []
         """Attachments that need a barrier after the one that is on its way."""
@@ -210,7 +209,6 @@ class KeyMoves:
         self._passing.clear()
         self._numbers.clear()
         self._serve_due.clear()
-        self._held.clear()
         self._barrier = None
         self._waiting.clear()
         self._gated.clear()
@@ -313,10 +311,9 @@ class KeyMoves:
             self._behind_calls = True
         if turn is Turn.HOLD:
             self._lanes.hold_back(in_flight)
-            self._held[in_flight] = None
         elif turn is Turn.FORWARD:
             assert in_flight.hash_ is not None
-            self._lanes.await_confirm(in_flight)
+            self._lanes.await_confirm(in_flight, Outcome.FORWARDED)
             self._effects.append(Forward(in_flight, self.state.forwards_to(in_flight.hash_)))
         return turn is Turn.DELIVER
 
@@ -347,9 +344,8 @@ class KeyMoves:
         return self.state.turn(hash_, queue)
 
     def _release_held(self) -> None:
-        for in_flight in list(self._held):
-            if in_flight.attachment.closed or self._turn(in_flight) is not Turn.HOLD:
-                del self._held[in_flight]
+        for in_flight in list(self._lanes.held):
+            if self._turn(in_flight) is not Turn.HOLD:
                 self._lanes.let_go(in_flight)
 
     # Handoffs

@@ -12,13 +12,15 @@ import heapq
 from collections import deque
 from collections.abc import Collection, Hashable, Iterable
 
-from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 
 
 class Lanes:
     def __init__(self, *, concurrency: int) -> None:
         self.concurrency = concurrency
         self.running = 0
+        self.held: dict[InFlight, None] = {}
+        """Messages that were taken, and are not called until `let_go`."""
         self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
         self._delayed: list[tuple[float, int, InFlight]] = []
         self._delays = 0
@@ -87,22 +89,23 @@ class Lanes:
             self._delays += 1
             heapq.heappush(self._delayed, (due, self._delays, in_flight))
 
-    def await_confirm(self, in_flight: InFlight) -> None:
-        """The call ended; the lane waits until `confirmed`. Frees the slot."""
+    def await_confirm(self, in_flight: InFlight, outcome: Outcome = Outcome.DEAD) -> None:
+        """The call ended; the lane waits until `confirmed`, when it has this outcome. Frees the slot."""
         self._leave(in_flight)
         if not in_flight.attachment.closed:
-            in_flight.attachment.refused[in_flight] = None
+            in_flight.attachment.refused[in_flight] = outcome
 
     def await_confirm_waiting(self, in_flight: InFlight) -> None:
-        """The same for a message that does not run: the head of its lane in an open attachment."""
+        """The same for a message that does not run: the head of its lane in an open attachment, wherever it waits."""
         attachment = in_flight.attachment
+        self.held.pop(in_flight, None)
         self._delayed = [entry for entry in self._delayed if entry[2] is not in_flight]
         heapq.heapify(self._delayed)
         shelves = (attachment.ready, attachment.shelved, *self._lingering.values())
         for shelf in shelves:
             if in_flight in shelf:
                 shelf.remove(in_flight)
-        attachment.refused[in_flight] = None
+        attachment.refused[in_flight] = Outcome.DEAD
 
     def confirmed(self, in_flight: InFlight) -> None:
         if not in_flight.attachment.closed:
@@ -156,10 +159,11 @@ class Lanes:
     def hold_back(self, in_flight: InFlight) -> None:
         """A message that was taken is not called: its lane waits until `let_go`."""
         self._leave(in_flight)
+        self.held[in_flight] = None
 
     def let_go(self, in_flight: InFlight) -> None:
-        if not in_flight.attachment.closed:
-            self._make_ready(in_flight)
+        del self.held[in_flight]
+        self._make_ready(in_flight)
 
     def close(self, attachment: Attachment) -> list[InFlight]:
         """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
@@ -171,6 +175,8 @@ class Lanes:
         attachment.ready.clear()
         attachment.shelved.clear()
         attachment.lanes.clear()
+        for in_flight in [one for one in self.held if one.attachment is attachment]:
+            del self.held[in_flight]
         return running
 
     def withdraw(self, attachment: Attachment, withdrawn: Collection[InFlight]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
 from lbg_sidecar.core.acks import AckScheduler
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, held_state
 from lbg_sidecar.core.effects import (
     Abort,
@@ -43,6 +43,7 @@ from lbg_sidecar.core.presence import Presence, Stage
 from lbg_sidecar.core.protocol import (
     ANSWER_PREFIX,
     BeatContent,
+    HeldState,
     Message,
     Peek,
     Skip,
@@ -62,6 +63,16 @@ TICK_S = 0.6
 
 SHOWN_MAX = 1000
 """Messages in an answer to a peek."""
+
+_NOT_SKIPPED = {
+    HeldState.PROCESSED: SkipOutcome.PROCESSED,
+    HeldState.PARKING: SkipOutcome.PARKING,
+    HeldState.MOVING: SkipOutcome.MOVING,
+}
+"""Answers about messages in these states; in any other a message is not poisoned, or is skipped."""
+
+_SKIPPED = {Outcome.DEAD: SkipOutcome.DEAD_LETTER, Outcome.ACK: SkipOutcome.PROCESSED}
+"""Answers about messages that were to be skipped, by their outcome."""
 
 
 class MemberCore(ABC):
@@ -210,30 +221,31 @@ class MemberCore(ABC):
             self._post([takeover_report(me, effect)])
 
     def _skip(self, request: Skip, group: str) -> None:
-        self._skips = [one for one in self._skips if not one[0].is_over]
         found = (one for one in self._held() if request.id in (one.id, one.id_in(group)))
         in_flight = next(found, None)
         if in_flight is None:
             self._answer(request.answer, SkipOutcome.NOT_HELD)
             return
-        attachment = in_flight.attachment
-        if in_flight not in attachment.poisoned:
-            self._answer(request.answer, SkipOutcome.NOT_POISONED)
+        state = held_state(in_flight)
+        if state not in (HeldState.POISONED, HeldState.REFUSED):
+            self._answer(request.answer, _NOT_SKIPPED.get(state, SkipOutcome.NOT_POISONED))
             return
         self._skips.append((in_flight, request.answer))
-        if in_flight in attachment.refused:
-            return  # another request was first
+        if state is HeldState.REFUSED:
+            return  # it was refused before
         if self.dispatcher.skip(in_flight) is NextCall.DEAD_LETTER:
             self.effects.append(DeadLetter(in_flight))
             self._report_call(Failure.REFUSED, in_flight)
         else:
             self._answer(request.answer, SkipOutcome.RUNNING)
 
-    def _answer_skips(self, in_flight: InFlight, outcome: SkipOutcome) -> None:
-        for skipped, answer in self._skips:
-            if skipped is in_flight:
-                self._answer(answer, outcome)
-        self._skips = [one for one in self._skips if one[0] is not in_flight]
+    def _answer_skips(self) -> None:
+        """Answers for messages that have an outcome now. One that was released may be in its place, a dead letter or
+        both: nobody knows."""
+        for in_flight, answer in self._skips:
+            if in_flight.outcome in _SKIPPED:
+                self._answer(answer, _SKIPPED[in_flight.outcome])
+        self._skips = [one for one in self._skips if one[0].outcome is None]
 
     def _answer(self, answer: str, outcome: SkipOutcome) -> None:
         if (me := self.roster.me) is not None:
@@ -334,8 +346,6 @@ class MemberCore(ABC):
         action = self.dispatcher.end(in_flight, verdict, now)
         if self.dispatcher.key_moves is not None:
             self.dispatcher.key_moves.call_ended()
-        if self._skips and verdict.kind is Kind.ACK:
-            self._answer_skips(in_flight, SkipOutcome.PROCESSED)
         if in_flight.is_over:
             self.effects.append(Done((in_flight,), settled=False))
         elif action is NextCall.GIVE_BACK:
@@ -366,8 +376,6 @@ class MemberCore(ABC):
         if attachment.closed:
             return
         is_settled = self.dispatcher.confirmed(in_flight, action)
-        if self._skips and action is NextCall.DEAD_LETTER:
-            self._answer_skips(in_flight, SkipOutcome.DEAD_LETTER)
         if not is_settled:
             return
         if in_flight.is_recalled and not in_flight.is_reassigned:
@@ -415,6 +423,8 @@ class MemberCore(ABC):
 
     def flush(self, now: float) -> float:
         """Acknowledge what is due; returns when the next ack will be, or infinity."""
+        if self._skips:
+            self._answer_skips()
         return self._ack_scheduler.flush(now)
 
     # Time

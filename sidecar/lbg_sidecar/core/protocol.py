@@ -290,14 +290,16 @@ class Peek:
 
 class HeldState(enum.StrEnum):
     """State of a message that a member holds: its turn has not come; the application has it; it failed and is to be
-    called again; its attempts are used up, and it is called again; it goes to the dead letters; it is processed, and
-    the validator has not confirmed it."""
+    called again; its attempts are used up, and it is called again; it goes to the dead letters, to the parking queue,
+    or to the queue to which its key moves; it is processed, and that is not confirmed."""
 
     WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"
     POISONED = "poisoned"
     REFUSED = "refused"
+    PARKING = "parking"
+    MOVING = "moving"
     PROCESSED = "processed"
 
 
@@ -382,11 +384,14 @@ class Activity:
 
 class SkipOutcome(enum.StrEnum):
     """The broker has the dead letter; the message is called now, and becomes a dead letter unless this call succeeds;
-    that call succeeded; the message is not poisoned; this member does not hold it."""
+    that call succeeded; the message is on its way to the parking queue, or to the queue to which its key moves; it is
+    not poisoned; this member does not hold it, or not any more."""
 
     DEAD_LETTER = "dead-letter"
     RUNNING = "running"
     PROCESSED = "processed"
+    PARKING = "parking"
+    MOVING = "moving"
     NOT_POISONED = "not-poisoned"
     NOT_HELD = "not-held"
 
