@@ -511,8 +511,9 @@ class Dispatcher:
         """False for a message of a parked key: it is parked as well, or waits."""
         judgement = parking.judge(in_flight, now)
         is_parked = parking.is_parked(in_flight)
-        if is_parked and any(one.identity == in_flight.identity for one in self.running):
-            judgement = Judgement.WAIT
+        if is_parked and any(one.key == in_flight.key for one in self.running):
+            # The queue and the mailbox deliver messages of one released key.
+            judgement = Judgement.WAIT_SHORTLY
         if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
             # Not its turn: its copy is still in the parking queue, and comes again.
             self.lanes.finish(in_flight)

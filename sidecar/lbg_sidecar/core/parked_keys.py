@@ -45,7 +45,7 @@ class Judgement(enum.Enum):
     WAIT = enum.auto()
     """It may neither be delivered nor be parked now."""
     WAIT_SHORTLY = enum.auto()
-    """The last messages of its key that are released come now, and it is the next."""
+    """The last messages of its key that are released come now, and it is the next; or one of its key is called."""
 
 
 @dataclass(slots=True)

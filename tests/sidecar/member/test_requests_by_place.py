@@ -269,6 +269,21 @@ def test_every_request_at_every_place_leaves_each_message_a_way_on(place: Place)
         finish(bench)
 
 
+def test_a_released_copy_is_not_called_while_its_key_is_called_for_another_publisher() -> None:
+    bench = Bench(Rules(**PARK))
+    first, other = bench.publish("bad"), Published("bad", ("q", 2, 0))
+    bench.park(first)
+    bench.park(other)
+    bench.release("bad")
+    bench.answer()
+    assert [one.identity for one in bench.calls] == [first.identity]
+    bench.released_copy(other)
+    bench.end_calls(ACK)
+    bench.released_copy(other)  # as it is not settled
+    finish(bench)
+    assert bench.order == [first.identity, other.identity]
+
+
 @pytest.mark.parametrize("place", NATIVE, ids=lambda place: place.__name__)
 def test_a_message_that_the_broker_recalls_has_a_way_on_at_every_place(place: Place) -> None:
     for names in product(NATIVE_REQUESTS, repeat=2):
