@@ -250,7 +250,9 @@ def key_move_announced(names: Names, move: KeyMove) -> Announce:
 
 
 def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
-    """The actions that make what a change needs, up to its first entry; only what is missing."""
+    """The actions that make what a change needs, up to the record, which has it from then on; only what is missing. The
+    first entry comes before: a member that reads the record, and the stream after it, waits for nothing that nobody
+    writes."""
     names, topology = Names(spec.name), observed.topology_of(spec)
     bindings = _known_bindings(spec.name, observed)
     wanted = _objects(names, move, topology)
@@ -268,8 +270,8 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     record = observed.record
     assert isinstance(record, Record)
     if record.key_move != move.id:
-        yield WriteRecord(spec.name, replace(record, key_move=move.id), record)
         yield AppendEntry(spec.name, BeginEntry(move))
+        yield WriteRecord(spec.name, replace(record, key_move=move.id), record)
 
 
 def _objects(names: Names, move: KeyMove, topology: Topology) -> Topology:

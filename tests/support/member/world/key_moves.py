@@ -67,6 +67,8 @@ class KeyMover:
             broker.moves_log.clear()
             broker.add_queues(move.queue_count)
             yield 0.01
+            broker.record_move(BeginEntry(move))
+            yield 0.01
             broker.key_move = move
         move = broker.key_move
         yield 0.01
