@@ -69,6 +69,14 @@ class FailedCalls:
         if line is not None:
             log.warning("%s", line)
 
+    def worker_ended(self, error: BaseException) -> None:
+        """A worker ended with this error, and another one has taken its place."""
+        text = f"a worker of the handler ended with {type(error).__name__}, and another one was started"
+        with self._lock:
+            line = self._attempts.failed(text, time.monotonic())
+        if line is not None:
+            log.warning("%s", line, exc_info=error)
+
     def verdict(self, error: BaseException) -> Verdict:
         trace = error.__traceback__
         trace = trace.tb_next if trace is not None else None  # without the frame of the channel
@@ -82,11 +90,22 @@ class FailedCalls:
             )
         if line is not None:
             log.warning("%s", line, exc_info=(type(error), error, trace))
-        return retry(f"{type(error).__name__}: {error}")
+        return retry(f"{type(error).__name__}: {_text_of(error)}")
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as fault:  # the error's own
+        return f"its text cannot be made: {type(fault).__name__}"
 
 
 class _CoroutineChannel:
-    """A fixed set of worker tasks: a call costs no task of its own, and has one to be cancelled with."""
+    """A fixed number of worker tasks: a call costs no task of its own, and has one to be cancelled with.
+
+    A task that was cancelled is not used for another call: what is left of the cancellation would end that one, or the
+    worker (cpython#116720). Whatever ends a worker while the member runs, another one takes its place.
+    """
 
     def __init__(self, handler: AsyncHandler, *, concurrency: int) -> None:
         self._handler = handler
@@ -94,7 +113,7 @@ class _CoroutineChannel:
         self._calls: Calls | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
-        self._running: dict[InFlight, asyncio.Task[None]] = {}
+        self._running: dict[InFlight, tuple[Message, asyncio.Task[None]]] = {}
         self._aborted: set[InFlight] = set()
         self._guard: ForkGuard
         self._waking = False  # a worker has been woken: it takes a call, and wakes the next
@@ -106,8 +125,27 @@ class _CoroutineChannel:
         await report_positions(self._handler, calls)
         self._calls = calls
         self._guard = ForkGuard()
-        loop = asyncio.get_running_loop()
-        self._workers = {loop.create_task(self._work(calls)) for _ in range(self._concurrency)}
+        for _ in range(self._concurrency):
+            self._start_worker(calls)
+
+    def _start_worker(self, calls: Calls) -> None:
+        worker = asyncio.get_running_loop().create_task(self._work(calls))
+        self._workers.add(worker)
+        worker.add_done_callback(lambda worker: self._worker_ended(worker, calls))
+
+    def _worker_ended(self, worker: asyncio.Task[None], calls: Calls) -> None:
+        self._workers.discard(worker)
+        error = asyncio.CancelledError() if worker.cancelled() else worker.exception()
+        if self._stopping or isinstance(error, KeyboardInterrupt | SystemExit):
+            return  # the process ends with these
+        self._start_worker(calls)
+        if error is None:
+            return  # its task was cancelled, and the call that ran has ended
+        self._failed_calls.worker_ended(error)
+        for message in [message for message, task in self._running.values() if task is worker]:
+            del self._running[message.in_flight]
+            self._aborted.discard(message.in_flight)
+            calls.end(message, self._failed_calls.verdict(error))
 
     def wake(self) -> None:
         idle = self._idle
@@ -119,10 +157,10 @@ class _CoroutineChannel:
 
     def abort(self, messages: Collection[Message]) -> None:
         for message in messages:
-            task = self._running.get(message.in_flight)
-            if task is not None and message.in_flight not in self._aborted:
+            running = self._running.get(message.in_flight)
+            if running is not None and message.in_flight not in self._aborted:
                 self._aborted.add(message.in_flight)
-                task.cancel()
+                running[1].cancel()
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
@@ -143,8 +181,8 @@ class _CoroutineChannel:
         loop = asyncio.get_running_loop()
         task = asyncio.current_task()
         assert task is not None
-        in_turn = 0
-        while not self._stopping:
+        running, aborted, in_turn = self._running, self._aborted, 0
+        while not (self._stopping or task.cancelling()):
             message = calls.take()
             if message is None:
                 waiting = loop.create_future()
@@ -157,15 +195,18 @@ class _CoroutineChannel:
                 continue
             if self._idle and calls.more():
                 self.wake()  # this handler may suspend: the next message need not wait for it
-            calls.end(message, await self._call(message, task))
+            running[message.in_flight] = message, task
+            verdict = await self._call(message)
+            del running[message.in_flight]
+            if aborted:
+                aborted.discard(message.in_flight)
+            calls.end(message, verdict)
             in_turn += 1
             if in_turn >= CALLS_PER_TURN:
                 in_turn = 0
                 await asyncio.sleep(0)
 
-    async def _call(self, message: Message, task: asyncio.Task[None]) -> Verdict:
-        in_flight = message.in_flight
-        self._running[in_flight] = task
+    async def _call(self, message: Message) -> Verdict:
         try:
             with self._guard:
                 if message.span is None:
@@ -173,17 +214,13 @@ class _CoroutineChannel:
                 with message.span.current():
                     return _verdict_of(await self._handler(message))
         except asyncio.CancelledError as error:
-            if in_flight in self._aborted and not self._stopping:
-                task.uncancel()
-                return INTERRUPTED
             if self._stopping:
                 raise
+            if message.in_flight in self._aborted:
+                return INTERRUPTED
             return self._failed_calls.verdict(error)  # the handler's own: something it awaited was cancelled
         except Exception as error:
             return self._failed_calls.verdict(error)
-        finally:
-            del self._running[in_flight]
-            self._aborted.discard(in_flight)
 
 
 class _ThreadChannel:
@@ -266,7 +303,7 @@ class _ThreadChannel:
             try:
                 with self._guard, nullcontext() if message.span is None else message.span.current():
                     verdict = _verdict_of(self._handler(message))
-            except Exception as error:
+            except BaseException as error:  # `sys.exit()` would end the thread alone
                 verdict = self._failed_calls.verdict(error)
             self._results.append((message, verdict))
             del message  # a thread that waits must occupy no body's memory

@@ -206,7 +206,7 @@ class BatchingInbox(Generic[C]):
         except _NotBegun as error:
             self._disconnect()
             _fail(batch, error.__cause__)
-        except Exception as error:
+        except BaseException as error:  # `sys.exit()` of the handler would end the thread alone
             self._disconnect()
             if len(batch) == 1:
                 _fail(batch, error)
@@ -219,7 +219,7 @@ class BatchingInbox(Generic[C]):
                     self._disconnect()
                     _fail(batch[number:], refused.__cause__)
                     return
-                except Exception as failed:
+                except BaseException as failed:
                     self._disconnect()
                     _fail([call], failed)
 

@@ -170,6 +170,19 @@ async def test_a_handler_that_fails_undoes_its_message_and_no_other(database: Da
     assert sorted(database.seen) == sorted([*range(10), 3, 7])  # neighbours were called once
 
 
+async def test_a_handler_that_exits_fails_its_message_and_the_thread_goes_on(database: Database) -> None:
+    def handle(connection: Any, message: Any) -> None:
+        database.handle(connection, message)
+        if message.seq == 3:
+            raise SystemExit(1)
+
+    async with database.batching(handle) as handler:
+        found = await outcomes(handler, *(Sent(seq) for seq in range(5)))
+        assert [repr(one) for one in found if one is not None] == ["InboxError('SystemExit(1)')"]
+        assert await outcomes(handler, Sent(5)) == [None]
+    assert database.effects() == [0, 1, 2, 4, 5]
+
+
 async def test_retry_undoes_and_drop_commits(database: Database) -> None:
     def handle(connection: Any, message: Any) -> Verdict:
         database.handle(connection, message)
