@@ -153,6 +153,14 @@ class FollowKeyMove:
 
 
 @dataclass(frozen=True, slots=True)
+class FindStaging:
+    """Report whether this queue exists, the first staging queue of a change whose stream has no first entry."""
+
+    move: str
+    queue: int
+
+
+@dataclass(frozen=True, slots=True)
 class RecordKeyMove:
     """Write the entry to the stream of the change. It may get lost, and is written again until it is read."""
 
@@ -430,6 +438,7 @@ Effect = (
     | RecordEntry
     | Forward
     | FollowKeyMove
+    | FindStaging
     | RecordKeyMove
     | KeyParked
     | ParkedKeysUnread

@@ -8,6 +8,7 @@ believes of the change can be late: then messages wait.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ from lbg_broker.group.key_moves import (
     Turn,
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Positions, Processed
-from lbg_sidecar.core.effects import Effect, FollowKeyMove, Forward, RecordKeyMove
+from lbg_sidecar.core.effects import Effect, FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.lanes import Lanes
 
 ENTRY_AGAIN_S = 2.0
@@ -81,6 +82,9 @@ class KeyMoves:
         self.state = KeyMoveState()
         self.followed: str | None = None
         """Id of the change whose stream is being read over this connection."""
+        self.is_unbegun = False
+        """The stream of the change that is followed has no first entry, and no staging queue is there: until the entry
+        comes, nothing has begun."""
         self.is_record_due = False
         """A change has ended, and the group's record was not read since."""
         self._effects = effects
@@ -145,6 +149,7 @@ class KeyMoves:
             return  # of an earlier change
         match entry:
             case BeginEntry():
+                self.is_unbegun = False
                 self._processed.queues_of = self.state.queues_of
                 self._resize_to_state(now)
                 self._release_held()
@@ -203,6 +208,7 @@ class KeyMoves:
 
     def _clear(self) -> None:
         self.followed = None
+        self.is_unbegun = False
         self._processed.queues_of = self._queues_of
         self._join_due = float("inf")
         self._fences.clear()
@@ -240,6 +246,10 @@ class KeyMoves:
                     self._serve_due[attachment] = now + ENTRY_AGAIN_S
             return
         self._barrier = None
+        if self.followed is not None and not self._is_of(self.followed):
+            move = KeyMove.of_id(self.followed, sys.maxsize)
+            if move is not None:
+                self._effects.append(FindStaging(move.id, max(move.old, move.new)))
         for attachment in barrier.attachments:
             if attachment.closed:
                 continue
@@ -248,6 +258,12 @@ class KeyMoves:
                 self._gated.discard(attachment)
                 self._lanes.open_gate(attachment)
         self._write_barrier(now)
+
+    def staging_found(self, id_: str, is_found: bool) -> None:
+        """Whether the first staging queue of this change is there. The stream was read before."""
+        if id_ == self.followed and not is_found and not self._is_of(id_) and not self._fences:
+            self.is_unbegun = True
+            self._release_held()
 
     def _serve(self, attachment: Attachment, now: float) -> None:
         """Writes that this member serves the queue. An entry by which it passed under an earlier barrier may have no
@@ -336,7 +352,8 @@ class KeyMoves:
         if hash_ is None:
             return Turn.DELIVER
         if self.followed is not None and not self._is_of(self.followed):
-            return Turn.HOLD  # how far the change is, is not known yet
+            # How far the change is, is not known yet.
+            return Turn.DELIVER if self.is_unbegun else Turn.HOLD
         if move is None:
             return Turn.DELIVER
         if queue in self._passing and move.leaves(hash_, queue) and queue not in self.state.passed:
@@ -388,6 +405,7 @@ class KeyMoves:
         if self.followed != id_:  # of a change that is over
             self._settle(fence)
             return
+        self.is_unbegun = False
         self._fences.setdefault(attachment, []).append(fence)
         if attachment not in self._barrier_of and attachment not in self._gated:
             self._serve(attachment, now)

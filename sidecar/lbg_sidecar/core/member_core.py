@@ -417,6 +417,12 @@ class MemberCore(ABC):
             self.dispatcher.key_moves.absent(now)
             self._after(now)
 
+    def staging_found(self, move: str, is_found: bool, now: float) -> None:
+        """Whether the first staging queue is there of a change whose stream has no first entry."""
+        if self.dispatcher.key_moves is not None:
+            self.dispatcher.key_moves.staging_found(move, is_found)
+            self._after(now)
+
     @abstractmethod
     def _call_ended(self, attachment: Attachment, now: float) -> None:
         """Something of an attachment that starts nothing new is over."""

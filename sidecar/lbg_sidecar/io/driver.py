@@ -376,6 +376,11 @@ class Driver:
             self.machine.key_move_absent(self._loop.time())
             self._run_effects()
 
+    def on_staging_found(self, move: str, is_found: bool) -> None:
+        if self.link is not None:
+            self.machine.staging_found(move, is_found, self._loop.time())
+            self._run_effects()
+
     def _link_lost(self, link: MemberConnection, why: str) -> None:
         if link is self.link:
             self.disconnect(plain_reason(why))

@@ -158,6 +158,9 @@ class EffectExecutor:
             case fx.FollowKeyMove(is_on):
                 if self._key_moves is not None:
                     self._key_moves.follow(is_on)
+            case fx.FindStaging(move, queue):
+                if self._key_moves is not None:
+                    self._key_moves.find_staging(move, queue)
             case fx.RecordKeyMove(entry):
                 if self._key_moves is not None:
                     self._key_moves.record(entry)

@@ -26,6 +26,7 @@ class KeyMoveEvents(Protocol):
     def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
     def on_key_moves_read(self, entries: list[Entry]) -> None: ...
     def on_key_move_absent(self) -> None: ...
+    def on_staging_found(self, move: str, is_found: bool) -> None: ...
     def disconnect(self, why: str) -> None: ...
 
 
@@ -59,6 +60,7 @@ class KeyMoveChannels:
         self._queue_of: dict[InFlight, int] = {}
         self._channel: Channel | None = None
         self._opening: asyncio.Task[None] | None = None
+        self._finding: asyncio.Task[None] | None = None
         self._is_closed = False
 
     def follow(self, is_on: bool) -> None:
@@ -71,6 +73,11 @@ class KeyMoveChannels:
             self._channel = None
         if is_on:
             self._opening = asyncio.get_running_loop().create_task(self._open())
+
+    def find_staging(self, move: str, queue: int) -> None:
+        """Looks for the first staging queue of this change."""
+        if self._finding is None or self._finding.done():
+            self._finding = asyncio.get_running_loop().create_task(self._find_staging(move, queue))
 
     def record(self, entry: Entry) -> None:
         """It may get lost: then the machine writes it again."""
@@ -85,8 +92,9 @@ class KeyMoveChannels:
     def close(self) -> None:
         """The connection is gone, or about to be."""
         self._is_closed = True
-        if self._opening is not None:
-            self._opening.cancel()
+        for task in (self._opening, self._finding):
+            if task is not None:
+                task.cancel()
         self._publisher.close()
         self._queue_of.clear()
 
@@ -107,6 +115,24 @@ class KeyMoveChannels:
             self._channel = channel
         except ClientError as error:
             self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
+
+    async def _find_staging(self, move: str, queue: int) -> None:
+        name = self._names.queue(queue)
+        try:
+            channel = await self._link.consume_connection.open_channel()
+            await channel.queue_declare(name, passive=True)
+        except NotFound:
+            self._events.on_staging_found(move, False)
+        except ClientError as error:
+            self._events.disconnect(f"queue {name} cannot be looked for: {error}")
+        else:
+            log.warning(
+                "stream %s has no beginning of a change of the number of queues, but queue %s of it is there: no call "
+                "starts until `lbg group repartition %s --queues %s` goes on with the change",
+                *(self._names.moves, name, self._names.group, move.split("-")[1]),
+            )
+            await channel.close()
+            self._events.on_staging_found(move, True)
 
     def _on_cancelled(self, channel: Channel) -> None:
         """The stream was deleted: the change is over, or was taken back."""

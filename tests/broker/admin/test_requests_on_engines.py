@@ -6,17 +6,18 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lbg_broker.admin.actions import Action, AppendEntry, Bind, Unbind, WriteRecord
+from lbg_broker.admin.actions import Action, AppendEntry, Bind, DeclareQueue, Unbind, WriteRecord
 from lbg_broker.admin.errors import MessageNotSkipped
 from lbg_broker.admin.groups import create_group, show_group
 from lbg_broker.admin.key_move import beginning, key_move_announced
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementApi
 from lbg_broker.admin.member_requests import Wanted, ask_members, peek_group, skip_message
+from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.parking_queue import enable_parking
 from lbg_broker.admin.repartition import repartition_group
 from lbg_broker.admin.snapshot import QueueStatus
@@ -224,3 +225,35 @@ async def test_members_that_join_when_the_command_was_killed_make_calls_and_join
         assert set(app.done) == set(first + second)
         assert (await show_group(admin, "orders", listen_s=0.05)).problems == ()
         assert (await create_group(admin, recounted(orders, 6), password=PASSWORD)).changes == ()
+
+
+@pytest.mark.parametrize("has_staging", [False, True])
+async def test_a_stream_without_a_first_entry_stops_members_only_where_a_staging_queue_is_there(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, has_staging: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The record states a change whose stream was lost; the command goes on with it."""
+    async with scene_on(place, admin, orders) as scene:
+        move = KeyMove.between(4, 6, orders.hash_count)
+        observed = await admin.observe("orders")
+        for action in beginning(orders, move, observed):
+            match action:
+                case DeclareQueue(queue) if queue.name == NAMES.moves or has_staging:
+                    await admin.perform(action)
+                case Bind(queue) if queue == NAMES.moves:
+                    await admin.perform(action)
+        assert isinstance(observed.record, Record)
+        await admin.perform(
+            WriteRecord("orders", replace(observed.record, key_move=move.id), observed.record)
+        )
+        app, held = scene.app, "no call starts until `lbg group repartition orders --queues 6`"
+        async with Member(scene.settings, app):
+            await scene.publish(*(b"k%d/0" % key for key in range(8)))
+            if has_staging:
+                await until(lambda: any(held in line for line in caplog.messages))
+                assert not app.called
+            else:
+                await until(lambda: len(app.done) == 8)
+            await repartition_group(admin, "orders", 6, timeout_s=60.0)
+            await scene.publish(*(b"k%d/1" % key for key in range(8)))
+            await until(lambda: len(app.done) == 16)
+        assert (await show_group(admin, "orders", listen_s=0.05)).problems == ()

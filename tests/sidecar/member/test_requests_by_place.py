@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 from lbg_broker.client.backoff import Backoff
+from lbg_broker.group.key_moves import JoinEntry
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
+from lbg_sidecar.core.effects import RecordKeyMove
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from lbg_sidecar.core.protocol import SkipOutcome
 from lbg_sidecar.message import ACK, drop, retry
@@ -282,6 +284,25 @@ def test_a_released_copy_is_not_called_while_its_key_is_called_for_another_publi
     bench.released_copy(other)  # as it is not settled
     finish(bench)
     assert bench.order == [first.identity, other.identity]
+
+
+@pytest.mark.parametrize("has_staging", [False, True])
+def test_a_stream_without_a_first_entry_holds_calls_up_only_where_a_staging_queue_is_there(
+    has_staging: bool,
+) -> None:
+    bench = Bench(Rules(**BLOCK), has_staging=has_staging)
+    bench.follow()
+    bench.publish("good")
+    bench.answer()  # the barrier is read
+    assert not bench.calls
+    bench.answer()
+    assert bool(bench.calls) is not has_staging
+    bench.end_calls(ACK)
+    bench.begin()
+    assert JoinEntry(0, "i0") in [one.entry for one in bench.sent if isinstance(one, RecordKeyMove)]
+    bench.publish("good")
+    assert bench.calls
+    finish(bench)
 
 
 @pytest.mark.parametrize("place", NATIVE, ids=lambda place: place.__name__)

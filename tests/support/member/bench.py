@@ -59,11 +59,12 @@ class Fate:
 
 @dataclass
 class Bench:
-    """`verdict` is that of a call which nothing else ends."""
+    """`verdict` is that of a call which nothing else ends. `has_staging`: there is a staging queue of a change."""
 
     rules: Rules
     is_native: bool = False
     verdict: Verdict = ACK
+    has_staging: bool = True
     now: float = 0.0
     answers: list[SkipOutcome] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
@@ -182,6 +183,7 @@ class Bench:
                 | fx.ParkCopy()
                 | fx.RecordEntry()
                 | fx.RecordKeyMove()
+                | fx.FindStaging()
                 | fx.Forward()
             ):
                 self.sent.append(effect)
@@ -240,6 +242,8 @@ class Bench:
                         self.machine.recorded(of, entry, self.now)
                 case fx.RecordKeyMove(entry):
                     self.machine.key_moves_read([entry], self.now)
+                case fx.FindStaging(move):
+                    self.machine.staging_found(move, self.has_staging, self.now)
                 case fx.Forward(in_flight):
                     self._fate(in_flight).elsewhere += 1
                     self.machine.confirmed(in_flight, NextCall.FORWARD, self.now)
