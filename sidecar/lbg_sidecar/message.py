@@ -62,16 +62,14 @@ class Verdict:
     is_unreadable: bool = False
 
     def __post_init__(self) -> None:
-        # A surrogate, as of a file's name in an error or in an application's JSON, can be in no header and no terminal.
-        if not self.reason.isascii():
-            object.__setattr__(self, "reason", self.reason.encode(errors="backslashreplace").decode())
-
-    def __post_init__(self) -> None:
         """Raises TypeError and ValueError in the handler that makes it."""
         if not isinstance(self.reason, str):
             raise TypeError(f"reason is {self.reason!r}, not text")
         if self.after_s is not None and math.isnan(self.after_s):
             raise ValueError("after_s is not a number")
+        # A surrogate, as of a file's name in an error or in an application's JSON, can be in no header and no terminal.
+        if not self.reason.isascii():
+            object.__setattr__(self, "reason", self.reason.encode(errors="backslashreplace").decode())
 
 
 ACK = Verdict(Kind.ACK)

@@ -496,6 +496,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         is_one_queue = bool(queues) and queues[0].number is None
         problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
         problems += _retried_lines(names, members, is_one_queue=is_one_queue)
+        problems += _suspect_lines(names, members, is_one_queue=is_one_queue)
         problems += _postponed_lines(names, members)
         problems += _pause_lines(group, members, is_paused=is_paused)
         if observed.has_parking:
@@ -579,6 +580,19 @@ def _retried_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: 
 
 def _time_text(at_us: int) -> str:
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(" ", "seconds").removesuffix("+00:00") + " UTC"
+
+
+def _suspect_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+    for member in members:
+        for queue in member.queues:
+            name = names.parent if is_one_queue else names.queue(queue.queue)
+            for one in queue.suspects:
+                key = "without a key" if one.key is None else f"of key {one.key!r}"
+                failed = f"; attempts that failed: {one.attempts}" if one.attempts else ""
+                yield (
+                    f"{name} has message {one.id} {key} at {member.name}, which was called when {one.died} died: it is "
+                    f"called while no other call runs{failed}"
+                )
 
 
 def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:

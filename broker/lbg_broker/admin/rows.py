@@ -35,6 +35,16 @@ class RetriedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberSuspect:
+    """A message in flight that was called when the process of `died` ended. `attempts`: those that failed."""
+
+    id: str
+    key: str | None
+    attempts: int
+    died: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberQueue:
     """A queue, as a member reports it. `delivered` counts since the member subscribed."""
 
@@ -51,6 +61,7 @@ class MemberQueue:
     put_off: int = 0
     next_drain_s: float = 0.0
     retried_messages: tuple[RetriedMessage, ...] = ()
+    suspects: tuple[MemberSuspect, ...] = ()
 
     @property
     def is_primary(self) -> bool:
@@ -183,6 +194,14 @@ def _queue(fields: Mapping[str, Any]) -> MemberQueue:
         retried_messages=tuple(map(_retried, fields.get("retried_messages", ()))),
         put_off=int(fields.get("put_off", 0)),
         next_drain_s=float(fields.get("next_drain_s", 0.0)),
+        suspects=tuple(map(_suspect, fields.get("suspects", ()))),
+    )
+
+
+def _suspect(fields: Mapping[str, Any]) -> MemberSuspect:
+    key = fields["key"]
+    return MemberSuspect(
+        str(fields["id"]), None if key is None else str(key), int(fields["attempts"]), str(fields["member"])
     )
 
 

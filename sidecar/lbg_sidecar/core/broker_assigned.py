@@ -31,6 +31,7 @@ from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalanc
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.status_report import (
     common_description,
+    held_suspects,
     oldest_us,
     poisoned_ids,
     poisoned_keys,
@@ -59,6 +60,7 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         poisoned_keys=poisoned_keys(binding),
         poisoned_ids=poisoned_ids(binding),
         retried_messages=retried_messages(binding),
+        suspects=held_suspects(machine, binding),
     )
     dispatcher = machine.dispatcher
     return BeatContent(
@@ -172,6 +174,7 @@ class BrokerAssignedMember(MemberCore):
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
+        self._suspects_received(message, now)
         if isinstance(message, Repartition) and message.done and self.session is None:
             self.bindings.repartition(message.queues)
         self._post(self.roster.receive(message, now))

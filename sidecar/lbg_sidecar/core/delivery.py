@@ -14,10 +14,13 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from lbg_broker.client.ack_window import AckFrames, AckWindow
 from lbg_broker.group import SequenceSet
+
+if TYPE_CHECKING:
+    from lbg_sidecar.core.suspects import Suspect
 
 Identity = tuple[str, int, int]  # publisher, hash, sequence: what makes two deliveries the same message
 
@@ -46,7 +49,8 @@ class InFlight:
     machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the first one through this
     attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests it back, and it was at
     work. `is_reassigned`: another consumer has it. `hash_`: that of its routing key, None where it has none. `fence`:
-    id of the change whose fence it is; None of any other message.
+    id of the change whose fence it is; None of any other message. `suspect`: what is known of it as one; None of any
+    other message.
     """
 
     __slots__ = (
@@ -77,6 +81,7 @@ class InFlight:
         "sequence",
         "size",
         "started_at",
+        "suspect",
         "tag",
     )
 
@@ -117,6 +122,7 @@ class InFlight:
         self.abort_reason: str | None = None
         self.outcome: Outcome | None = None
         self.reason = ""
+        self.suspect: Suspect | None = None
 
     @property
     def attempts(self) -> int:
@@ -145,6 +151,11 @@ class InFlight:
     def is_over(self) -> bool:
         """True if its outcome here has no effect any more: its channel is closed, or another consumer has it."""
         return self.is_reassigned or self.attachment.closed
+
+    @property
+    def is_aborted(self) -> bool:
+        """True if its call, should it run, is to end without effect: a blocking one may run on for long."""
+        return self.abort_reason is not None or self.is_over
 
     def __repr__(self) -> str:
         return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"

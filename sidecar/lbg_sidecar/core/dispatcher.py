@@ -25,6 +25,7 @@ from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
+from lbg_sidecar.core.suspects import Suspects, Turn
 from lbg_sidecar.message import AFTER_MAX_S, Kind, Verdict
 
 LONG_WAIT_S = 60.0
@@ -209,6 +210,11 @@ class Dispatcher:
         """Parked keys; None where the group has no parking queue."""
         self.key_moves: KeyMoves | None = None
         """Keys that move between queues; None where queues are not shared out among members."""
+        self.suspects: Suspects | None = None
+        """Messages that may have ended a member's process; None while there are none."""
+        self.ended_in_take: list[tuple[InFlight, NextCall]] = []
+        """Suspects whose attempts were found to be used up by `take`, and what that requires, since this was last
+        emptied."""
         self.limit: CallLimit | None = None
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
@@ -236,6 +242,8 @@ class Dispatcher:
                 (in_flight.key if in_flight.key is not None else in_flight.identity) if by_key else ""
             )
         self._deliveries = number
+        if self.suspects is not None:
+            self.suspects.mark(arrivals)
         attachment.delivered += len(arrivals)
         self.counts.delivered += len(arrivals)
         attachment.ack_window.delivered(arrivals)
@@ -253,8 +261,10 @@ class Dispatcher:
 
     def take(self, now: float) -> InFlight | None:
         """The next call to make. What was processed before is dropped here, on its turn."""
-        lanes = self.lanes
+        lanes, suspects = self.lanes, self.suspects
         while not (self.fenced or self.paused):
+            if suspects is not None and suspects.runs_alone:
+                return None
             in_flight = lanes.take()
             if in_flight is None:
                 return None
@@ -273,17 +283,41 @@ class Dispatcher:
             if self.parking is not None and not self._may_call(in_flight, self.parking, now):
                 continue
             if not in_flight.calls and identity is not None:
-                in_flight.earlier = self.processed.attempts(identity)
+                in_flight.earlier = max(in_flight.earlier, self.processed.attempts(identity))
+            if suspects is not None and in_flight.suspect is not None:
+                turn = self._suspect_turn(in_flight, suspects, now)
+                if turn is Turn.ALONE:
+                    return None
+                if turn is not Turn.CALL:
+                    continue
             in_flight.calls += 1
             in_flight.started_at = now
             in_flight.is_slow = False
             if in_flight.first_started_at is None:
                 in_flight.first_started_at = now
             self.running[in_flight] = None
+            if suspects is not None and in_flight.suspect is not None:
+                suspects.started(in_flight)
             if self.limit is not None:
                 self.limit.began(in_flight)
             return in_flight
         return None
+
+    def _suspect_turn(self, in_flight: InFlight, suspects: Suspects, now: float) -> Turn:
+        """Decides about a suspect that was taken. A later one waits in its lane, or is not called any more."""
+        suspect = in_flight.suspect
+        assert suspect is not None
+        in_flight.earlier = max(in_flight.earlier, suspect.last.attempts - in_flight.calls)
+        if in_flight.attempts >= self.rules.max_attempts and in_flight not in in_flight.attachment.poisoned:
+            reason = f"member {suspect.last.member} died when it was called"
+            action = self._exhausted(in_flight, reason)
+            if action is NextCall.NOTHING:
+                in_flight.reason = reason
+                action = self._poison(in_flight, now)
+            self.ended_in_take.append((in_flight, action))
+            if action is not NextCall.WARN:
+                return Turn.LATER
+        return suspects.turn(in_flight, self.running, now)
 
     def expect_move(self, is_expected: bool) -> None:
         """True if the broker may soon recall messages."""
@@ -350,14 +384,8 @@ class Dispatcher:
                 in_flight.earlier, self.processed.take_reported_attempts(in_flight.identity)
             )
         is_exhausted = in_flight.attempts >= self.rules.max_attempts
-        if is_exhausted and self.rules.when_exhausted is WhenExhausted.PARK and self._can_park(in_flight):
-            in_flight.reason = reason
-            self._park(in_flight, is_poisoned=True)
-            return NextCall.PARK
-        if is_exhausted and self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
-            return self._refused(
-                in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}"
-            )
+        if is_exhausted and (action := self._exhausted(in_flight, reason)) is not NextCall.NOTHING:
+            return action
         in_flight.reason = reason
         if in_flight.identity is not None:
             self.processed.failed(in_flight.identity, in_flight.attempts)
@@ -367,10 +395,24 @@ class Dispatcher:
         if verdict.is_unreadable or (after_s is not None and wait_s > LONG_WAIT_S):
             retries[in_flight] = Retry(verdict.is_unreadable, now + wait_s)
         self.lanes.delay(in_flight, now + wait_s)
-        poisoned = in_flight.attachment.poisoned
-        if not is_exhausted or in_flight in poisoned:
+        if not is_exhausted or in_flight in in_flight.attachment.poisoned:
             return NextCall.NOTHING
-        poisoned[in_flight] = now
+        return self._poison(in_flight, now)
+
+    def _exhausted(self, in_flight: InFlight, reason: str) -> NextCall:
+        """Parks or refuses a message whose attempts are used up; `NOTHING` if it is to be retried."""
+        if self.rules.when_exhausted is WhenExhausted.PARK and self._can_park(in_flight):
+            in_flight.reason = reason
+            self._park(in_flight, is_poisoned=True)
+            return NextCall.PARK
+        if self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
+            return self._refused(
+                in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}"
+            )
+        return NextCall.NOTHING
+
+    def _poison(self, in_flight: InFlight, now: float) -> NextCall:
+        in_flight.attachment.poisoned[in_flight] = now
         self.counts.poisoned += 1
         return NextCall.WARN
 
@@ -448,6 +490,12 @@ class Dispatcher:
         if is_exhausted:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
         return requested_s if requested_s is not None else backoff.delay_s(in_flight.attempts, self._uniform)
+
+    def wait_after(self, failed: int) -> float:
+        """The wait before the next call of a message that failed so often, where the application requests none."""
+        backoff = self.rules.backoff
+        is_exhausted = failed >= self.rules.max_attempts
+        return backoff.longest_s(self._uniform) if is_exhausted else backoff.delay_s(failed, self._uniform)
 
     def _acked(self, in_flight: InFlight) -> NextCall:
         attachment = in_flight.attachment
@@ -584,6 +632,8 @@ class Dispatcher:
             self.counts.parked += 1
             if in_flight.identity is not None:
                 self.processed.forget_attempts(in_flight.identity)
+        if self.suspects is not None:
+            self.suspects.settled(in_flight)
         if in_flight.identity is not None and outcome not in NOT_PROCESSED:
             self.processed.add(in_flight.identity)
         attachment = in_flight.attachment

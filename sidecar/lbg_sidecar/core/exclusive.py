@@ -336,6 +336,7 @@ class ExclusiveMember(MemberCore):
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
+        self._suspects_received(message, now)
         self._message_handler.message(message, now)
 
     # Queues

@@ -72,6 +72,13 @@ class Lanes:
             return in_flight
         return None
 
+    def put_back(self, in_flight: InFlight) -> None:
+        """Undoes the last `take`: it is the next again."""
+        self._leave(in_flight)
+        attachment = in_flight.attachment
+        attachment.ready.appendleft(in_flight)
+        self._rota.rotate(1)
+
     @property
     def available(self) -> bool:
         """True if `take` would probably return a call."""

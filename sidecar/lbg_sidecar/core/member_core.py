@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 from lbg_broker.group.key_moves import Entry as KeyMoveEntry
@@ -44,16 +45,19 @@ from lbg_sidecar.core.protocol import (
     ANSWER_PREFIX,
     BeatContent,
     HeldState,
+    Hello,
     Message,
     Peek,
     Skip,
     SkipOutcome,
     Skipped,
+    SuspectReport,
     Watch,
 )
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
+from lbg_sidecar.core.suspects import Suspected, Suspects
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import Kind, Verdict
 
@@ -160,6 +164,7 @@ class MemberCore(ABC):
         if is_back:
             self.roster.cancel_leave()
         self._post(self.roster.join(index, self.name, now))
+        self._report_suspects()
         return is_back
 
     def _disconnect(self) -> None:
@@ -171,6 +176,56 @@ class MemberCore(ABC):
 
     @abstractmethod
     def message(self, message: Message, now: float) -> None: ...
+
+    def suspected(self, reports: Iterable[Suspected], now: float) -> tuple[Suspected, ...]:
+        """These messages were called when the process of a member died. Returns what is known of them here and is
+        later."""
+        dispatcher = self.dispatcher
+        if dispatcher.suspects is None:
+            dispatcher.suspects = Suspects(dispatcher.lanes, dispatcher.wait_after)
+        later = dispatcher.suspects.merge(reports, now)
+        dispatcher.suspects.mark(self._held())
+        return later
+
+    def _suspects_received(self, message: Message, now: float) -> None:
+        """A member reports suspects, or is new and does not know them yet. A report of one that is not known to be live
+        uses up no message's attempts: it is called at least once more."""
+        me = self.roster.me
+        if me is None or not isinstance(message, SuspectReport | Hello):
+            return
+        sender = message.sender
+        if sender.incarnation == me.incarnation:
+            return
+        if isinstance(message, Hello):
+            self._report_suspects(to=sender.index)
+        else:
+            peer = self.roster.peers.get(sender.index)
+            reports: Iterable[Suspected] = message.suspects
+            if peer is None or peer.identity != sender:
+                most = self.dispatcher.rules.max_attempts - 1
+                reports = [replace(one, attempts=min(one.attempts, most)) for one in reports]
+            if later := self.suspected(reports, now):
+                self._post_suspects(later, to=sender.index)
+
+    def _report_suspects(self, *, to: int | None = None) -> None:
+        suspects = self.dispatcher.suspects
+        if suspects is not None and (reports := suspects.report()):
+            self._post_suspects(reports, to)
+
+    def _post_suspects(self, reports: Iterable[Suspected], to: int | None = None) -> None:
+        if (me := self.roster.me) is not None:
+            self.effects.append(Post(SuspectReport(me, tuple(reports)), to=to))
+
+    def _carry_out_take(self, suspects: Suspects) -> None:
+        """What became of suspects on their turn."""
+        for in_flight, action in self.dispatcher.ended_in_take:
+            self._carry_out(in_flight, action)
+            if action is NextCall.DEAD_LETTER:
+                self._report_call(Failure.REFUSED, in_flight)
+        self.dispatcher.ended_in_take.clear()
+        if suspects.outgoing:
+            self._post_suspects(suspects.outgoing)
+            suspects.outgoing.clear()
 
     def returned(self, message: Message, to: int, now: float) -> None:
         """A message to one member came back."""
@@ -338,6 +393,8 @@ class MemberCore(ABC):
             for attachment in self.dispatcher.repeats_in:
                 self._ack_scheduler.settled(attachment)
             self.dispatcher.repeats_in.clear()
+        if self.dispatcher.suspects is not None:
+            self._carry_out_take(self.dispatcher.suspects)
         return in_flight
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
@@ -346,20 +403,14 @@ class MemberCore(ABC):
         action = self.dispatcher.end(in_flight, verdict, now)
         if self.dispatcher.key_moves is not None:
             self.dispatcher.key_moves.call_ended()
+        if self.dispatcher.suspects is not None:
+            self.dispatcher.suspects.ended(in_flight)
         if in_flight.is_over:
             self.effects.append(Done((in_flight,), settled=False))
         elif action is NextCall.GIVE_BACK:
             self.effects += (Requeue(attachment, (in_flight.tag,)), Done((in_flight,), settled=False))
-        elif action is NextCall.DEAD_LETTER:
-            self.effects.append(DeadLetter(in_flight))
-        elif action is NextCall.REPUBLISH:
-            self.effects.append(Republish(in_flight))
-        elif action is NextCall.WARN:
-            self.effects.append(
-                Poisoned(
-                    in_flight.queue, in_flight.key, in_flight.identity, in_flight.attempts, in_flight.reason
-                )
-            )
+        elif self._carry_out(in_flight, action):
+            pass
         elif in_flight.is_recalled:
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         elif not attachment.unacked_listed:
@@ -369,6 +420,27 @@ class MemberCore(ABC):
             self._report_call(Failure.REFUSED if is_dead else failure, in_flight)
         if attachment.paused and not attachment.closed:
             self._call_ended(attachment, now)
+
+    def _carry_out(self, in_flight: InFlight, action: NextCall) -> bool:
+        """True if the action has an effect of its own."""
+        match action:
+            case NextCall.DEAD_LETTER:
+                self.effects.append(DeadLetter(in_flight))
+            case NextCall.REPUBLISH:
+                self.effects.append(Republish(in_flight))
+            case NextCall.WARN:
+                self.effects.append(
+                    Poisoned(
+                        in_flight.queue,
+                        in_flight.key,
+                        in_flight.identity,
+                        in_flight.attempts,
+                        in_flight.reason,
+                    )
+                )
+            case _:
+                return False
+        return True
 
     def confirmed(self, in_flight: InFlight, action: NextCall, now: float) -> None:
         """The broker has the dead letter, the republished message, or the copy in the parking queue."""
@@ -400,6 +472,8 @@ class MemberCore(ABC):
     def _recorded(self, in_flight: InFlight, now: float) -> None:
         attachment = in_flight.attachment
         self.dispatcher.recorded(in_flight)
+        if self.dispatcher.suspects is not None:
+            self._carry_out_take(self.dispatcher.suspects)
         if not attachment.closed:
             self._ack_scheduler.settled(attachment)
             if attachment.paused:

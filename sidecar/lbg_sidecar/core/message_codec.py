@@ -22,6 +22,7 @@ from lbg_sidecar.core.protocol import (
     Handover,
     HeldMessage,
     HeldState,
+    HeldSuspect,
     Hello,
     Identity,
     IndexOffer,
@@ -47,10 +48,12 @@ from lbg_sidecar.core.protocol import (
     SkipOutcome,
     Skipped,
     Status,
+    SuspectReport,
     Takeover,
     Watch,
     Welcome,
 )
+from lbg_sidecar.core.suspects import COUNT_MAX, SUSPECTS_MAX, Suspected
 from lbg_sidecar.errors import MessageError
 
 VERSION = 1
@@ -120,6 +123,10 @@ def encode(message: Message) -> bytes:
             fields |= _encode_positions(message.positions)
         case Knowledge(positions=positions):
             fields |= _encode_positions(positions)
+        case SuspectReport(suspects=suspects):
+            fields["suspects"] = [
+                [*one.identity, one.attempts, one.calls, one.parked, one.member] for one in suspects
+            ]
         case Repartition(queues=queues, done=done):
             fields |= {"queues": queues, "done": done}
         case KeysMove(move=move):
@@ -202,6 +209,11 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Handover(sender, queue, str(fields["move"]), positions, paused_s, waiting)
         case "knowledge":
             return Knowledge(sender, _decode_positions(fields))
+        case "suspectreport":
+            suspects = fields["suspects"]
+            if len(suspects) > SUSPECTS_MAX:
+                raise MessageError(f"not a member's message: {len(suspects)} suspects")
+            return SuspectReport(sender, tuple(_decode_suspect(*one) for one in suspects))
         case "keysmove":
             return KeysMove(sender, str(fields["move"]))
         case "repartition":
@@ -288,6 +300,20 @@ def _decode_positions(fields: dict[str, Any]) -> Positions:
     )
 
 
+def _decode_suspect(
+    publisher: object,
+    hash_: object,
+    seq: object,
+    attempts: object,
+    calls: object,
+    parked: object,
+    member: object,
+) -> Suspected:
+    identity = str(publisher), _number(hash_), _number(seq)
+    counts = (min(_number(count), COUNT_MAX) for count in (attempts, calls, parked))
+    return Suspected(identity, *counts, str(member))
+
+
 def _encode_members(members: Iterable[Identity]) -> list[list[str | int]]:
     return [[one.index, one.name, one.incarnation, one.protocol] for one in members]
 
@@ -349,6 +375,7 @@ def _encode_states(states: Iterable[QueueState]) -> list[dict[str, Any]]:
             ),
             "put_off": state.put_off,
             **({"next_drain_s": round(state.next_drain_s, 3)} if state.put_off else {}),
+            **({"suspects": [asdict(one) for one in state.suspects]} if state.suspects else {}),
         }
         for state in states
     ]
@@ -394,6 +421,7 @@ def _decode_states(states: Any) -> tuple[QueueState, ...]:
             retried_messages=tuple(map(_decode_retried, state.get("retried_messages", ()))),
             put_off=_number(state.get("put_off", 0)),
             next_drain_s=float(state.get("next_drain_s", 0.0)),
+            suspects=tuple(map(_decode_held_suspect, state.get("suspects", ()))),
         )
         for state in states
     )
@@ -406,6 +434,12 @@ def _decode_retried(fields: dict[str, Any]) -> RetriedMessage:
         None if key is None else str(key),
         str(fields["reason"]),
         _number(fields.get("until_us", 0)),
+    )
+
+
+def _decode_held_suspect(fields: dict[str, Any]) -> HeldSuspect:
+    return HeldSuspect(
+        str(fields["id"]), _text_or_none(fields["key"]), _number(fields["attempts"]), str(fields["member"])
     )
 
 

@@ -12,6 +12,7 @@ import enum
 from dataclasses import dataclass, field
 
 from lbg_sidecar.core.delivery import Positions
+from lbg_sidecar.core.suspects import Suspected
 
 
 class Status(enum.StrEnum):
@@ -69,6 +70,16 @@ class RetriedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldSuspect:
+    """A message in flight that was called when the process of `member` died. `attempts`: those that failed."""
+
+    id: str
+    key: str | None
+    attempts: int
+    member: str
+
+
+@dataclass(frozen=True, slots=True)
 class QueueState:
     queue: int
     primary: bool
@@ -84,6 +95,7 @@ class QueueState:
     put_off: int = 0  # handoffs in a row that its calls did not end in time for
     next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
     retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
+    suspects: tuple[HeldSuspect, ...] = ()  # some of those in flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +287,15 @@ class Knowledge:
 
 
 @dataclass(frozen=True, slots=True)
+class SuspectReport:
+    """To all by a member that joins and has suspects of a former process, and before it calls one. To one member that
+    joins, or reported what the sender knows better."""
+
+    sender: Identity
+    suspects: tuple[Suspected, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Peek:
     """To all, from an administrator: each member answers with the messages that it holds of this queue, key and id
     (None: of all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
@@ -422,6 +443,7 @@ Message = (
     | Repartition
     | KeysMove
     | Knowledge
+    | SuspectReport
     | Peek
     | Peeked
     | Skip

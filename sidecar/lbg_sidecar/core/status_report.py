@@ -14,6 +14,7 @@ from lbg_sidecar.core.protocol import (
     ACTIVITY,
     Activity,
     BeatContent,
+    HeldSuspect,
     Identity,
     ParkingState,
     Progress,
@@ -92,6 +93,7 @@ def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
         retried_messages=retried_messages(binding),
         put_off=binding.put_off,
         next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
+        suspects=held_suspects(machine, binding),
     )
 
 
@@ -196,6 +198,26 @@ def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
         if one.is_unreadable or (one.at_us and in_flight not in attachment.running)
     )
     return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
+
+
+def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, ...]:
+    """Suspects in flight that are called alone; one whose id is too long for a heartbeat is left out."""
+    attachment = binding.attachment
+    if machine.dispatcher.suspects is None or attachment is None:
+        return ()
+    found = (
+        HeldSuspect(
+            one.id,
+            one.key and one.key[:KEY_MAX_CHARS],
+            max(one.attempts, one.suspect.last.attempts) - is_called,
+            one.suspect.last.member,
+        )
+        for one in attachment.ack_window.all_unacked()
+        if one.suspect is not None and one.suspect.last.is_called_alone
+        if one.outcome is None and len(one.id) <= ID_MAX_CHARS
+        for is_called in [one in attachment.running]
+    )
+    return tuple(itertools.islice(found, KEYS_REPORTED_MAX))
 
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
