@@ -24,6 +24,7 @@ from lbg_sidecar.app import (
     concurrency_of,
     handler_channel,
     limit_of,
+    runs_in_process,
 )
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
@@ -411,6 +412,8 @@ class Member:
             limit=limit_of(self.app),
         )
         records.remember(machine.dispatcher)
+        if runs_in_process(self.app):
+            records.note_calls(machine, asyncio.get_running_loop().time())
         if records.journal is not None:
             records.journal.learn(spec.mode)
         driver = Driver(
@@ -427,6 +430,7 @@ class Member:
             on_reread=self._on_reread,
             observer=self._observer,
             traced=tracing(self.settings.name),
+            notes=records.notes,
         )
         await self.app.start(driver)
         driver.start()

@@ -383,6 +383,10 @@ class ClientConnection(asyncio.Protocol):
         """Something was put in the machine's output: have it written at the end of this loop turn."""
         self._outlet.wrote(size_bytes)
 
+    def flush(self) -> None:
+        """Writes what has gathered, now."""
+        self._outlet.flush()
+
     def before_writing(self, callback: Callable[[], None]) -> None:
         """Call once at the end of this loop turn, before its output is written."""
         self._outlet.before_writing(callback)

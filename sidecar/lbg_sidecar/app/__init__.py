@@ -10,6 +10,7 @@ from lbg_sidecar.app.channel import (
     concurrency_of,
     limit_of,
     request_position,
+    runs_in_process,
     withdraw,
 )
 from lbg_sidecar.app.command import CommandChannel
@@ -34,5 +35,6 @@ __all__ = [
     "handler_channel",
     "limit_of",
     "request_position",
+    "runs_in_process",
     "withdraw",
 ]

@@ -107,6 +107,8 @@ class _CoroutineChannel:
     worker (cpython#116720). Whatever ends a worker while the member runs, another one takes its place.
     """
 
+    runs_in_process = True
+
     def __init__(self, handler: AsyncHandler, *, concurrency: int) -> None:
         self._handler = handler
         self._concurrency = concurrency
@@ -225,6 +227,8 @@ class _CoroutineChannel:
 
 class _ThreadChannel:
     """As many threads as calls may run; results come back to the loop in batches."""
+
+    runs_in_process = True
 
     def __init__(self, handler: SyncHandler, *, concurrency: int) -> None:
         self._handler = handler

@@ -168,8 +168,8 @@ class Calls(Protocol):
 class AppChannel(Protocol):
     """One way to reach the application. All methods are called in the member's event loop.
 
-    A channel may have attributes `concurrency` and `limit`, see `concurrency_of` and `limit_of`, and methods
-    `request_position` and `withdraw`, see the functions of these names.
+    A channel may have attributes `concurrency`, `limit` and `runs_in_process`, see `concurrency_of`, `limit_of` and
+    `runs_in_process`, and methods `request_position` and `withdraw`, see the functions of these names.
     """
 
     async def start(self, calls: Calls) -> None:
@@ -192,6 +192,12 @@ def concurrency_of(channel: AppChannel) -> int:
     """Number of messages at a time that the channel makes use of, where its user sets no number: batches can only
     fill up when there is room for them."""
     return getattr(channel, "concurrency", CONCURRENCY)
+
+
+def runs_in_process(channel: AppChannel) -> bool:
+    """True if the application's code runs in the member's own process, and can end it: such a channel has an attribute
+    of this name."""
+    return getattr(channel, "runs_in_process", False) is True
 
 
 def limit_of(channel: AppChannel) -> Callable[[int, float], CallLimit] | None:

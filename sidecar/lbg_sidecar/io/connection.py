@@ -336,6 +336,10 @@ class MemberConnection:
         with suppress(ClientError):
             self._posts.send(post)
 
+    def flush_posts(self) -> None:
+        """Writes what was posted now, and not at the end of this loop turn."""
+        self.publish_connection.flush()
+
     def count_ready(self, queue: int, on_counted: OnCounted) -> None:
         """Count the messages that wait in a queue and its consumers, and call `on_counted` with both."""
         task = asyncio.get_running_loop().create_task(self._count_ready(queue, on_counted))

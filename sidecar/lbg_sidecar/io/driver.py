@@ -15,6 +15,7 @@ from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
 from lbg_broker.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
+from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
 from lbg_sidecar.core.dispatcher import NextCall
@@ -95,8 +96,10 @@ class Driver:
         on_reread: Callable[[str], None],
         observer: Callable[[fx.Effect], None] | None,
         traced: Tracing | None = None,
+        notes: CallNotes | None = None,
     ) -> None:
         self.machine = machine
+        self._notes = notes
         self._tracing = traced
         self.app_ready = asyncio.Event()
         self.app_ready.set()
@@ -393,21 +396,34 @@ class Driver:
             self._fence(now)
             return None
         in_flight = self.machine.take(now)
-        if self.machine.dispatcher.parking is not None and (in_flight is None or self.machine.effects):
-            self._ran_parking()
+        dispatcher = self.machine.dispatcher
+        may_wait = dispatcher.parking is not None or dispatcher.suspects is not None
+        if may_wait and (in_flight is None or self.machine.effects):
+            self._ran_without_calls()
         if in_flight is None:
             return None
+        if in_flight.suspect is not None and in_flight.suspect.last.is_called_alone:
+            self._alone(in_flight)
+        if self._notes is not None:
+            self._notes.write(in_flight)
         message = Message(in_flight, self._group)
         if self._tracing is not None:
             self._begin_span(self._tracing, message, now)
         return message
 
-    def _ran_parking(self) -> None:
-        """Messages that were taken may be parked, or wait, without a call."""
+    def _ran_without_calls(self) -> None:
+        """Messages that were taken may be parked, refused, or wait, without a call."""
         if self.machine.effects:
             self._executor.run()
             self._flush_soon()
         self._schedule()
+
+    def _alone(self, suspect: InFlight) -> None:
+        """Its call may end this process: what others are told of it leaves now."""
+        if self.link is not None:
+            self.link.flush_posts()
+        if self._notes is not None:
+            self._notes.clear_others(suspect)
 
     def _begin_span(self, traced: Tracing, message: Message, now: float) -> None:
         in_flight, headers = message.in_flight, message.trace
@@ -419,6 +435,8 @@ class Driver:
         )
 
     def end(self, message: Message, verdict: Verdict) -> None:
+        if self._notes is not None:
+            self._notes.clear(message.in_flight)
         if message.span is not None:
             message.span.end(verdict.kind, verdict.reason, is_done=verdict.kind is Kind.ACK)
         self.machine.end(message.in_flight, verdict, self._loop.time())

@@ -27,6 +27,7 @@ from lbg_broker.group import (
     is_native,
 )
 from lbg_broker.journal import JournalWriter, flush_regularly
+from lbg_sidecar.call_notes import CallNotes, default_directory
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Positions, SessionPosition
@@ -57,6 +58,8 @@ class DurableState:
         self.clock = WallClock(loop.time())
         self.journal: DeliveryJournal | None = None
         self._commits: CommitLog | PositionFile | None = None
+        self.notes: CallNotes | None = None
+        """Calls that run in this process; None where there are none, or no directory for the file."""
         self._settings = settings
         self._flusher: asyncio.Task[None] | None = None
         if settings.commits is not None:
@@ -85,6 +88,36 @@ class DurableState:
             dispatcher.processed.merge(Positions(log_.streams()))
             dispatcher.processed.write = log_.write
 
+    def note_calls(self, machine: MemberCore, now: float) -> None:
+        """Open the call notes, and report to the machine what ran when a former process died."""
+        settings = self._settings
+        try:
+            directory = settings.commits if settings.commits is not None else default_directory()
+            notes = CallNotes(
+                Path(directory),
+                settings.group,
+                settings.addresses,
+                name=settings.name,
+                owner=settings.name if settings.has_own_name else "",
+                slots=machine.dispatcher.rules.concurrency,
+            )
+        except OSError as error:
+            log.warning(
+                "%s: a message that ends this process will not be recognised: %s", settings.name, error
+            )
+            return
+        self.notes = notes
+        suspects, unknown = notes.former
+        if suspects or unknown:
+            log.warning(
+                "%s: calls that ran when its process died: %d; what runs when it dies again is called alone%s",
+                settings.name,
+                len(suspects) + unknown,
+                f", except {unknown} without a publisher's stamp" if unknown else "",
+            )
+        if suspects:
+            machine.suspected(suspects, now)
+
     @property
     def _file_name(self) -> str:
         """The member's, without what a file system may not like."""
@@ -98,6 +131,8 @@ class DurableState:
             self.journal.writer.close()
         if self._commits is not None:
             self._commits.close()
+        if self.notes is not None:
+            self.notes.close()
 
 
 RECORD_S = 2.0
