@@ -184,8 +184,8 @@ class SingleQueueLayout:
         return status.native
 
 
-TOLD_S = 0.5
-"""Seconds for members to report to each other what they processed, before queues change: they do so at once."""
+TOLD_S = 1.0
+"""Seconds for members to request of each other what they processed, before queues change: they do so at once."""
 
 
 class SeparateQueuesLayout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -15,13 +14,13 @@ from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.protocol import (
-    PROTOCOL,
     Beat,
     BeatContent,
     Handover,
     Identity,
     KeysMove,
     Knowledge,
+    KnowledgeRequest,
     Message,
     Move,
     QueueReport,
@@ -29,7 +28,7 @@ from lbg_sidecar.core.protocol import (
     Reattached,
     Repartition,
 )
-from lbg_sidecar.core.queue_bindings import RESTS_S, BalancingRules, Bindings
+from lbg_sidecar.core.queue_bindings import RESTS_S, BalancingRules, Binding, Bindings
 from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
 from lbg_sidecar.core.roster import JOINS_S, Post, Roster
@@ -37,10 +36,6 @@ from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import beat_content, description, queue_state
 from lbg_sidecar.core.takeover import Takeovers
 from lbg_sidecar.core.timings import Timings
-
-EARLY_MAX = 64
-"""Messages of type `knowledge` that are kept until the change is announced: at most 100 kB each."""
-
 
 CONSUMED_FOR_S = 30.0
 """For so long a member consumes a queue that is neither its primary nor backed up by it, unless it serves it."""
@@ -63,7 +58,11 @@ class MessageHandler:
         reports: QueueReports,
         key_moves: KeyMoves,
         view_changed: Callable[[float], None],
+        new_id: Callable[[], str],
+        served: Callable[[], tuple[QueueState, ...]],
     ) -> None:
+        self._new_id = new_id
+        self._served = served
         self._key_moves = key_moves
         self._bindings = bindings
         self._reports = reports
@@ -79,8 +78,7 @@ class MessageHandler:
         self._processed = processed
         self._live: frozenset[int] = frozenset()
         self._observed: frozenset[int] | None = None
-        self._queues_change = False
-        self._early: deque[Knowledge] = deque(maxlen=EARLY_MAX)
+        self._proof = ""  # that answers to a knowledge request have; empty while the queues do not change
 
     def message(self, message: Message, now: float) -> None:
         self._effects.extend(self._roster.receive(message, now))
@@ -94,9 +92,11 @@ class MessageHandler:
             case QueueReport():
                 self._report_received(message.sender, message.queues, now)
             case Handover():
-                if self._takeovers.is_expected(message):
+                if self._takeovers.is_proved(message):
                     self._processed.merge(message.positions, queues=(message.queue,))
-                    self._takeovers.handover_received(message, now)
+                self._takeovers.handover_received(message, now)
+            case KnowledgeRequest():
+                self._knowledge_requested(message)
             case Knowledge():
                 self._knowledge_received(message)
             case Repartition():
@@ -140,46 +140,49 @@ class MessageHandler:
         if me is None:
             return
         if message.done:
-            self._queues_change = False
-            self._early.clear()
+            self._proof = ""
             if message.queues != count or self._key_moves.is_record_due:
                 self._key_moves.is_record_due = False
                 had = f", and had {count}" if message.queues != count else " now"
                 self._effects.append(Reread(f"the group has {message.queues} queues{had}"))
             return
-        self._queues_change = True
-        for knowledge in self._early:
-            self._believe(knowledge)
-        self._early.clear()
-        for queue in range(count):
-            positions = self._processed.of_queue(queue)
+        self._proof = self._new_id()
+        self._effects.append(Post(KnowledgeRequest(me, self._proof)))
+
+    def _knowledge_requested(self, request: KnowledgeRequest) -> None:
+        """Answers with the queues that this member serves, and what it processed of them."""
+        me, states = self._roster.me, self._served()
+        if me is None or request.sender.incarnation == me.incarnation or not states:
+            return
+        to = request.sender.index
+        self._effects.append(Post(QueueReport(me, states), to=to))
+        for state in states:
+            positions = self._processed.of_queue(state.queue)
             if positions.streams:
-                self._effects.append(Post(Knowledge(me, positions)))
+                self._effects.append(Post(Knowledge(me, positions, request.proof), to=to))
 
     def _knowledge_received(self, knowledge: Knowledge) -> None:
-        """Members send it when the number of queues is about to change: at another time nothing of it is believed.
-        It may arrive before the announcement of the change, which has another sender."""
-        if self._queues_change:
-            self._believe(knowledge)
-        else:
-            self._early.append(knowledge)
-
-    def _believe(self, knowledge: Knowledge) -> None:
-        """A live member is believed."""
+        """Counts from a live member that received the request in its mailbox, about queues that its reports claim."""
         peer = self._roster.peers.get(knowledge.sender.index)
-        if peer is not None and peer.identity == knowledge.sender:
-            # One of protocol 2 reports what it served to the other consumers only.
-            queues = peer.served if peer.identity.protocol < PROTOCOL else None
+        is_proved = self._proof and knowledge.proof == self._proof
+        if is_proved and peer is not None and peer.identity == knowledge.sender:
+            queues = [queue for queue in peer.served if not self._is_served_here(queue)]
             self._processed.merge(knowledge.positions, queues=queues)
+
+    def _is_served_here(self, queue: int) -> bool:
+        """True if this member is the active consumer, as deliveries show: then nobody else is."""
+        binding = self._bindings.bound.get(queue)
+        return binding is not None and binding.active
 
     def _announced(self, move: Move, now: float) -> None:
         me = self._roster.me
         is_own = me is not None and move.sender.incarnation == me.incarnation
         if me is None or is_own or move.queue >= self._rules.queue_count:
             return
-        self._successor_binding.announced(move, me, now)
-        if move.to == me.index:
-            self._takeovers.announced(move, now)
+        proof = ""
+        if move.to == me.index and not self._is_served_here(move.queue):
+            proof = self._takeovers.announced(move, now)
+        self._successor_binding.announced(move, me, now, proof=proof)
 
 
 TICK_MOVING_S = 0.25
@@ -213,7 +216,14 @@ class ExclusiveMember(MemberCore):
             incarnation=incarnation,
             former=former,
         )
-        self.handoffs = Handoffs(self.bindings, self.dispatcher, self.roster, self.effects, uniform=uniform)
+        self.handoffs = Handoffs(
+            self.bindings,
+            self.dispatcher,
+            self.roster,
+            self.effects,
+            uniform=uniform,
+            state_of=self._queue_state,
+        )
         self._ack_scheduler.moving = self.handoffs.moves
         self.parking: Parking | None = None
         if rules.parking is not None:
@@ -241,7 +251,7 @@ class ExclusiveMember(MemberCore):
         self.bindings.may_consume = self.key_moves.may_consume
         self.handoffs.may_hand_over = self.key_moves.may_hand_over
         self.takeovers = Takeovers(
-            self.rules, self.handoffs, self.roster, self.dispatcher.lanes, self.effects
+            self.rules, self.handoffs, self.roster, self.dispatcher.lanes, self.effects, new_id=incarnation
         )
         self.balancer = Balancer(
             self.bindings,
@@ -281,6 +291,8 @@ class ExclusiveMember(MemberCore):
             reports=self._reports,
             key_moves=self.key_moves,
             view_changed=self._view_changed,
+            new_id=incarnation,
+            served=lambda: tuple(map(self._queue_state, self._active_bindings())),
         )
 
     # The connection
@@ -425,7 +437,7 @@ class ExclusiveMember(MemberCore):
             self.bindings.attach_due(now)
             self.watchdog.tick(now)
             self.effects.extend(self._sweep.tick(now))
-            self._post(self._reports.tick(now, lambda binding: queue_state(self, binding)))
+            self._post(self._reports.tick(now, self._queue_state))
         self.balancer.rests(now)
 
     def next_due(self, now: float) -> float:
@@ -519,9 +531,31 @@ class ExclusiveMember(MemberCore):
             self.effects.append(StandingBy(self.rules.queue_count, len(at_work)))
         self._stands_by = stands_by
 
+    def _queue_state(self, binding: Binding) -> QueueState:
+        return queue_state(self, binding)
+
+    def _active_bindings(self) -> list[Binding]:
+        return [
+            binding
+            for binding in self.bindings.own()
+            if binding.active and binding.queue < self.rules.queue_count
+        ]
+
     def _leave(self, now: float) -> None:
         self.handoffs.may_abandon = False
+        self._report_before_leave(now)
         super()._leave(now)
+
+    def _report_before_leave(self, now: float) -> None:
+        """Reports the queues that are served here to those that get them: they are handed over by one that has left."""
+        me, served = self.roster.me, self._active_bindings()
+        if me is None or not served:
+            return
+        live = self.bindings.view.live - {me.index}
+        primaries = self.rules.primaries(live)
+        for binding in served:
+            self._reports.add(binding.queue, now, to=primaries[binding.queue])
+        self._post(self._reports.tick(self._reports.due, self._queue_state))
 
     def _after(self, now: float) -> None:
         """Not after each message: every member reports every change to every other, and the next tick is near."""

@@ -16,7 +16,7 @@ from lbg_broker.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
-from lbg_sidecar.core.protocol import PROTOCOL, Handover, Identity, Move, Reattached
+from lbg_sidecar.core.protocol import PROTOCOL, Handover, Identity, Move, QueueReport, QueueState, Reattached
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
 from lbg_sidecar.core.roster import Post, Roster
 
@@ -44,6 +44,7 @@ class Handoff:
     stage: Stage = Stage.ANNOUNCED
     awaiting: set[int] = field(default_factory=set)
     is_expected: bool = True  # the successor has answered, or is of protocol 1 and does not answer
+    proof: str = ""  # of the successor's answer
     announced_at: float = 0.0
     deadline: float = 0.0
     halt_at: float = (
@@ -75,6 +76,7 @@ class Handoffs:
         effects: list[Effect],
         *,
         uniform: Callable[[], float],
+        state_of: Callable[[Binding], QueueState],
     ) -> None:
         self.settled: Callable[[], frozenset[int]] = frozenset
         """The live set before the rebalance delay: its consumers may still be attached."""
@@ -91,6 +93,7 @@ class Handoffs:
         self._roster = roster
         self._effects = effects
         self._uniform = uniform
+        self._state_of = state_of
         self._started = 0
 
     @property
@@ -116,6 +119,10 @@ class Handoffs:
         handoff.is_expected = peer is None or peer.identity.protocol < PROTOCOL
         handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
         message = Move(me, queue, to, handoff.move, handoff.why)
+        if self.may_abandon and peer is not None:
+            # The successor believes whoever reported to serve the queue. One that leaves reported it before that.
+            state = self._state_of(self._bindings.all[queue])
+            self._effects.append(Post(QueueReport(me, (state,)), to=to))
         if roster.is_mixed or len(roster.peers) < ANNOUNCED_TO_ALL:
             handoff.awaiting = set(roster.peers)
             self._effects.append(Post(message))
@@ -135,7 +142,8 @@ class Handoffs:
         if handoff is None or handoff.move != message.move:
             return
         handoff.awaiting.discard(message.sender.index)
-        handoff.is_expected |= message.sender.index == handoff.to
+        if message.sender.index == handoff.to:
+            handoff.is_expected, handoff.proof = True, message.proof
         is_late = now >= handoff.announced_at + self._rules.answers_s
         if handoff.stage is Stage.ANNOUNCED and handoff.is_expected and (is_late or not handoff.awaiting):
             self._pause(handoff, now)
@@ -278,7 +286,8 @@ class Handoffs:
         if handoff.to is not None:
             positions = self._dispatcher.processed.of_queue(handoff.queue)
             waiting = self._attachment(handoff).ack_window.oldest is not None
-            message = Handover(me, handoff.queue, handoff.move, positions, now - handoff.paused_at, waiting)
+            paused_s = now - handoff.paused_at
+            message = Handover(me, handoff.queue, handoff.move, positions, paused_s, waiting, handoff.proof)
             self._effects.append(Post(message, to=handoff.to))
         handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
 

@@ -155,12 +155,12 @@ class KeyMoves:
                 self._release_held()
                 self._join(now)
             case PassEntry(_, queue, _, streams):
-                self._processed.merge(Positions(streams))
+                self._processed.merge(Positions(streams), queues=(queue,))
                 self._release_held()
                 self._fit(now)
                 self._passed(queue)
             case NumbersEntry(_, queue, streams):
-                self._processed.merge(Positions(streams))
+                self._processed.merge(Positions(streams), queues=(queue,))
                 numbers = self._numbers.get(queue)
                 if numbers is not None and numbers.entry == entry:
                     numbers.is_read = True

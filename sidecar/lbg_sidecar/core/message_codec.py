@@ -29,6 +29,7 @@ from lbg_sidecar.core.protocol import (
     IndexRequest,
     KeysMove,
     Knowledge,
+    KnowledgeRequest,
     Leave,
     Message,
     Move,
@@ -116,13 +117,15 @@ def encode(message: Message) -> bytes:
         case Move():
             fields |= {"queue": message.queue, "to": message.to, "move": message.move, "why": message.why}
         case Reattached():
-            fields |= {"queue": message.queue, "move": message.move}
+            fields |= {"queue": message.queue, "move": message.move, "proof": message.proof}
         case Handover():
             fields |= {"queue": message.queue, "move": message.move, "paused_s": round(message.paused_s, 6)}
-            fields["waiting"] = message.waiting
+            fields |= {"waiting": message.waiting, "proof": message.proof}
             fields |= _encode_positions(message.positions)
-        case Knowledge(positions=positions):
-            fields |= _encode_positions(positions)
+        case KnowledgeRequest(proof=proof):
+            fields["proof"] = proof
+        case Knowledge(positions=positions, proof=proof):
+            fields |= {**_encode_positions(positions), "proof": proof}
         case SuspectReport(suspects=suspects):
             fields["suspects"] = [
                 [*one.identity, one.attempts, one.calls, one.parked, one.member] for one in suspects
@@ -201,14 +204,18 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             queue, to = _number(fields["queue"]), _number(fields["to"])
             return Move(sender, queue, to, str(fields["move"]), str(fields.get("why", "")))
         case "reattached":
-            return Reattached(sender, _number(fields["queue"]), str(fields["move"]))
+            return Reattached(sender, _number(fields["queue"]), str(fields["move"]), str(fields["proof"]))
         case "handover":
             positions = _decode_positions(fields)
             queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
             waiting = fields.get("waiting") is not False
-            return Handover(sender, queue, str(fields["move"]), positions, paused_s, waiting)
+            return Handover(
+                sender, queue, str(fields["move"]), positions, paused_s, waiting, str(fields["proof"])
+            )
+        case "knowledgerequest":
+            return KnowledgeRequest(sender, str(fields["proof"]))
         case "knowledge":
-            return Knowledge(sender, _decode_positions(fields))
+            return Knowledge(sender, _decode_positions(fields), str(fields["proof"]))
         case "suspectreport":
             suspects = fields["suspects"]
             if len(suspects) > SUSPECTS_MAX:

@@ -41,7 +41,7 @@ class Peer:
     handing_over: frozenset[int] = frozenset()
     """Queues of which it announced a move, until its next report."""
     served: frozenset[int] = frozenset()
-    """Queues of which it reported to be the active consumer."""
+    """Queues of which it ever reported to be the active consumer."""
     digest: int = 0
 
     def update(self, state: QueueState, now: float) -> bool:
@@ -59,8 +59,12 @@ class Peer:
 
     def claims(self, queue: int) -> bool:
         """True if it reported to be the active consumer."""
+        return self.serves(queue) and queue not in self.handing_over
+
+    def serves(self, queue: int) -> bool:
+        """The same, also if it has announced to hand the queue over."""
         state = self.queues.get(queue)
-        return state is not None and state.active and queue not in self.handing_over
+        return state is not None and state.active
 
     def claims_now(self, queue: int, now: float) -> bool:
         """True if it reported that a moment ago. One that is not the primary repeats it."""

@@ -236,11 +236,13 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Reattached:
-    """To the mover: the sender is out of the successor's way, or is the successor and attached."""
+    """To the mover: the sender is out of the successor's way, or is the successor and attached. `proof`: of the
+    successor, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md)."""
 
     sender: Identity
     queue: int
     move: str
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ class Handover:
     """To the successor, just before the queue is released: what was processed, and since when the queue is paused.
 
     `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
-    messages then; else the pause until the next delivery is unknown.
+    messages then; else the pause until the next delivery is unknown. `proof`: as the successor's answer has it.
     """
 
     sender: Identity
@@ -257,6 +259,7 @@ class Handover:
     positions: Positions
     paused_s: float
     waiting: bool = True
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,11 +282,22 @@ class KeysMove:
 
 
 @dataclass(frozen=True, slots=True)
+class KnowledgeRequest:
+    """To all, before queues change: each member answers with what it processed. `proof`: a secret that the answers have
+    to return."""
+
+    sender: Identity
+    proof: str
+
+
+@dataclass(frozen=True, slots=True)
 class Knowledge:
-    """To all, before queues change: what the sender processed of one, as its keys may go to any member."""
+    """The answer to a knowledge request: what the sender processed of one queue that it serves, as keys of it may go to
+    any member."""
 
     sender: Identity
     positions: Positions
+    proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,6 +456,7 @@ Message = (
     | Handover
     | Repartition
     | KeysMove
+    | KnowledgeRequest
     | Knowledge
     | SuspectReport
     | Peek

@@ -141,7 +141,9 @@ class Binding:
     answers: list[tuple[int, str]] = field(
         default_factory=list
     )  # movers that wait for us to be out of the way
-    arrivals: list[tuple[int, str]] = field(default_factory=list)  # movers that wait for us to be attached
+    arrivals: list[tuple[int, str, str]] = field(
+        default_factory=list
+    )  # movers that wait for us to be attached, with the proof for their handover
     quiet: bool = False  # attached anew only to be behind another member: not reported to all
     release_due: float | None = None  # when to get behind the primary, or to close: others back the queue up
     delivered: int = 0  # through earlier attachments

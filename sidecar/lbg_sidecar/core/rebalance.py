@@ -143,13 +143,13 @@ class SuccessorBinding:
         self._effects = effects
         self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
 
-    def announced(self, move: Move, me: Identity, now: float) -> None:
-        """Another member hands a queue over: make way, unless it comes to this one."""
+    def announced(self, move: Move, me: Identity, now: float, *, proof: str) -> None:
+        """Another member hands a queue over: make way, unless it comes to this one. `proof`: for the answer then."""
         moved_at = self._moved_at.get(move.queue, float("-inf"))
         self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
         if move.to == me.index:
-            self._expected(move, me, binding, now)
+            self._expected(move, me, binding, now, proof)
             return
         if binding.active:
             # Deliveries on a live channel prove that this member is the active one: the mover's channel is closed.
@@ -172,23 +172,23 @@ class SuccessorBinding:
             # Behind the successor already, or not attached, or only just attaching.
             self._answer(me, binding, move.sender.index, move.move)
 
-    def _expected(self, move: Move, me: Identity, binding: Binding, now: float) -> None:
+    def _expected(self, move: Move, me: Identity, binding: Binding, now: float, proof: str) -> None:
         """It comes to this member, which answers when the broker has its consumer. Members of protocol 1 do not wait
         for that."""
         if move.sender.protocol < PROTOCOL:
             return
         if binding.phase is Phase.ATTACHED:
-            self._answer(me, binding, move.sender.index, move.move)
+            self._answer(me, binding, move.sender.index, move.move, proof)
             return
-        binding.arrivals.append((move.sender.index, move.move))
+        binding.arrivals.append((move.sender.index, move.move, proof))
         self._want(binding.queue, now)
 
     def attached(self, binding: Binding) -> None:
         """The broker has the consumer of this member."""
         me = self._roster.me
         if me is not None:
-            for mover, move in binding.arrivals:
-                self._answer(me, binding, mover, move)
+            for mover, move, proof in binding.arrivals:
+                self._answer(me, binding, mover, move, proof)
         binding.arrivals.clear()
 
     def closed(self, binding: Binding) -> None:
@@ -199,8 +199,8 @@ class SuccessorBinding:
                 self._answer(me, binding, mover, move)
         binding.answers.clear()
 
-    def _answer(self, me: Identity, binding: Binding, mover: int, move: str) -> None:
-        self._effects.append(Post(Reattached(me, binding.queue, move), to=mover))
+    def _answer(self, me: Identity, binding: Binding, mover: int, move: str, proof: str = "") -> None:
+        self._effects.append(Post(Reattached(me, binding.queue, move, proof), to=mover))
 
 
 REATTACH_AT_ONCE = 8

@@ -9,7 +9,7 @@ long before another's.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lbg_sidecar.core.delivery import Attachment
@@ -56,6 +56,8 @@ class Takeovers:
         roster: Roster,
         lanes: Lanes,
         effects: list[Effect],
+        *,
+        new_id: Callable[[], str],
     ) -> None:
         self._rules = rules
         self._handoffs = handoffs
@@ -64,32 +66,48 @@ class Takeovers:
         self._effects = effects
         self._incoming: dict[int, IncomingQueue] = {}
         self._waiting: dict[int, Waiting] = {}
-        self._announced_moves: dict[int, tuple[int, str]] = {}  # the latest to this member, by queue
+        self._new_id = new_id
+        self._announced_moves: dict[int, tuple[int, str, str]] = {}
+        """By queue, the latest to this member: mover, id and proof."""
 
-    def announced(self, move: Move, now: float) -> None:
-        """The active member of a queue announces to hand it over to us."""
-        rules = self._rules
-        has_left = move.sender.index not in self._roster.peers
+    def announced(self, move: Move, now: float) -> str:
+        """The active member of a queue announces to hand it over to us. Returns the proof for the answer, which only
+        the owner of the mover's mailbox receives; empty if no handover from there would count.
+
+        It counts from a live member whose reports claim the queue, and from one that leaves, which is in no live set.
+        """
+        rules, peer = self._rules, self._roster.peers.get(move.sender.index)
+        has_left = peer is None or peer.identity.incarnation != move.sender.incarnation
+        if not (has_left or (peer is not None and peer.serves(move.queue))):
+            return ""
         limits_s = rules.answers_s + (rules.shutdown_grace_s if has_left else rules.max_handoff_s)
         self._incoming[move.queue] = IncomingQueue(
             move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=has_left
         )
-        self._announced_moves[move.queue] = (move.sender.index, move.move)
+        index, id_, proof = self._announced_moves.get(move.queue, (None, "", ""))
+        if (index, id_) != (move.sender.index, move.move):
+            proof = self._new_id()
+            self._announced_moves[move.queue] = (move.sender.index, move.move, proof)
+        return proof
 
-    def is_expected(self, handover: Handover) -> bool:
-        """True if its sender announced this move of the queue to this member, however long ago.
+    def is_proved(self, handover: Handover) -> bool:
+        """True if its sender announced this move of the queue to this member, however long ago, and received the answer
+        in its mailbox.
 
         The announcement was sent before, over the same channel and so into the same mailbox.
         """
-        return self._announced_moves.get(handover.queue) == (handover.sender.index, handover.move)
+        announced = self._announced_moves.get(handover.queue)
+        return announced == (handover.sender.index, handover.move, handover.proof)
 
     def handover_received(self, handover: Handover, now: float) -> None:
-        """It has released the queue; the positions that it sent are merged already."""
+        """It has released the queue; the positions that it sent are merged already, if they count."""
         incoming = self._incoming.get(handover.queue)
         if incoming is None:
             waiting = self._waiting.get(handover.queue)
             incoming = waiting.incoming if waiting is not None else None
-        if incoming is not None and incoming.move == handover.move:
+        if incoming is None or incoming.former != handover.sender.index:
+            return
+        if incoming.move == handover.move:
             incoming.handover_at, incoming.paused_s, incoming.waited = (
                 now,
                 handover.paused_s,

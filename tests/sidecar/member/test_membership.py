@@ -21,6 +21,7 @@ from lbg_sidecar.core.protocol import (
     Hello,
     Identity,
     Knowledge,
+    KnowledgeRequest,
     Leave,
     Message,
     Move,
@@ -338,9 +339,12 @@ CONTENT = BeatContent(
         Gone(B, 0),
         Ping(A, "life-1"),
         Move(A, 3, 1, "m-1"),
-        Reattached(A, 3, "m-1"),
-        Handover(A, 3, "m-1", Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), 0.25),
-        Knowledge(A, Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))),
+        Reattached(A, 3, "m-1", "secret"),
+        Handover(
+            A, 3, "m-1", Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), 0.25, proof="secret"
+        ),
+        KnowledgeRequest(A, "secret"),
+        Knowledge(A, Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), "secret"),
         Repartition(A, 6, done=True),
     ],
     ids=lambda message: type(message).__name__,

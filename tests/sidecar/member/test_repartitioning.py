@@ -20,7 +20,9 @@ from lbg_sidecar.core.protocol import (
     BeatContent,
     Identity,
     Knowledge,
+    KnowledgeRequest,
     Message,
+    QueueReport,
     QueueState,
     Repartition,
     Status,
@@ -83,45 +85,75 @@ def test_what_the_command_says_is_what_members_read() -> None:
 def test_who_tells_of_it_is_taken_for_no_member() -> None:
     member = joined()
     member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.effects.clear()
     member.message(told(repartition_done(NAMES, 4).body), 1.0)
     assert member.roster.live == {0}
     assert not member.effects
 
 
-def test_when_a_change_is_announced_a_member_tells_what_it_has_processed() -> None:
+def announced(member: ExclusiveMember, now: float) -> KnowledgeRequest:
+    """Announces a change to a member; returns its request to the others."""
+    member.effects.clear()
+    member.message(told(repartition_announced(NAMES, 6).body), now)
+    (post,) = (effect for effect in member.effects if isinstance(effect, Post))
+    assert isinstance(post.message, KnowledgeRequest)
+    assert post.to is None
+    return post.message
+
+
+def test_when_a_change_is_announced_members_report_what_they_processed_of_the_queues_that_they_serve() -> (
+    None
+):
     member, other = joined(), joined()
     for seq in range(3):
         member.dispatcher.processed.add(("p", 5, seq))
-    member.dispatcher.processed.add(("p", 6, 0))
-    other.message(serving(1, 2), 0.5)
-    for one in (member, other):
-        one.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    for hash_ in (6, 7):
+        member.dispatcher.processed.add(("p", hash_, 0))
+    for queue in (1, 2):
+        member.bindings.activate(member.bindings.all[queue], 0.5)
+    other.message(serving(), 0.5)
+    request = announced(other, 1.0)
+    member.effects.clear()
+    member.message(replace(request, sender=OTHER), 1.0)
     posts = [effect for effect in member.effects if isinstance(effect, Post)]
-    assert all(post.to is None for post in posts)
+    assert {post.to for post in posts} == {OTHER.index}
     for post in posts:
-        assert isinstance(post.message, Knowledge)
+        assert isinstance(post.message, QueueReport | Knowledge)
         other.message(replace(post.message, sender=OTHER), 1.0)
     for identity in (("p", 5, 0), ("p", 5, 2), ("p", 6, 0)):
         assert identity in other.dispatcher.processed
     assert ("p", 5, 3) not in other.dispatcher.processed
+    assert ("p", 7, 0) not in other.dispatcher.processed
 
 
-def test_positions_that_arrive_before_the_announcement_are_believed_with_it() -> None:
+def test_positions_that_no_request_of_this_member_asked_for_are_not_believed() -> None:
     member = joined()
     member.message(serving(1), 0.5)
     member.message(Knowledge(OTHER, FORGED), 0.9)
+    request = announced(member, 1.0)
+    member.message(Knowledge(OTHER, FORGED), 1.1)
+    member.message(Knowledge(OTHER, FORGED, "guessed"), 1.1)
     assert ("p", 5, 0) not in member.dispatcher.processed
-    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.message(Knowledge(OTHER, FORGED, request.proof), 1.1)
     assert ("p", 5, 0) in member.dispatcher.processed
+
+
+def test_nobody_reports_positions_of_a_queue_that_this_member_serves() -> None:
+    member = joined()
+    member.bindings.activate(member.bindings.all[1], 0.4)
+    member.message(serving(1), 0.5)
+    request = announced(member, 1.0)
+    member.message(Knowledge(OTHER, FORGED, request.proof), 1.1)
+    assert ("p", 5, 0) not in member.dispatcher.processed
 
 
 def test_while_the_number_of_queues_stays_no_position_of_all_queues_is_believed() -> None:
     member = joined()
     member.message(serving(1), 0.5)
-    member.message(Knowledge(OTHER, FORGED), 1.0)
-    member.message(told(repartition_announced(NAMES, 6).body), 1.1)
+    request = announced(member, 1.1)
     member.message(told(repartition_done(NAMES, 4).body), 1.2)  # taken back
-    member.message(Knowledge(OTHER, Positions((("p", 9, ((0, 99),)),))), 1.3)
+    for proof in (request.proof, ""):
+        member.message(Knowledge(OTHER, Positions((("p", 9, ((0, 99),)),)), proof), 1.3)
     assert ("p", 9, 0) not in member.dispatcher.processed
 
 
@@ -129,8 +161,7 @@ def test_while_the_number_of_queues_stays_no_position_of_all_queues_is_believed(
 def test_a_member_is_believed_about_the_queues_that_it_served_only(served: tuple[int, ...]) -> None:
     member = joined()
     member.message(serving(*served), 0.5)
-    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
-    member.message(Knowledge(OTHER, FORGED), 1.1)
+    member.message(Knowledge(OTHER, FORGED, announced(member, 1.0).proof), 1.1)
     assert ("p", 5, 0) not in member.dispatcher.processed
     assert member.dispatcher.processed.attempts(("p", 5, 100)) == 0
 
@@ -139,8 +170,7 @@ def test_a_member_is_believed_about_the_queues_that_it_served_only(served: tuple
 def test_a_sender_that_is_no_live_member_is_believed_about_nothing(sender: Identity) -> None:
     member = joined()
     member.message(serving(1), 0.5)
-    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
-    member.message(Knowledge(sender, FORGED), 1.1)
+    member.message(Knowledge(sender, FORGED, announced(member, 1.0).proof), 1.1)
     assert ("p", 5, 0) not in member.dispatcher.processed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -10,13 +11,26 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import Gone, Handover, Hello, Identity, Leave, Move, Ping
+from lbg_sidecar.core.protocol import (
+    PROTOCOL,
+    Gone,
+    Handover,
+    Hello,
+    Identity,
+    Leave,
+    Move,
+    Ping,
+    QueueReport,
+    QueueState,
+    Reattached,
+    Status,
+)
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
 
-MOVER = Identity(0, "mover", "0-1")
+MOVER = Identity(0, "mover", "0-1", PROTOCOL)
 DONE = Positions((("p", 0, ((0, 1),)),))
 MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
@@ -44,16 +58,40 @@ def join_alone(machine: ExclusiveMember, now: float) -> None:
     machine.tick(now)
 
 
-class Successor:
-    """A member with index 1 and one queue, beside the mover, from the announcement on."""
+def report(*queues: int, is_active: bool = True) -> QueueReport:
+    """Of the mover, that it serves these queues."""
+    status = Status.READY if is_active else Status.UNASSIGNED
+    return QueueReport(
+        MOVER, tuple(QueueState(queue, primary=False, active=is_active, status=status) for queue in queues)
+    )
 
-    def __init__(self) -> None:
+
+def proof_in(effects: list[object]) -> str:
+    """Proof in the answer to the mover."""
+    (answer,) = (
+        effect.message
+        for effect in effects
+        if isinstance(effect, Post) and isinstance(effect.message, Reattached)
+    )
+    return answer.proof
+
+
+class Successor:
+    """A member with index 1 and one queue, beside the mover, from the announcement on. `is_reported`: the mover has
+    reported before that it serves the queue."""
+
+    def __init__(self, *, is_reported: bool = True) -> None:
         self.machine = machine_of(1)
         self.machine.message(Hello(MOVER), 0.0)
         (self.attachment,) = (effect.attachment for effect in self.run() if isinstance(effect, Attach))
         self.machine.attached(self.attachment, 0.1)
-        self.machine.message(Move(MOVER, 0, 1, "m-1"), 1.0)
-        self.run()
+        if is_reported:
+            self.machine.message(report(0), 0.9)
+        self.announce(Move(MOVER, 0, 1, "m-1"), 1.0)
+
+    def announce(self, move: Move, now: float) -> None:
+        self.machine.message(move, now)
+        self.proof = proof_in(self.run())
 
     def run(self) -> list[object]:
         effects, self.machine.effects[:] = list(self.machine.effects), []
@@ -64,7 +102,7 @@ class Successor:
         self.machine.deliver(self.attachment, held(self.attachment, first, seqs), now)
 
     def hand_over(self, now: float, move: str = "m-1") -> None:
-        self.machine.message(Handover(MOVER, 0, move, DONE, 0.002), now)
+        self.machine.message(Handover(MOVER, 0, move, DONE, 0.002, proof=self.proof), now)
 
     def taken(self, now: float) -> list[int]:
         """The sequence numbers of the calls that may be made now; each ends well."""
@@ -127,18 +165,58 @@ def test_first_deliveries_wait_for_a_handover_that_is_late_and_a_second_copy_is_
 def test_a_handover_that_nobody_announced_is_not_believed(handover: Handover) -> None:
     member = Successor()
     member.deliver(1, 2, now=1.01)
-    member.machine.message(handover, 1.02)
+    member.machine.message(replace(handover, proof=member.proof), 1.02)
     assert member.taken(1.02) == []
     member.machine.message(Gone(MOVER, 2), 1.03)
     assert member.taken(1.03) == [1, 2]
 
 
+def test_a_handover_of_a_sender_that_did_not_receive_the_answer_settles_nothing() -> None:
+    member = Successor()
+    member.proof = "guessed"
+    member.deliver(1, 2, now=1.01)
+    member.hand_over(1.02)
+    assert member.taken(1.02) == [1, 2]
+
+
+@pytest.mark.parametrize("has_reported", [False, True], ids=["nothing", "that it does not serve it"])
+def test_a_live_member_that_has_not_reported_to_serve_the_queue_settles_nothing(has_reported: bool) -> None:
+    member = Successor(is_reported=False)
+    if has_reported:
+        member.machine.message(report(0, is_active=False), 0.9)
+        member.announce(Move(MOVER, 0, 1, "m-1"), 1.0)
+    assert member.proof == ""
+    member.deliver(1, 2, now=1.01)
+    member.hand_over(1.02)
+    assert member.taken(1.02) == [1, 2]
+
+
+def test_nobody_hands_over_what_this_member_serves() -> None:
+    member = Successor(is_reported=False)
+    member.deliver(0, now=1.01)
+    assert member.taken(1.01) == [0]
+    member.machine.message(report(0), 1.02)
+    member.announce(Move(MOVER, 0, 1, "m-2"), 1.03)
+    member.hand_over(1.04, move="m-2")
+    member.deliver(1, 2, now=1.05)
+    assert member.taken(1.05) == [1, 2]
+
+
 def test_a_handover_is_believed_about_its_own_queue_only() -> None:
     member = machine_of(2)
     member.message(Hello(MOVER), 0.0)
+    (attachment,) = (
+        effect.attachment
+        for effect in member.effects
+        if isinstance(effect, Attach) and effect.attachment.queue == 0
+    )
+    member.attached(attachment, 0.1)
+    member.message(report(0, 1), 0.9)
+    member.effects.clear()
     member.message(Move(MOVER, 0, 1, "m-1"), 1.0)
     positions = Positions((("p", 4, ((0, 1),)), ("p", 5, ((0, 1),))), (("p", 5, 2, 4),))
-    member.message(Handover(MOVER, 0, "m-1", positions, 0.002), 1.1)
+    proof = proof_in(list(member.effects))
+    member.message(Handover(MOVER, 0, "m-1", positions, 0.002, proof=proof), 1.1)
     processed = member.dispatcher.processed
     assert ("p", 4, 0) in processed
     assert ("p", 5, 0) not in processed
@@ -166,7 +244,7 @@ def test_first_deliveries_behind_the_handover_start_at_once() -> None:
 
 def test_how_long_a_queue_stood_still_is_not_known_when_nothing_waited_in_it() -> None:
     member = Successor()
-    member.machine.message(Handover(MOVER, 0, "m-1", DONE, 0.002, waiting=False), 1.01)
+    member.machine.message(Handover(MOVER, 0, "m-1", DONE, 0.002, waiting=False, proof=member.proof), 1.01)
     member.deliver(2, now=60.0)
     assert member.taken(60.0) == [2]
     event = taken_over(member.run())
@@ -185,7 +263,7 @@ def test_a_handover_that_a_busy_broker_holds_up_is_in_time() -> None:
 def test_the_handover_of_a_member_that_leaves_is_waited_for_whoever_else_comes_and_goes() -> None:
     member = Successor()
     member.machine.message(Leave(MOVER), 1.0)
-    member.machine.message(Move(MOVER, 0, 1, "m-2", "leave"), 1.0)
+    member.announce(Move(MOVER, 0, 1, "m-2", "leave"), 1.0)
     member.deliver(1, 2, now=1.01)
     member.machine.message(Hello(Identity(2, "another", "2-1")), 1.02)
     assert member.taken(1.02) == []
