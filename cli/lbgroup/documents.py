@@ -233,7 +233,15 @@ class Password(TypedDict):
     password_file: NotRequired[Annotated[str, "with --write-password"]]
 
 
-class Created(Password):
+class PublisherPassword(TypedDict):
+    """A password that was generated for the publishers' user, printed or in a file."""
+
+    publisher_username: NotRequired[Annotated[str, "user of the publishers, if its password was generated"]]
+    publisher_password: NotRequired[Annotated[str, "unless --write-publisher-password"]]
+    publisher_password_file: NotRequired[Annotated[str, "with --write-publisher-password"]]
+
+
+class Created(Password, PublisherPassword):
     """A group that is there now."""
 
     group: str

@@ -31,7 +31,7 @@ def test_a_broker_is_moved_to_another_directory_through_a_pipe(lbg: Lbg, tmp_pat
             env=clean_environment(),
             check=True,
         )
-        assert copying.stderr.startswith(b"backed up: 7 queues, 1 messages, ")
+        assert copying.stderr.startswith(b"backed up: 8 queues, 2 messages, ")
         assert restoring.stderr == copying.stderr.replace(b"backed up", b"restored")
     with EmbeddedBroker(tmp_path / "other") as broker:
         listed = lbg("group", "list", "--broker", broker.url, "--management", broker.management_url)

@@ -177,13 +177,62 @@ def test_the_environment_may_say_where_the_broker_is(
     monkeypatch.setenv("LBG_CLIENT_PASSWORD", "from-the-environment")
     created = lbg("group", "create", group)
     assert created.status == 0
-    assert "password" not in created.out
+    assert f"user {group} of members" not in created.out
+
+
+def test_create_prints_a_login_of_members_and_one_that_can_publish_and_nothing_else(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    rows, password = tmp_path / "rows.csv", tmp_path / "password"
+    rows.write_text("k,n\na,1\nb,2\n")
+    created = lbg("group", "create", group, *broker.options)
+    logins = [line.split() for line in created.out.splitlines() if line.startswith("user ")]
+    assert [(words[1], words[3]) for words in logins] == [
+        (group, "members:"),
+        (f"{group}.publisher", "publishers:"),
+    ]
+    publish = ("publish", "--group", group, "--key", "k", str(rows), "--broker", broker.broker)
+    for words in logins:
+        password.write_text(words[5])
+        login = ("--username", words[1], "--password-file", str(password))
+        assert lbg(*publish, *login).status == 0
+    refused = lbg("group", "skip", group, "p-1-0-0", "--broker", broker.broker, *login)
+    assert refused.status == 1
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert (shown["publisher_username"], shown["problems"]) == (f"{group}.publisher", [])
+    again = lbg("group", "create", group, *broker.options)
+    assert again.out.splitlines() == [
+        created.out.splitlines()[0].replace("created", "is there, nothing to do")
+    ]
+
+
+def test_create_writes_both_passwords_into_files(lbg: Lbg, broker: Where, group: str, tmp_path: Path) -> None:
+    files = {"username": tmp_path / "members", "publisher_username": tmp_path / "publishers"}
+    options = ("--write-password", str(files["username"]))
+    more = ("--write-publisher-password", str(files["publisher_username"]))
+    created = lbg("group", "create", group, "--output", "json", *options, *more, *broker.options)
+    assert (created.status, created.err) == (0, "")
+    document = json.loads(created.out)
+    assert document["password_file"] == str(files["username"])
+    assert document["publisher_password_file"] == str(files["publisher_username"])
+    assert (document["username"], document["publisher_username"]) == (group, f"{group}.publisher")
+    for file in files.values():
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text().strip() not in created.out
+
+
+def test_a_group_of_one_user_is_created_if_asked_for(lbg: Lbg, broker: Where, group: str) -> None:
+    created = lbg("group", "create", group, "--publisher-user", "Shared", *broker.options)
+    assert [line.split()[1] for line in created.out.splitlines() if line.startswith("user ")] == [group]
+    shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
+    assert (shown["publisher_username"], shown["problems"]) == (None, [])
 
 
 def test_publishers_get_a_user_of_their_own(lbg: Lbg, broker: Where, group: str, tmp_path: Path) -> None:
     members, publishers, rows = (tmp_path / name for name in ("members", "publishers", "rows.csv"))
     rows.write_text("k,n\na,1\nb,2\n")
-    lbg("group", "create", group, "--write-password", str(members), *broker.options)
+    shared = ("--publisher-user", "Shared", "--write-password", str(members))
+    lbg("group", "create", group, *shared, *broker.options)
     only = ("--only", "--write-password", str(publishers))
     separated = lbg("group", "publisher", group, *only, *broker.options)
     username = f"{group}.publisher"

@@ -30,7 +30,7 @@ ADMINISTERED = (
     "lbg group create orders --no-user",
     "lbg group rotate orders --client-username orders-b --write-password b.password",
     "lbg group rotate orders --finish",
-    "lbg group publisher orders --only --write-password publisher.password",
+    "lbg group publisher orders --only --write-password publisher-2.password",
     "lbg group repartition orders --queues 5",
     "lbg validate --group orders --idle-timeout 1",
     "lbg dead list orders",

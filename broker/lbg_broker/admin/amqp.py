@@ -476,18 +476,20 @@ class AmqpAdmin:
             found = await asyncio.gather(*map(has_mailbox, indexes))
         return [index for index, is_there in zip(indexes, found, strict=True) if is_there]
 
-    async def write_record(self, group: str, record: Record) -> None:
+    async def write_record(self, group: str, record: Record, *, is_final: bool = True) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there.
 
         The copy for publishers comes first: an interruption leaves the former record, and whoever repeats the change
-        writes both again. A copy is confirmed before the next one is sent, so the stream's last chunk has one.
+        writes both again. A copy is confirmed before the next one is sent, so the stream's last chunk has one. Of a
+        group that is being made there is none.
         """
         headers = headers_of(record) or None
         properties = BasicProperties(
             content_type="application/json", headers=headers, delivery_mode=PERSISTENT
         )
         names = Names(group)
-        queues = [names.record, names.config] if record.publishers.username else [names.config]
+        is_copied = is_final and record.publishers.username
+        queues = [names.record, names.config] if is_copied else [names.config]
         async with self._changing(names.config) as channel:
             if not channel.is_confirming:
                 await channel.confirm_select()

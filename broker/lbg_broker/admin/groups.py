@@ -41,6 +41,7 @@ from lbg_broker.admin.plan import (
     is_only_a_record_queue,
     plan_create,
     plan_delete,
+    publishers_of,
     recorded,
     refuse_under_way,
     require_by_hand,
@@ -62,6 +63,7 @@ from lbg_broker.admin.snapshot import (
     UserState,
 )
 from lbg_broker.group import (
+    ONE_USER,
     SESSIONS,
     Difference,
     GroupSpec,
@@ -303,7 +305,8 @@ class Created:
     """`changes` is empty when the group was there and whole. `was_begun`: an interrupted create had made parts of it,
     which are the group's now. `undone`: such a create had other attributes, a line for each (`field: its -> ours`),
     and what it had made was deleted. `unchecked` has a line for each object that could not be read. `password` is
-    one that was generated, else None."""
+    one that was generated, else None. `publishers` are those that the group has now, and `publisher_password` a
+    generated one of their user."""
 
     spec: GroupSpec
     changes: tuple[Action, ...]
@@ -312,6 +315,8 @@ class Created:
     undone: tuple[str, ...] = ()
     unchecked: tuple[str, ...] = ()
     password: str | None = field(default=None, repr=False)
+    publishers: Publishers = ONE_USER
+    publisher_password: str | None = field(default=None, repr=False)
     is_ingress_paused: bool = False
     has_parking: bool = False
     is_key_move_left: bool = False
@@ -323,6 +328,8 @@ async def create_group(
     *,
     password: str | None = None,
     with_user: bool = True,
+    publishers: Publishers = ONE_USER,
+    publisher_password: str | None = None,
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
     paused: bool | None = None,
@@ -332,12 +339,17 @@ async def create_group(
     What an interrupted create left is finished, or deleted where that had other attributes: StillInUse is raised when
     it holds messages or is used. A group that is not that of `claim` is not changed (NotOwned). `finish`: complete
     parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password
-    is `password`, or generated where the user is new. `paused`: what the record is to state; None: as it is.
+    is `password`, or generated where the user is new. `publishers`: those of a group that is new, whose user gets
+    `publisher_password` or a generated one; not without `with_user`. `paused`: what the record is to state; None: as it
+    is.
 
     Raises ProvisioningError.
     """
     generated = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     wish = DesiredUser(password or generated, is_given=password is not None) if with_user else None
+    publishers = publishers if with_user else ONE_USER
+    generated_too = secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
+    publisher = DesiredUser(publisher_password or generated_too, is_given=publisher_password is not None)
     async with admin.lock(spec.name):
         observed = await admin.observe(spec.name, desired=spec)
         require_owner(spec, observed, claim)
@@ -349,14 +361,24 @@ async def create_group(
             left = await admin.observe(spec.name)
             await apply_all(admin, plan_delete(spec.name, left, force=False, with_user=with_user))
             observed, was_begun = await admin.observe(spec.name, desired=spec), False
-        actions = plan_create(spec, observed, user=wish, claim=claim, finish=finish, paused=paused)
+        present = publishers_of(spec, observed, publishers)
+        actions = plan_create(
+            spec,
+            observed,
+            user=wish,
+            publishers=publishers,
+            publisher=publisher if publishers.username else None,
+            claim=claim,
+            finish=finish,
+            paused=paused,
+        )
         try:
             await apply(admin, actions)
         except ApplyFailed as error:
             if is_older_than_mode(spec, observed.engine, error) and not error.left_behind:
                 raise too_old(spec, observed.engine) from error
             raise
-    is_generated = password is None and any(isinstance(action, PutUser) for action in actions)
+    users = {action.name for action in actions if isinstance(action, PutUser)}
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
     unchecked = tuple(f"{subject} ({why})" for subject, why in observed.why.items())
     return Created(
@@ -366,7 +388,11 @@ async def create_group(
         was_begun=was_begun,
         undone=tuple(map(str, undone)),
         unchecked=unchecked,
-        password=generated if is_generated else None,
+        password=generated if password is None and spec.client_username in users else None,
+        publishers=present,
+        publisher_password=generated_too
+        if publisher_password is None and present.username in users
+        else None,
         is_ingress_paused=observed.is_ingress_paused(spec.name) is True,
         has_parking=observed.has_parking,
         is_key_move_left=observed.is_key_move_left(spec.name),

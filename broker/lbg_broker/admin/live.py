@@ -180,8 +180,8 @@ class LiveAdmin:
                 await amqp.bind(bindings)
             case Unbind(_, bindings):
                 await amqp.unbind(bindings)
-            case WriteRecord(group, record):
-                await amqp.write_record(group, record)
+            case WriteRecord(group, record, is_final=is_final):
+                await amqp.write_record(group, record, is_final=is_final)
             case DeleteExchange(name):
                 await amqp.delete_exchange(name)
             case DeleteQueue(name, only_idle, only_empty):

@@ -13,7 +13,14 @@ from lbg_broker.admin.errors import AdminError, RecordUnavailable
 from lbg_broker.admin.ingress_permissions import allows, opened
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, Unknown
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    ExchangeState,
+    QueueStatus,
+    Snapshot,
+    Unknown,
+    listed_publishers,
+)
 from lbg_broker.client import ClientConnection
 from lbg_broker.group import (
     ONE_USER,
@@ -21,7 +28,6 @@ from lbg_broker.group import (
     GroupSpec,
     Names,
     Permissions,
-    Publishers,
     SpecError,
     Topology,
     topology_of,
@@ -374,20 +380,6 @@ class Survey:
     snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
-def _listed_publishers(
-    spec: GroupSpec, queues: Mapping[str, QueueStatus], granted: Permissions | Unknown | None
-) -> Publishers:
-    """Login of the publishers of a group whose record is not read: the stream of copies shows that there is one, and
-    the permissions of the members' user whether it may publish."""
-    names = Names(spec.name)
-    if names.record not in queues:
-        return ONE_USER
-    may_publish = True
-    if isinstance(granted, Permissions):  # ingress may be paused
-        may_publish = allows(opened(granted, names.exchange).write, names.exchange)
-    return Publishers(names.publisher_user, members_publish=may_publish)
-
-
 async def observe_many(
     amqp: AmqpAdmin, management: ManagementAdmin, specs: Sequence[GroupSpec], last: Survey
 ) -> Mapping[str, Snapshot]:
@@ -414,7 +406,7 @@ async def observe_many(
     for spec in specs:
         names = Names(spec.name)
         granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
-        publishers = _listed_publishers(spec, queues[spec.name], granted)
+        publishers = listed_publishers(spec, queues[spec.name], granted)
         has_parking = names.parked in queues[spec.name]
         needed: dict[str, ExchangeState | Unknown | None] = {
             one.name: None for one in exchanges_of(names, has_parking=has_parking)

@@ -45,15 +45,24 @@ from lbg_broker.admin.ownership import (
     paused_words,
 )
 from lbg_broker.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
-from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
+from lbg_broker.admin.snapshot import (
+    UNKNOWN,
+    QueueStatus,
+    Snapshot,
+    Unknown,
+    UserState,
+    listed_publishers,
+)
 from lbg_broker.amqp import ReplyCode
 from lbg_broker.group import (
     MESSAGE_GROUPS,
+    ONE_USER,
     SESSIONS,
     Difference,
     Engine,
     GroupSpec,
     Names,
+    Publishers,
     SpecError,
     Topology,
     closed_record,
@@ -232,6 +241,14 @@ def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         yield f"user {spec.client_username!r} {by}"
 
 
+def conflicting_publisher(spec: GroupSpec, observed: Snapshot, publishers: Publishers) -> Iterator[str]:
+    user = observed.user(publishers.username)
+    if publishers.username == spec.client_username:
+        yield f"user {spec.client_username!r} cannot be that of the members and of the publishers"
+    elif isinstance(user, UserState) and user.made_for != spec.name:
+        yield f"user {publishers.username!r} {'is that of another group' if user.made_for else 'exists'}"
+
+
 def contents_of(status: QueueStatus) -> str:
     def count(value: int | Unknown, unit: str) -> str:
         if value is UNKNOWN:
@@ -318,11 +335,14 @@ def plan_create(
     observed: Snapshot,
     *,
     user: DesiredUser | None,
+    publishers: Publishers = ONE_USER,
+    publisher: DesiredUser | None = None,
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
     paused: bool | None = None,
 ) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+    `publishers`: of a group that is new. `publisher`: their user, also where the group has it already.
 
     What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
     parts without a record that are as wanted, empty and not in use, are completed too; otherwise they
@@ -334,7 +354,10 @@ def plan_create(
     require_supported(spec, observed)
     if user is not None:
         require_users(observed, "made")
-    topology = observed.topology_of(spec)
+    wanted, publishers = publishers, publishers_of(spec, observed, publishers)
+    if publishers.username != wanted.username:
+        publisher = None
+    topology = observed.topology_of(spec, publishers)
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     if begun is not None and (diff := differences(begun, spec)):
@@ -363,10 +386,24 @@ def plan_create(
         conflicts += conflicting_prefix(spec, observed)
     if user is not None:
         conflicts += conflicting_user(spec, observed)
+    if publisher is not None:
+        conflicts += conflicting_publisher(spec, observed, publishers)
     if conflicts:
         raise Taken(spec.name, conflicts)
     is_new = existing is None and begun is None and not is_whole
-    return tuple(_creating(spec, topology, observed, user, claim, is_new=is_new, paused=paused))
+    users = _Users(user, publishers, publisher)
+    return tuple(_creating(spec, topology, observed, users, claim, is_new=is_new, paused=paused))
+
+
+def publishers_of(spec: GroupSpec, observed: Snapshot, wanted: Publishers = ONE_USER) -> Publishers:
+    """Login of the publishers of a group: as its record has it, also that of an interrupted create; without a record as
+    the stream of its copies shows; of a new group as `wanted`."""
+    if observed.publishers.username or recorded(spec.name, observed) is not None:
+        return observed.publishers
+    listed = listed_publishers(spec, observed.queues, observed.permissions)
+    if listed.username or _is_whole_but_for_its_record(spec.name, observed.topology_of(spec), observed):
+        return listed
+    return wanted
 
 
 def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
@@ -458,7 +495,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     """
     if observed.is_empty:
         raise GroupNotFound(spec.name)
-    topology = observed.topology_of(spec)
+    topology = observed.topology_of(spec, publishers_of(spec, observed))
     require_owner(spec, observed, claim)
     _require_owner_without_record(spec, topology, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
@@ -531,11 +568,20 @@ def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
     return GroupSpec.from_unfinished(observed.record.text, name=group)
 
 
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """Users of a group that is to be there, and the passwords of those that are made."""
+
+    user: DesiredUser | None
+    publishers: Publishers
+    publisher: DesiredUser | None
+
+
 def _creating(
     spec: GroupSpec,
     topology: Topology,
     observed: Snapshot,
-    user: DesiredUser | None,
+    users: _Users,
     claim: Claim,
     *,
     is_new: bool,
@@ -548,7 +594,8 @@ def _creating(
         for queue in topology.queues:
             if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
                 yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
-        yield WriteRecord(spec.name, Record(spec.to_unfinished(), claim.owner), is_final=False)
+        record = Record(spec.to_unfinished(), claim.owner, users.publishers)
+        yield WriteRecord(spec.name, record, is_final=False)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
         status = observed.exchanges.get(exchange.name)
@@ -566,20 +613,26 @@ def _creating(
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
     if observed.is_unusable(spec.name):
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
-    begun = unfinished(spec.name, observed)
+    begun, user = unfinished(spec.name, observed), users.user
     if user is not None:
         yield from _granting(spec, topology, observed, user, begun=begun is not None)
-    yield from _recording(spec, observed, claim, paused)
+    yield from _granting_publishers(spec, topology, observed, users, begun=begun is not None)
+    yield from _recording(spec, observed, claim, paused, users.publishers)
     if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
         # Last: the password before this one cannot be put back.
         yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
+    publisher, name = users.publisher, users.publishers.username
+    if publisher is not None and begun is None and publisher.is_to_be_set(observed.user(name)):
+        yield PutUser(name, publisher.password, spec.name, is_new=False)
 
 
 def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
     return status is None or status is UNKNOWN or status.arguments is UNKNOWN
 
 
-def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool | None) -> Iterator[Action]:
+def _recording(
+    spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool | None, publishers: Publishers
+) -> Iterator[Action]:
     """A record where there is none, a limit of clients where the group was made without and the number agrees, the
     owner, and whether the group is paused."""
     before = observed.record if isinstance(observed.record, Record) else None
@@ -587,7 +640,7 @@ def _recording(spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool |
     words = observed.paused if paused is None else paused_words(observed.paused, is_paused=paused)
     if existing is None:
         begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
-        record = Record(spec.to_record(), owner, observed.publishers, words, observed.has_parking)
+        record = Record(spec.to_record(), owner, publishers, words, observed.has_parking)
         record = replace(record, object_name=claim.object_after(before))
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
@@ -609,10 +662,24 @@ def _granting(
     if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
         before = None if observed.permissions is UNKNOWN else observed.permissions
         yield PutPermissions(spec.client_username, topology.permissions, before)
-    desired, present = topology.publisher_permissions, observed.publisher_permissions
-    if desired is not None and observed.user(observed.publishers.username) and present != desired:
+
+
+def _granting_publishers(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, users: _Users, *, begun: bool
+) -> Iterator[Action]:
+    """Nothing where no user is made; one that is there has its permissions repaired."""
+    name, desired = users.publishers.username, topology.publisher_permissions
+    if users.user is None or desired is None:
+        return
+    is_new = observed.user(name) is None
+    if users.publisher is not None and (is_new or begun):
+        yield PutUser(name, users.publisher.password, spec.name, is_new=is_new)
+    elif is_new:
+        return
+    present = observed.publisher_permissions if name == observed.publishers.username else UNKNOWN
+    if present != desired:
         before = None if present is UNKNOWN else present
-        yield PutPermissions(observed.publishers.username, desired, before)
+        yield PutPermissions(name, desired, before)
 
 
 def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
-from lbg_broker.admin.ingress_permissions import closed, is_without, opened
+from lbg_broker.admin.ingress_permissions import allows, closed, is_without, opened
 from lbg_broker.admin.ownership import INGRESS, Record
 from lbg_broker.group import (
     ONE_USER,
@@ -517,3 +517,17 @@ class Snapshot:
         """The names of the users that were made for `group`, as far as users are known."""
         users = {} if self.users is UNKNOWN else self.users
         return sorted(name for name, user in users.items() if user.made_for == group)
+
+
+def listed_publishers(
+    spec: GroupSpec, queues: Mapping[str, QueueStatus | Unknown | None], granted: Permissions | Unknown | None
+) -> Publishers:
+    """Login of the publishers of a group whose record is not read: the stream of copies shows that there is one, and
+    the permissions of the members' user whether it may publish."""
+    names = Names(spec.name)
+    if queues.get(names.record) is None:
+        return ONE_USER
+    may_publish = True
+    if isinstance(granted, Permissions):  # ingress may be paused
+        may_publish = allows(opened(granted, names.exchange).write, names.exchange)
+    return Publishers(names.publisher_user, members_publish=may_publish)

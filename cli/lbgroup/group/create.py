@@ -18,9 +18,12 @@ from lbg_broker.group import (
     DEFAULT_QUEUE_COUNT,
     DEFAULT_QUEUE_SIZE_MB,
     EXCLUSIVE,
+    ONE_USER,
     PARTITIONED,
     UNCOUNTED_MODES,
     GroupSpec,
+    Names,
+    Publishers,
 )
 from lbg_broker.private_files import open_private
 from lbgroup.commands import CliError
@@ -103,6 +106,31 @@ def secret_file(file: Path | None) -> Iterator[Path | None]:
             file.unlink()
 
 
+def publisher_password_options(command: C) -> C:
+    """Options for the source of the password of the publishers' user and, if it is generated, its destination."""
+    for option in (
+        click.option(
+            "--write-publisher-password",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Write a generated password of the publishers' user to this new file (mode 600) and do not print it.",
+        ),
+        click.option(
+            "--publisher-password-file",
+            type=FILE,
+            help="The password of the publishers' user is this file's first line. By default one is generated.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+SHARED, ADDITIONAL, EXCLUSIVE_USER = "Shared", "Additional", "Exclusive"
+
+
+def publishers_for(group: str, kind: str) -> Publishers:
+    return ONE_USER if kind == SHARED else Publishers(Names(group).publisher_user, kind == ADDITIONAL)
+
+
 def handed_over(user: str, password: str | None, file: Path | None) -> documents.Password:
     """A generated password for the output, or in the file. None: nothing was generated."""
     if password is None:
@@ -113,11 +141,11 @@ def handed_over(user: str, password: str | None, file: Path | None) -> documents
     return {"username": user, "password_file": str(file)}
 
 
-def password_lines(handed: documents.Password) -> Iterator[str]:
+def password_lines(handed: documents.Password, of: str = "") -> Iterator[str]:
     if "password_file" in handed:
-        yield f"user {handed['username']}: its password is in {handed['password_file']}"
+        yield f"user {handed['username']}{of}: its password is in {handed['password_file']}"
     elif "password" in handed:
-        yield f"user {handed['username']}: password {handed['password']} (shown this once)"
+        yield f"user {handed['username']}{of}: password {handed['password']} (shown this once)"
 
 
 @click.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
@@ -146,7 +174,15 @@ def password_lines(handed: documents.Password) -> Iterator[str]:
 @click.option(
     "--client-username",
     metavar="NAME",
-    help="User of members and publishers, which is created; by default the name.",
+    help="User of the members, which is created; by default the name.",
+)
+@click.option(
+    "--publisher-user",
+    type=click.Choice((SHARED, ADDITIONAL, EXCLUSIVE_USER)),
+    default=ADDITIONAL,
+    show_default=True,
+    help="User of a new group's publishers. Additional: NAME.publisher, who can publish and nothing else; members may "
+    "publish too. Exclusive: members may not. Shared: publishers log in as members.",
 )
 @click.option(
     "--hash-function",
@@ -182,7 +218,8 @@ def password_lines(handed: documents.Password) -> Iterator[str]:
     help="Mode Partitioned: longest pause of a partition for a handoff.",
 )
 @password_options
-@click.option("--no-user", is_flag=True, help="Create no user; then no management API is needed.")
+@publisher_password_options
+@click.option("--no-user", is_flag=True, help="Create no users; then no management API is needed.")
 @output_option("one object: what was done, and the attributes.")
 @broker_options(login=True, management=True)
 def create(
@@ -190,11 +227,14 @@ def create(
     address: BrokerAddress,
     client_password_file: Path | None,
     write_password: Path | None,
+    publisher_user: str,
+    publisher_password_file: Path | None,
+    write_publisher_password: Path | None,
     no_user: bool,
     as_json: bool,
     **attributes: str | None,
 ) -> None:
-    """Create group NAME: its exchange, queues, bindings, user and record; all of it or nothing.
+    """Create group NAME: its exchange, queues, bindings, users and record; all of it or nothing.
 
     HASH COUNT >= QUEUE COUNT >= MAX CLIENTS. A group that exists with the same attributes is checked and
     repaired; one with other attributes is refused, with the difference, and one of another owner without. What an
@@ -208,18 +248,35 @@ def create(
     declared = {field: value for field, value in attributes.items() if value is not None}
     spec = GroupSpec.parse({"name": name, **defaults, **declared})
     password = None if no_user else password_from(client_password_file)
+    publisher_password = None
+    if publisher_password_file is not None:
+        publisher_password = password_in(publisher_password_file, option="--publisher-password-file")
 
     async def run(admin: LiveAdmin) -> Created:
-        return await create_group(admin, spec, password=password, with_user=not no_user)
+        return await create_group(
+            admin,
+            spec,
+            password=password,
+            with_user=not no_user,
+            publishers=publishers_for(name, publisher_user),
+            publisher_password=publisher_password,
+        )
 
-    with secret_file(write_password if password is None else None) as secret:
+    with (
+        secret_file(write_password if password is None else None) as secret,
+        secret_file(write_publisher_password if publisher_password is None else None) as publisher_secret,
+    ):
         created = with_admin(address, run, with_management=not no_user or bool(address.management_urls))
         handed = handed_over(spec.client_username, created.password, secret)
+        of_publishers = handed_over(created.publishers.username, created.publisher_password, publisher_secret)
         if as_json:
-            echo_json(_document(created, handed))
+            echo_json(_document(created, handed, of_publishers))
             return
         _print_created(created)
-        for line in password_lines(handed):
+        for line in (
+            *password_lines(handed, " of members"),
+            *password_lines(of_publishers, " of publishers"),
+        ):
             click.echo(line)
 
 
@@ -231,7 +288,16 @@ def _parts(spec: GroupSpec) -> str:
     return parts.get(spec.mode, f"mode {spec.mode}")
 
 
-def _document(created: Created, handed: documents.Password) -> documents.Created:
+def _document(
+    created: Created, handed: documents.Password, of_publishers: documents.Password
+) -> documents.Created:
+    publisher: documents.PublisherPassword = {}
+    if "username" in of_publishers:
+        publisher["publisher_username"] = of_publishers["username"]
+    if "password" in of_publishers:
+        publisher["publisher_password"] = of_publishers["password"]
+    if "password_file" in of_publishers:
+        publisher["publisher_password_file"] = of_publishers["password_file"]
     return {
         "group": created.spec.name,
         "action": _action(created),
@@ -240,6 +306,7 @@ def _document(created: Created, handed: documents.Password) -> documents.Created
         "undone": list(created.undone),
         "unchecked": list(created.unchecked),
         **handed,
+        **publisher,
     }
 
 

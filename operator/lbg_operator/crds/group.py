@@ -104,7 +104,7 @@ class GroupManifest:
     drain_timeout_s: int
     queues_min: int
     queues_max: int
-    publisher_user: str = SHARED
+    publisher_user: str = ADDITIONAL
     adopts: bool = False
     """It asks for a group of another owner; the Broker has to allow that."""
     paused: bool = False
@@ -144,7 +144,7 @@ class GroupManifest:
             drain_timeout_s=spec["drainTimeoutSeconds"],
             queues_min=queues_min,
             queues_max=queues_max,
-            publisher_user=spec.get("publisherUser", SHARED),
+            publisher_user=spec.get("publisherUser", ADDITIONAL),
             adopts=spec.get("adopt", False),
             paused=spec.get("paused", False),
             is_ingress_paused=spec.get("ingress") == INGRESS_PAUSED,

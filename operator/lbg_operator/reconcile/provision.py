@@ -25,7 +25,7 @@ from lbg_broker.admin.parking_queue import enable_parking, plan_parking
 from lbg_broker.admin.plan import recorded
 from lbg_broker.admin.repartition import change_online
 from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import PARTITIONED, GroupSpec, Names
+from lbg_broker.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
@@ -69,6 +69,12 @@ class _Done:
     is_ingress_paused: bool
     reach: Reach
     at: float
+
+
+def publishers_of(group: GroupManifest) -> Publishers:
+    if not group.has_publisher_user:
+        return ONE_USER
+    return Publishers(Names(group.spec.name).publisher_user, group.publisher_user == ADDITIONAL)
 
 
 class Provisioner:
@@ -188,11 +194,14 @@ class Provisioner:
         try:
             async with asyncio.timeout(LIMIT_S):
                 claim = self._claim(group, login.password)
-                created = await self._created(group, reach, claim, login.password)
+                publisher = await self._publisher_login(key, group, reach)
+                created = await self._created(group, reach, claim, login, publisher)
                 group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
-                done = [*created.changes, *await self._provision_publisher(key, group, reach, claim)]
+                done = [*created.changes]
+                if publisher is not None and created.publishers != publishers_of(group):
+                    done += await self._separate_publishers(group, reach, claim, publisher)
                 is_complete = (
                     await self._provision_ingress(group, reach, created) and key not in self._changes
                 )
@@ -229,7 +238,9 @@ class Provisioner:
             self._announce_changes(key, reason, changes)
         return None
 
-    async def _created(self, group: GroupManifest, reach: Reach, claim: Claim, password: str) -> Created:
+    async def _created(
+        self, group: GroupManifest, reach: Reach, claim: Claim, login: Login, publisher: Login | None
+    ) -> Created:
         """Creates the group, or makes it whole. A number of queues that it has, and that the manifest permits, stays.
         Another number of queues or partitions is begun where it changes online, and gone on with: the group differs
         from the manifest in nothing else, and is the object's own. A change of separate queues that another run has
@@ -237,7 +248,14 @@ class Provisioner:
 
         def create(spec: GroupSpec) -> Awaitable[Created]:
             return create_group(
-                reach.admin, spec, password=password, claim=claim, finish=True, paused=group.paused
+                reach.admin,
+                spec,
+                password=login.password,
+                publishers=publishers_of(group),
+                publisher_password=None if publisher is None else publisher.password,
+                claim=claim,
+                finish=True,
+                paused=group.paused,
             )
 
         key = Key(group.metadata.namespace, group.metadata.name)
@@ -331,23 +349,27 @@ class Provisioner:
             )
         return None
 
-    async def _provision_publisher(
-        self, key: Key, group: GroupManifest, reach: Reach, claim: Claim
-    ) -> Sequence[Action]:
-        """Creates the user of the group's publishers, if they have one of their own. Its Secret comes first."""
+    async def _publisher_login(self, key: Key, group: GroupManifest, reach: Reach) -> Login | None:
+        """Login of the group's publishers, if they have a user of their own; its Secret is there before that user."""
         if not group.has_publisher_user:
-            return ()
-        username = Names(group.spec.name).publisher_user
+            return None
+        username = publishers_of(group).username
         login = await self._login(group, reach, username, publisher_name(group.metadata.name))
         await self._context.applied.apply(
             key, publisher_credentials_of(group, login), now=self._context.now()
         )
+        return login
+
+    async def _separate_publishers(
+        self, group: GroupManifest, reach: Reach, claim: Claim, login: Login
+    ) -> Sequence[Action]:
+        """Gives the publishers of a group that was there their user, or changes whether members may publish."""
         separated = await separate_publishers(
             reach.admin,
             group.spec.name,
-            username=username,
+            username=login.username,
             password=login.password,
-            members_publish=group.publisher_user == ADDITIONAL,
+            members_publish=publishers_of(group).members_publish,
             claim=replace(claim, adopts=False),
         )
         return separated.changes

@@ -6,16 +6,18 @@ import asyncio
 import random
 import sys
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
 from lbg_broker.admin import Busy, GroupNotFound, RecordUnreadable
-from lbg_broker.admin.groups import create_group, delete_group, show_group
+from lbg_broker.admin.groups import Created, create_group, delete_group, show_group
 from lbg_broker.admin.live import LiveAdmin
 from lbg_broker.admin.management import ManagementSettings
 from lbg_broker.admin.record import read_group
 from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import GroupSpec, topology_of
+from lbg_broker.group import GroupSpec, Publishers, topology_of
+from lbg_broker.publisher import GroupPublisher
 from support.admin.cut_admin import CutAdmin, KilledError
 from support.admin.place import Place
 from support.broker.embedded import EmbeddedBroker
@@ -25,29 +27,45 @@ PARTS = 4
 """The points of one test's run are every fourth: a create takes a second where each step is agreed on."""
 
 
+def publishers_of(spec: GroupSpec) -> Publishers:
+    return Publishers(f"{spec.client_username}.publisher")
+
+
+async def create(admin: LiveAdmin, spec: GroupSpec) -> Created:
+    """With a user of members and one of publishers."""
+    return await create_group(admin, spec, publishers=publishers_of(spec))
+
+
 async def killed_after(place: Place, spec: GroupSpec, changes: int, *, half: bool) -> str | None:
     """The change that it was killed at, None when it was over before. `half`: that was done, and its answer lost."""
     cut = CutAdmin(place, changes=changes, half=half)
     try:
         with suppress(KilledError):
-            await create_group(cut, spec)
+            await create(cut, spec)
     finally:
         await cut.close()
     return None if cut.died_at is None else str(cut.died_at)
 
 
-async def require_whole(place: Place, admin: LiveAdmin, spec: GroupSpec, password: str | None) -> None:
-    """All is as if it had been made at once, and its user can use it."""
-    assert (await create_group(admin, spec)).changes == ()
+async def require_whole(place: Place, admin: LiveAdmin, spec: GroupSpec, created: Created | None) -> None:
+    """All is as if it had been made at once, and its users can use it."""
+    assert (await create(admin, spec)).changes == ()
     observed = await admin.observe(spec.name)
-    topology = topology_of(spec, observed.engine)
+    topology = topology_of(spec, observed.engine, publishers_of(spec))
     bindings = {one for one in observed.bindings if one.queue in observed.queues}
     assert bindings == set(topology.bindings)
     assert {one.name for one in topology.queues} == set(observed.queues)
-    assert observed.users_of(spec.name) == [spec.client_username]
+    assert observed.publishers == publishers_of(spec)
+    assert observed.users_of(spec.name) == [spec.client_username, observed.publishers.username]
     assert (await show_group(admin, spec.name, listen_s=0.01)).problems == ()
-    if password is not None:
-        assert await read_as(place, spec, password) == spec
+    if created is not None and created.password is not None:
+        assert await read_as(place, spec, created.password) == spec
+        assert created.publisher_password is not None
+        publisher = replace(
+            place.settings, username=observed.publishers.username, password=created.publisher_password
+        )
+        async with GroupPublisher(publisher, group=spec.name) as publishing:
+            await publishing.publish(key="k", body=b"x", topic="")
 
 
 async def read_as(place: Place, spec: GroupSpec, password: str) -> GroupSpec:
@@ -74,9 +92,10 @@ async def test_killed_after_any_change_the_next_create_finishes_it(
         is_made = half and at == "write the record of group orders"
         if not is_made:
             await require_no_group(place, orders)
-        created = await create_group(admin, orders)
-        assert (created.was_there, created.password is None) == (is_made, is_made), at
-        await require_whole(place, admin, orders, created.password)
+        created = await create(admin, orders)
+        generated = (created.password, created.publisher_password)
+        assert (created.was_there, *(one is None for one in generated)) == (is_made, is_made, is_made), at
+        await require_whole(place, admin, orders, created)
         await delete_group(admin, orders.name, force=True)
         changes += PARTS
     assert changes > 10
@@ -102,9 +121,9 @@ async def test_killed_after_any_change_a_create_with_other_attributes_has_its_ow
     other = orders.altered(queue_count=6, hash_function="java", client_username=f"{orders.client_username}-2")
     changes = part
     while await killed_after(place, other, changes, half=changes % 8 >= PARTS and changes < 16):
-        created = await create_group(admin, orders)
+        created = await create(admin, orders)
         assert not created.was_there, changes
-        await require_whole(place, admin, orders, created.password)
+        await require_whole(place, admin, orders, created)
         await delete_group(admin, orders.name, force=True)
         changes += PARTS
     assert changes > 10
@@ -160,8 +179,8 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_same_comm
     async with place.administered() as admin:
         while True:
             try:
-                created = await create_group(admin, spec)
+                created = await create(admin, spec)
                 break
             except Busy:  # until the broker has noticed
                 await asyncio.sleep(0.01)
-        await require_whole(place, admin, spec, created.password)
+        await require_whole(place, admin, spec, created)

@@ -155,7 +155,7 @@ async def test_ingress_is_paused_and_resumed_by_the_manifest_and_by_nobody_else(
 async def test_a_group_may_be_made_with_its_ingress_paused() -> None:
     async with Place() as place:
         await place.ready(ingress="Paused")
-        assert may_publish(place) == [False]
+        assert may_publish(place) == [False, False]
         assert place.status()["ingress"] == "Paused"
 
 

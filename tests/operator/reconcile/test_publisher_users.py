@@ -33,21 +33,20 @@ def sidecar(place: Place) -> dict[str, Any]:
 @in_virtual_time
 async def test_publishers_of_a_new_group_have_a_user_and_a_secret_of_their_own() -> None:
     async with Place() as place:
-        await place.ready(publisherUser="Exclusive")
+        await place.ready()
         assert place.conditions()["Ready"] == ("True", "Served")
-        assert place.broker.publishers[GROUP_NAME] == Publishers(USER, members_publish=False)
+        assert place.broker.publishers[GROUP_NAME] == Publishers(USER, members_publish=True)
         given = login(place)
         assert (given["username"], given["password"]) == (USER, place.broker.passwords[USER])
         assert given["password"] != login(place, f"{ORDERS.name}-lbg")["password"]
         assert place.status()["publisherSecretName"] == SECRET_NAME
-        assert "lbg\\\\.shop\\\\-orders|" not in place.broker.permissions[GROUP_NAME].write
         assert Names(GROUP_NAME).record in place.broker.queues
 
 
 @in_virtual_time
 async def test_a_group_of_one_user_gets_the_other_without_a_restart_of_consumers() -> None:
     async with Place() as place:
-        await place.ready()
+        await place.ready(publisherUser="Shared")
         before = place.seen(DEPLOYMENT)["spec"]
         assert "publisherSecretName" not in place.status()
         place.edit_group({"publisherUser": "Additional"})
@@ -56,6 +55,7 @@ async def test_a_group_of_one_user_gets_the_other_without_a_restart_of_consumers
         place.edit_group({"publisherUser": "Exclusive"})
         await asyncio.sleep(5)
         assert place.broker.publishers[GROUP_NAME] == Publishers(USER, members_publish=False)
+        assert "lbg\\\\.shop\\\\-orders|" not in place.broker.permissions[GROUP_NAME].write
         assert place.seen(DEPLOYMENT)["spec"] == before
 
 

@@ -340,7 +340,7 @@ async def test_separate_queues_are_raised_and_consumers_follow_when_the_keys_hav
             "the number of queues is raised from 8 to 16",
             "QueuesScaled is True: 16 queues instead of 8 (queues.count)",
         ]
-        topology = topology_of(recorded(place), engine)
+        topology = topology_of(recorded(place), engine, place.broker.publishers[BROKER_GROUP])
         assert {one.name for one in topology.queues} == set(place.broker.queues)
         assert set(topology.bindings) == place.broker.bindings
 

@@ -67,7 +67,7 @@ async def fences_are_passed(place: Place) -> None:
 
 def require_nothing_left(place: Place, *, queues: int) -> None:
     assert (recorded(place).queue_count, place.broker.key_move[GROUP]) == (queues, "")
-    topology = topology_of(recorded(place), place.broker.engine)
+    topology = topology_of(recorded(place), place.broker.engine, place.broker.publishers[GROUP])
     assert {one.name for one in topology.queues} == set(place.broker.queues)
     assert set(topology.bindings) == place.broker.bindings
     assert place.conditions()["Provisioned"] == ("True", "Provisioned")
@@ -84,7 +84,7 @@ async def test_another_number_of_queues_is_begun_and_gone_on_with_until_it_is_th
         assert recorded(place).queue_count == 12
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
         assert "Repartitioning" in place.reasons()
-        topology = topology_of(recorded(place), place.broker.engine)
+        topology = topology_of(recorded(place), place.broker.engine, place.broker.publishers[GROUP])
         assert {one.name for one in topology.queues} == set(place.broker.queues)
         assert set(topology.bindings) == place.broker.bindings
 
