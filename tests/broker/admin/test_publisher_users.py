@@ -35,11 +35,15 @@ MESSAGES = 40
 @pytest.fixture
 async def publisher(admin: LiveAdmin, orders: GroupSpec, place: Place) -> ConnectionSettings:
     """Login of the publishers of a group whose members may not publish; the members' password is `members`."""
-    await create_group(admin, orders, password="members")
     username = f"{orders.client_username}.publisher"
-    await separate_publishers(
-        admin, "orders", username=username, password="publishers", members_publish=False
+    created = await create_group(
+        admin,
+        orders,
+        password="members",
+        publishers=Publishers(username, members_publish=False),
+        publisher_password="publishers",
     )
+    assert (created.password, created.publisher_password) == (None, None)
     return replace(place.settings, username=username, password="publishers")
 
 
@@ -91,6 +95,7 @@ REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
     "bind a queue": lambda on: on.queue_bind(OWN.queue(0), OWN.exchange, "orders.9.#"),
     "unbind a queue": lambda on: on.queue_unbind(OWN.queue(0), OWN.exchange, "orders.0.#"),
     "publish past the group's exchange": lambda on: publish(on, "", OWN.queue(0)),
+    "publish into a mailbox": lambda on: publish(on, "", OWN.mailbox(0)),
     "send a message to members": lambda on: publish(on, OWN.members, "all"),
     "listen to members": lambda on: on.queue_bind(OWN.queue(0), OWN.members, "all"),
     "read members' status reports": lambda on: on.queue_bind(OWN.queue(0), OWN.members, TO_OBSERVERS),
@@ -195,6 +200,28 @@ async def test_the_publishers_user_rotates_in_a_pair_and_apart_from_the_members(
     deleted = await finish_rotation(admin, "orders", force=True)
     assert [str(action) for action in deleted] == [f"delete user {publisher.username}"]
     assert (await show_group(admin, "orders", listen_s=0)).problems == ()
+
+
+async def test_a_new_group_does_not_take_a_user_of_others_for_its_publishers(
+    admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    for username in ("guest", orders.client_username):
+        with pytest.raises(Taken, match=username):
+            await create_group(admin, orders, publishers=Publishers(username))
+    assert (await admin.observe("orders")).is_empty
+
+
+async def test_a_record_that_was_lost_is_written_again_with_the_publishers(
+    admin: LiveAdmin, orders: GroupSpec, place: Place
+) -> None:
+    await create_group(admin, orders, publishers=Publishers("orders.publisher"))
+    connection = await connect(place.settings, name="test")
+    await (await connection.open_channel()).queue_purge(OWN.config)
+    await connection.close()
+    await create_group(admin, orders)
+    shown = await show_group(admin, "orders", listen_s=0)
+    await delete_group(admin, "orders")  # with that user, whom all virtual hosts of the node have
+    assert (shown.publishers, shown.problems) == (Publishers("orders.publisher"), ())
 
 
 async def test_a_user_of_others_is_not_taken(
