@@ -127,7 +127,7 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
     for handle in getattr(loop, "_ready", ()):
         handle.cancel()
     selector = getattr(loop, "_selector", None)  # on Linux an epoll, which is shared with the parent
-    if hasattr(selector, "fileno"):
+    if selector is not None and hasattr(selector, "fileno"):
         _replace(selector.fileno())
 
 

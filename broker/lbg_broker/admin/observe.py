@@ -10,7 +10,6 @@ from typing import Generic, TypeVar
 
 from lbg_broker.admin.amqp import AmqpAdmin
 from lbg_broker.admin.errors import AdminError, RecordUnavailable
-from lbg_broker.admin.ingress_permissions import allows, opened
 from lbg_broker.admin.management_admin import ManagementAdmin
 from lbg_broker.admin.ownership import Record
 from lbg_broker.admin.snapshot import (

@@ -8,7 +8,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from math import isnan
 
 from lbg_broker.client.backoff import Backoff
 from lbg_sidecar.core.delivery import (
@@ -485,8 +484,7 @@ class Dispatcher:
         longest at least: else an application that requests a second each time would be called each second for ever."""
         backoff = self.rules.backoff
         if requested_s is not None:
-            # A callable may ask for any number: an infinite one must not block a key, and NaN has no place in a queue.
-            requested_s = None if isnan(requested_s) else min(requested_s, AFTER_MAX_S)
+            requested_s = min(requested_s, AFTER_MAX_S)  # a callable may ask for an infinite one
         if is_exhausted:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
         return requested_s if requested_s is not None else backoff.delay_s(in_flight.attempts, self._uniform)

@@ -317,8 +317,8 @@ def _decode_suspect(
     member: object,
 ) -> Suspected:
     identity = str(publisher), _number(hash_), _number(seq)
-    counts = (min(_number(count), COUNT_MAX) for count in (attempts, calls, parked))
-    return Suspected(identity, *counts, str(member))
+    failed, called, left = (min(_number(count), COUNT_MAX) for count in (attempts, calls, parked))
+    return Suspected(identity, failed, called, left, str(member))
 
 
 def _encode_members(members: Iterable[Identity]) -> list[list[str | int]]:

@@ -225,7 +225,7 @@ class PostgresInbox:
         return SQL(text).format(**self._names)
 
 
-def _status(connection: Connection[Any]) -> TransactionStatus:
+def _status(connection: object) -> TransactionStatus:
     """By `pgconn`, which a connection out of a pool of SQLAlchemy has too: its `info` is something else."""
     pgconn = getattr(connection, "pgconn", None)
     if pgconn is None or isinstance(connection, AsyncConnection):
