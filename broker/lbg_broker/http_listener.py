@@ -13,7 +13,7 @@ import asyncio
 import logging
 import sys
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, cast
 
 from aiohttp import web
@@ -124,6 +124,8 @@ class _RequestErrors(logging.LoggerAdapter[logging.Logger]):
         self._peer_log.warn(f"{type(error).__name__}{place}", text, error=error)
 
 
+_RequestHandler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
 BUSY: Final = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
@@ -151,6 +153,28 @@ class BoundedRunner(web.AppRunner):
         super().__init__(application, logger=_RequestErrors(peer_log), **settings)
         self._peer_log = peer_log
         self._places: FairPlaces[_Bounded] = FairPlaces(in_all=connections_max, per_address=of_an_address_max)
+
+    async def setup(self) -> None:
+        await super().setup()
+        server = super().server
+        assert server is not None
+        server.request_handler = self._of_text(server.request_handler)
+
+    def _of_text(self, handler: _RequestHandler) -> _RequestHandler:
+        """Refuses requests whose head is not UTF-8, which aiohttp fails on before any middleware."""
+
+        async def checked(request: web.BaseRequest) -> web.StreamResponse:
+            try:
+                request.raw_path.encode()
+                for _, value in request.raw_headers:
+                    value.decode()
+            except UnicodeError as error:
+                address, line = request.remote or "unix", _line(error)
+                self._peer_log.warn(address, f"{address}: bad request: {line}")
+                return web.Response(status=400, text=f"{line}\n")
+            return await handler(request)
+
+        return checked
 
     @property
     def server(self) -> web.Server | None:

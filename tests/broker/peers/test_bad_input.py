@@ -67,12 +67,13 @@ async def test_bad_input_is_400_with_one_line_in_the_log(
     assert record.exc_info is None
 
 
+@pytest.mark.parametrize("head", [b"Content-Length: -5", b"bad\0header", b"Expect: \xed\xa0\x80", b"X: \xff"])
 async def test_what_is_no_http_is_400_with_one_line_in_the_log(
-    url: str, caplog: pytest.LogCaptureFixture
+    url: str, caplog: pytest.LogCaptureFixture, head: bytes
 ) -> None:
     for _ in range(3):
         reader, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]))
-        writer.write(b"GET /text HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\nbad\0header\r\n\r\n")
+        writer.write(b"GET /text HTTP/1.1\r\nHost: a\r\n" + head + b"\r\n\r\n")
         assert b" 400 " in await reader.readline()
         writer.close()
     (record,) = caplog.records

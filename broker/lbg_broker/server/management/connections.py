@@ -189,12 +189,13 @@ async def list_nodes(request: web.Request) -> web.StreamResponse:
         "mem_alarm": api_request.broker.is_short_of_memory,
         "disk_free_alarm": alarmed,
     }
-    return await listed(request, [node])
+    return await listed(request, [node], lambda one, _columns: one)
 
 
 @ROUTES.get("/api/vhosts")
 async def list_vhosts(request: web.Request) -> web.StreamResponse:
-    return await listed(request, [vhost_json(vhost) for vhost in Request(request).visible_vhosts])
+    vhosts = Request(request).visible_vhosts
+    return await listed(request, vhosts, lambda vhost, _columns: vhost_json(vhost))
 
 
 @ROUTES.get("/api/vhosts/{vhost}")
@@ -220,7 +221,8 @@ async def put_vhost(request: web.Request) -> web.Response:
 @ROUTES.get("/api/operator-policies/{vhost}")
 async def list_policies(request: web.Request) -> web.StreamResponse:
     _ = Request(request).visible_vhosts
-    return await listed(request, [])
+    none: list[Connection] = []
+    return await listed(request, none, _connection_row)
 
 
 @ROUTES.get("/api/policies/{vhost}/{name}")

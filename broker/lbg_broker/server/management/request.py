@@ -318,12 +318,8 @@ PAGE_SIZE_MAX: Final = 500
 _DIGITS_MAX: Final = 18
 
 
-def _as_it_is(item: Json, _columns: Columns) -> Json:
-    return item
-
-
 async def listed(
-    request: web.Request, items: Sequence[_T], describe: Callable[[Any, Columns], Json] = _as_it_is
+    request: web.Request, items: Sequence[_T], describe: Callable[[_T, Columns], Json]
 ) -> web.StreamResponse:
     """All items, or the page that the query asks for. Raises BadRequest for a page that cannot be."""
     return await _shown(request, items, lambda item: str(describe(item, None).get("name", "")), describe)

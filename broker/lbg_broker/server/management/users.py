@@ -80,14 +80,12 @@ async def list_permissions(request: web.Request) -> web.StreamResponse:
         raise NotFound
     if vhost is not None and vhost not in api_request.broker.state.vhosts:
         raise NotFound
-    return await listed(
-        request,
-        [
-            grant_json(grant)
-            for grant in api_request.broker.users.all_grants()
-            if user in (None, grant.user) and vhost in (None, grant.vhost)
-        ],
-    )
+    grants = [
+        grant
+        for grant in api_request.broker.users.all_grants()
+        if user in (None, grant.user) and vhost in (None, grant.vhost)
+    ]
+    return await listed(request, grants, lambda grant, _columns: grant_json(grant))
 
 
 @ROUTES.get("/api/permissions/{vhost}/{user}")
