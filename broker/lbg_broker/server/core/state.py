@@ -10,7 +10,6 @@ import heapq
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Final, TypeVar
 
 from lbg_broker.amqp import MethodEvent
@@ -106,11 +105,6 @@ class State:
     def has_wide_exchange(self) -> bool:
         """True if a single publish may take long."""
         return any(vhost.wide for vhost in self.vhosts.values())
-
-    @cached_property
-    def life(self) -> str:
-        """Name of this run of the broker, which no other run has, nor a copy of its store."""
-        return self.new_token()
 
     # --- effects -----------------------------------------------------------------------------------------------
 

@@ -111,7 +111,7 @@ class SessionRouter(DispatchPolicy):
                 ReplyCode.PRECONDITION_FAILED,
                 f"{self._queue.where} needs acknowledgements of its sessions: consume without no-ack",
             )
-        self.sessions.check(requested, self._state.life)
+        self.sessions.check(requested, self._life)
 
     def add(self, consumer: Consumer) -> None:
         super().add(consumer)
@@ -120,7 +120,7 @@ class SessionRouter(DispatchPolicy):
         assert isinstance(name, str)
         assert isinstance(committed, int | None)
         assert isinstance(epoch, str | None)
-        committed = self.sessions.position(SessionRequest(name, committed, epoch), self._state.life)
+        committed = self.sessions.position(SessionRequest(name, committed, epoch), self._life)
         session = self.sessions.get(name) or self._begin(name)
         session.attach(consumer)
         self._live[consumer] = session
@@ -211,13 +211,19 @@ class SessionRouter(DispatchPolicy):
                     self._watch(session)
 
     def _enter(self, session: Session) -> None:
-        """The next number is of this life of the broker: kept in the batch that gives it."""
-        if session.enter(self._state.life):
+        """The next number is of this life of the queue: kept in the batch that gives it."""
+        if session.enter(self._life):
             self._state.redefine(self._queue)
 
     @cached_property
+    def _life(self) -> str:
+        """Epoch of the numbers that are given now: of this queue, which may be made anew under its name, in this run of
+        the broker. No other has it, nor a copy of the store."""
+        return self._state.new_token()
+
+    @cached_property
     def _epoch(self) -> bytes:
-        return epoch_entry(self._state.life)
+        return epoch_entry(self._life)
 
     def _watch(self, session: Session) -> None:
         """Adds a session to the round, or watches for its room or its end."""

@@ -382,9 +382,10 @@ class SessionRegistry:
         `life` is the epoch of now: what was given in it is known for certain, so a number beyond it is refused.
         """
         session = self._sessions.get(requested.name)
-        if requested.committed is None or requested.epoch in (None, life) or session is None:
+        if requested.committed is None or requested.epoch is None or requested.epoch == life:
             return requested.committed
-        assert requested.epoch is not None
+        if session is None:  # the numbers may be of a queue of this name that was deleted
+            return None
         return session.position(requested.committed, requested.epoch)
 
     def _no_position(self, requested: SessionRequest, reason: str) -> ChannelRefusal:

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 from lbg_broker.amqp import ReplyCode
+from lbg_broker.amqp.methods import QueueDelete, QueueDeleteOk
 from lbg_broker.server.core.queue_types.session_headers import EPOCH, SEQUENCE
 from support.broker_core.sessions import sessions_queue
 from support.broker_core.world import Client, Delivery, MemoryStore, World
@@ -151,6 +152,25 @@ def test_an_epoch_that_is_not_known_repeats_what_was_not_acknowledged_and_loses_
     consumer.attach()
     consumer.work()
     assert consumer.processed == bodies(0, 3) + bodies(0, 5)
+
+
+def test_a_position_in_a_queue_that_was_deleted_covers_no_message_of_the_queue_that_replaces_it() -> None:
+    world = sessions_queue()
+    consumer = Consumer(world)
+    publish(world, 0, 5)
+    consumer.attach()
+    consumer.work()
+    client = world.client()
+    client.ask(QueueDelete("q"), QueueDeleteOk)
+    world.commit()
+    client.queue(arguments={"x-queue-type": "sessions"})
+    for first in (5, 8):
+        publish(world, first, 3)
+        client = consumer.attach()
+        consumer.work()
+        client.lose()
+        world.commit()
+    assert consumer.processed == bodies(0, 11)
 
 
 def test_what_a_session_remembers_of_epochs_is_bounded() -> None:
