@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
+import os
 import resource
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -33,6 +34,21 @@ def printable(text: object, *, max_chars: int | None = NAME_MAX_CHARS) -> str:
     if line.isprintable():
         return line
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+
+
+_LISTEN_REMEDIES = {
+    errno.EADDRINUSE: "another process listens there: end it, or choose another port",
+    errno.EADDRNOTAVAIL: "this machine has no such address: choose one of its own",
+    errno.EACCES: "ports below 1024 take a privilege: choose a higher one",
+}
+
+
+def listen_reason(error: OSError) -> str:
+    """The reason for which an address cannot be listened on, and what to do: in the system's words, in place of which
+    asyncio has a sentence of its own."""
+    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    remedy = _LISTEN_REMEDIES.get(error.errno or 0)
+    return reason if remedy is None else f"{reason} ({remedy})"
 
 
 @lru_cache(maxsize=4096)

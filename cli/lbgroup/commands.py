@@ -83,11 +83,15 @@ class CliError(Exception):
 def error_line(error: BaseException) -> str:
     """Line that describes `error` to a person, without a password."""
     from lbg_broker.admin.errors import plain_reason
+    from lbg_broker.client.errors import NoListener
+    from lbg_broker.peers import listen_reason
 
     text = " ".join(redacted(plain_reason(str(error))).split())
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
-        text = f"{error.strerror}{where}"
+        text = f"{listen_reason(error)}{where}"
+    if any(isinstance(one, NoListener) for one in _causes(error)):
+        text = f"{text}; `lbg broker serve` starts a broker, and --broker or $LBG_BROKER is the address of another"
     if not _is_ours(error):
         text = f"internal error: {type(error).__name__}: {text} (LBG_DEBUG=1 shows where)"
     return f"lbg: error: {text or type(error).__name__}"
@@ -119,8 +123,23 @@ def run(command: click.Command, args: list[str] | None = None, *, name: str = "l
         if os.environ.get("LBG_DEBUG") == "1":
             traceback.print_exc()
         click.echo(error_line(error), err=True)
-        return EXIT_FAILED
+        return EXIT_USAGE if _is_wrong_argument(error) else EXIT_FAILED
     return status if isinstance(status, int) else 0
+
+
+def _is_wrong_argument(error: Exception) -> bool:
+    """True if it is of a group's attribute or an address, which only arguments give: what a record or an input has is
+    another error's cause."""
+    from lbg_broker.client.errors import SettingsError
+    from lbg_broker.group import SpecError
+
+    return isinstance(error, SpecError | SettingsError)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__
 
 
 def _is_ours(error: BaseException) -> bool:

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from lbgroup.commands import CliError
+from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options
 from lbgroup.runner import run
 
 if TYPE_CHECKING:
+    from lbg_broker.admin.live import LiveAdmin
     from lbg_broker.client import BrokerAddress
     from lbg_broker.server import Address
 
 DEFAULT_LISTEN = "127.0.0.1:8780"
+
+
+async def _require_group(name: str, admin: LiveAdmin) -> None:
+    """Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name."""
+    from lbg_broker.admin.errors import GroupNotFound
+    from lbg_broker.group import Names
+
+    Names(name)
+    if (await admin.observe(name)).is_empty:
+        raise GroupNotFound(name)
 
 
 def _listen(_context: click.Context, _option: click.Parameter, text: str) -> Address:
@@ -80,13 +94,12 @@ def console(
     once, with the login of this command; for all groups it takes an administrator's. It serves HTTP: for other machines
     put a proxy with TLS before it, and give its address as --url.
     """
+    from lbg_broker.admin.errors import AdminError
     from lbg_broker.admin.management import ManagementSettings
-    from lbg_broker.group import Names
-    from lbg_broker.peers import raise_descriptor_limit
+    from lbg_broker.client import ClientError
+    from lbg_broker.peers import listen_reason, raise_descriptor_limit
     from lbg_console.application import Console, ConsoleSettings
 
-    for name in names:
-        Names(name)  # raises SpecError for what cannot be a group's name
     try:
         for management in address.management_urls or ():
             ManagementSettings.parse(management)
@@ -96,6 +109,10 @@ def console(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     raise_descriptor_limit()
 
+    with suppress(ClientError, AdminError):  # the console reports these, and tries again
+        for name in names:
+            with_admin(address, partial(_require_group, name), with_management=False)
+
     async def serve() -> None:
         try:
             async with Console(settings) as serving:
@@ -103,6 +120,6 @@ def console(
                 click.echo(f"the console is at {where} until Ctrl-C", err=True)
                 await serving.wait()
         except OSError as error:
-            raise CliError(f"--listen {listen}: {error.strerror or error}") from error
+            raise CliError(f"cannot listen on {listen}: {listen_reason(error)}") from error
 
     run(serve())

@@ -66,6 +66,9 @@ def test_the_version_is_told(lbg: Lbg) -> None:
     assert lbg("--version").out.startswith("lbg 0.")
 
 
+NOWHERE = "amqp://127.0.0.1:1/"
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
@@ -74,13 +77,13 @@ def test_the_version_is_told(lbg: Lbg) -> None:
         (["validate"], 2, "Missing option '--group'"),
         (["validate", "--group", "g", "--idle-timeout", "0"], 2, "--idle-timeout"),
         (["group", "create", "g", "--client-password-file", "/nowhere"], 2, "'/nowhere' does not exist"),
-        (["group", "create", "Bad.Name"], 1, "name 'Bad.Name': must be a DNS label"),
-        (["group", "create", "g", "--hash-count", "ten"], 1, "hash_count 'ten': must be an integer"),
-        (["group", "create", "g", "--hash-count", "3"], 1, "queue_count 4: must be at most hash_count (3)"),
-        (["group", "create", "g", "--hash-prefix", "a.b"], 1, "hash_prefix 'a.b': must not contain"),
-        (["group", "create", "g", "--max-clients", "9"], 1, "max_clients 9: must be at most queue_count (4)"),
-        (["group", "show", "Bad.Name"], 1, "must be a DNS label"),
-        (["group", "list", "--broker", "http://h/"], 1, "must begin with amqp:// or amqps://"),
+        (["group", "create", "Bad.Name"], 2, "name 'Bad.Name': must be a DNS label"),
+        (["group", "create", "g", "--hash-count", "ten"], 2, "hash_count 'ten': must be an integer"),
+        (["group", "create", "g", "--hash-count", "3"], 2, "queue_count 4: must be at most hash_count (3)"),
+        (["group", "create", "g", "--hash-prefix", "a.b"], 2, "hash_prefix 'a.b': must not contain"),
+        (["group", "create", "g", "--max-clients", "9"], 2, "max_clients 9: must be at most queue_count (4)"),
+        (["group", "show", "Bad.Name"], 2, "must be a DNS label"),
+        (["group", "list", "--broker", "http://h/"], 2, "must begin with amqp:// or amqps://"),
         (["group", "list", "--management", "h:1"], 2, "a management URL looks like http://"),
         (["group", "list", "--cafile", "/etc/hostname"], 2, "need an amqps:// or https:// address"),
         (["broker", "serve"], 2, "Missing option '--data-dir'"),
@@ -98,6 +101,16 @@ def test_the_version_is_told(lbg: Lbg) -> None:
             ],
             1,
             "/dev/null: its first line is empty",
+        ),
+        (["group", "create", "g", "--mode", "Foo"], 2, "mode 'Foo': must be one of Exclusive"),
+        (["dead", "list", "g", "--broker", NOWHERE], 1, "`lbg broker serve` starts a broker, and --broker"),
+        (
+            [
+                *("publish", "--group", "g", "--keyless", "--connect-timeout", "1", "--broker", NOWHERE),
+                __file__,
+            ],
+            1,
+            "`lbg broker serve` starts a broker, and --broker",
         ),
         (["demo", "--input", "/etc/hostname"], 2, "--input needs --key FIELD"),
         (["demo", "--report", "/nowhere/at/all.json"], 1, "there is no directory /nowhere/at"),

@@ -51,6 +51,14 @@ def test_a_group_is_created_shown_listed_and_deleted(lbg: Lbg, broker: Where, gr
     assert f"there is no group '{group}'" in again.err
 
 
+def test_a_console_of_a_group_that_is_not_there_ends(lbg: Lbg, broker: Where) -> None:
+    said = lbg("console", "typo", "--listen", "127.0.0.1:0", *broker.options)
+    assert (said.status, said.last_line) == (
+        1,
+        "lbg: error: there is no group 'typo' on this broker: `lbg group create typo …` creates it",
+    )
+
+
 def test_creating_again_does_nothing_and_tells_no_password(lbg: Lbg, broker: Where, group: str) -> None:
     lbg("group", "create", group, *broker.options)
     again = lbg("group", "create", group, *broker.options)

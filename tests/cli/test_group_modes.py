@@ -147,4 +147,4 @@ def test_what_no_group_can_be_is_refused_before_a_broker_is_asked(
 ) -> None:
     refused = lbg("group", "create", "orders", *options, "--broker", "amqp://127.0.0.1:1/")
 
-    assert (refused.status, refused.err) == (1, f"lbg: error: {rule}\n")
+    assert (refused.status, refused.err) == (2, f"lbg: error: {rule}\n")

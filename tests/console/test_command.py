@@ -34,7 +34,9 @@ def test_a_port_that_is_in_use_is_one_line(capfd: pytest.CaptureFixture[str]) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         where = f"127.0.0.1:{taken.getsockname()[1]}"
         assert run(cli, ["console", "--listen", where, "--broker", "amqp://127.0.0.1:1"]) == 1
-    assert capfd.readouterr().err.startswith(f"lbg: error: --listen {where}: ")
+    assert capfd.readouterr().err.startswith(
+        f"lbg: error: cannot listen on {where}: Address already in use (another process listens there: end it, or "
+    )
 
 
 def test_a_console_address_of_the_broker_that_is_none_is_refused(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -13,7 +14,7 @@ from typing import Self
 from lbg_broker.amqp import Table
 from lbg_broker.client.backoff import Backoff
 from lbg_broker.client.connection import ClientConnection
-from lbg_broker.client.errors import ConnectError, CredentialsUnreadable, SettingsError, TlsError
+from lbg_broker.client.errors import ConnectError, CredentialsUnreadable, NoListener, SettingsError, TlsError
 from lbg_broker.client.settings import ConnectionSettings, permitted
 
 
@@ -132,7 +133,8 @@ async def _open_transport(
     except OSError as error:
         # asyncio puts "Connect call failed" in place of the system's word for it.
         reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
-        raise ConnectError(f"{settings.address}: {reason}") from None
+        kind = NoListener if error.errno == errno.ECONNREFUSED else ConnectError
+        raise kind(f"{settings.address}: {reason}") from None
 
 
 async def _create_connection(

@@ -6,6 +6,7 @@
     ├── SettingsError             an address or a setting is wrong (also a ValueError)
     │   └── AddressConflict       … each alone is right, and they do not go together
     ├── ConnectError              one attempt to connect failed
+    │   ├── NoListener            nobody listens at the address
     │   ├── TlsError              the certificate, or the TLS handshake
     │   ├── AuthenticationError   user or password refused
     │   ├── CredentialsUnreadable the source of user and password failed
@@ -51,6 +52,10 @@ class ConnectError(ClientError):
     """One attempt failed: no listener, no answer in time, or no AMQP."""
 
     retryable = True
+
+
+class NoListener(ConnectError):
+    """Nobody listens at the address: perhaps no broker runs."""
 
 
 class TlsError(ConnectError):

@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 
-from lbg_broker.peers import log_accept_errors, raise_descriptor_limit
+from lbg_broker.peers import listen_reason, log_accept_errors, raise_descriptor_limit
 from lbg_broker.server.reload import WatchedFile, administrator_accounts, read_administrator
 from lbg_broker.server.server import Server
 from lbg_broker.server.settings import Address, AdministratorFiles, ServerSettings, StartError, TlsSettings
@@ -53,7 +53,7 @@ async def _manage(server: Server, address: Address, stack: AsyncExitStack) -> in
             )
         )
     except OSError as error:
-        raise StartError(f"cannot listen on {address}: {error}") from error
+        raise StartError(f"cannot listen on {address}: {listen_reason(error)}") from error
 
 
 def _certificate_files(tls: TlsSettings | None) -> list[Path]:

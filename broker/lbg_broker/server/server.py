@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from lbg_broker.amqp import Event
 from lbg_broker.amqp.methods import Method
-from lbg_broker.peers import PeerLog, descriptors, is_of_here
+from lbg_broker.peers import PeerLog, descriptors, is_of_here, listen_reason
 from lbg_broker.private_files import report_wide
 from lbg_broker.server.commit import BackPressure, GroupCommit
 from lbg_broker.server.content_memory import MESSAGES_PER_CONNECTION, TICK_S, ContentMemory
@@ -140,7 +140,7 @@ class Server:
             raise StartError(str(error)) from error
         except OSError as error:
             await self._abandon()
-            raise StartError(f"cannot listen on {settings.listen}: {error}") from error
+            raise StartError(f"cannot listen on {settings.listen}: {listen_reason(error)}") from error
         log.info("listening on %s, data in %s", self.address, settings.data_dir)
         self.warn_of_plaintext("AMQP", settings.listen)
 

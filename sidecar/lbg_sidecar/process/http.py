@@ -18,7 +18,7 @@ from aiohttp.typedefs import Middleware
 
 from lbg_broker.http_listener import BoundedRunner, bad_input
 from lbg_broker.http_listener import guard as browser_guard
-from lbg_broker.peers import FairPlaces, PeerLog, descriptors
+from lbg_broker.peers import FairPlaces, PeerLog, descriptors, listen_reason
 from lbg_broker.redaction import redacted
 from lbg_sidecar.core.presence import LISTENERS_S
 from lbg_sidecar.process.lag import LagWatch
@@ -103,8 +103,7 @@ async def listen(
         await site.start()
     except OSError as error:
         await runner.cleanup()
-        # asyncio puts a sentence of its own in place of the system's word for it.
-        why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+        why = listen_reason(error)
         raise ConfigurationError(f"{setting} is {listener}, but the address cannot be used: {why}") from None
     return runner
 

@@ -155,5 +155,6 @@ def test_a_taken_port_ends_it_with_one_line_and_status_2(port: int) -> None:
     assert process.returncode == 2
     assert (
         err
-        == f"lbg: error: LBG_LOCAL is 127.0.0.1:{port}, but the address cannot be used: Address already in use\n"
+        == f"lbg: error: LBG_LOCAL is 127.0.0.1:{port}, but the address cannot be used: Address already in use "
+        "(another process listens there: end it, or choose another port)\n"
     )
