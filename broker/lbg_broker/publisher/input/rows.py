@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from json.encoder import encode_basestring
@@ -12,7 +13,7 @@ from typing import Any, NoReturn
 
 from lbg_broker.group import KEY_RULE, key_text
 from lbg_broker.publisher.errors import BadRow, InputError
-from lbg_broker.publisher.input.source import Lines, Source
+from lbg_broker.publisher.input.source import ROW_MAX_BYTES, Lines, LineTooLong, Source
 
 FORMATS = ("csv", "tsv", "jsonl")
 
@@ -54,9 +55,7 @@ def listed(names: list[str], *, limit: int = 40) -> str:
     return ", ".join(names[:limit]) + (f", … ({len(names)} in all)" if len(names) > limit else "")
 
 
-# A quote that is never closed would take the rest of the file for one field. Python's own limit (131,072
-# characters) is too small for a document in a field.
-FIELD_MAX_CHARACTERS = 8 * 1024 * 1024
+ROW_TOO_LONG = f"it has more than {ROW_MAX_BYTES} bytes"
 
 
 def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iterator[Row | BadRow]:
@@ -64,10 +63,11 @@ def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iter
 
     Raises InputError for an input without a usable header, or without a field that the options name.
     """
-    csv.field_size_limit(max(csv.field_size_limit(), FIELD_MAX_CHARACTERS))
+    csv.field_size_limit(max(csv.field_size_limit(), 2 * ROW_MAX_BYTES))  # the limit is that of the row
     name = lines.source.name
-    texts = _Texts(lines)
-    reader = csv.reader(texts, delimiter="\t" if is_tsv else ",", strict=True)
+    delimiter = "\t" if is_tsv else ","
+    texts = _Texts(lines, delimiter)
+    reader = csv.reader(texts, delimiter=delimiter, strict=True)
     lines.source.header_read = header = _header(reader, name)
     key_at = _place(header, options.key_field, name)
     topic_at = _place(header, options.topic_field, name)
@@ -76,13 +76,22 @@ def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iter
     openings = [("," if at else "{") + encode_basestring(field) + ":" for at, field in enumerate(header)]
     number = 0
     while True:
+        texts.begin_row()
         try:
             values = next(reader)
         except StopIteration:
             return
-        except UnicodeDecodeError as error:
+        except (UnicodeDecodeError, _RowTooLong) as error:
             number += 1
-            yield BadRow(name, number, _not_utf8(error), line=lines.number)
+            why = (
+                _not_utf8(error)
+                if isinstance(error, UnicodeDecodeError)
+                else f"{ROW_TOO_LONG}; check its quotes"
+            )
+            if not texts.end_row():
+                why = f"{why}; a quoted field of it has no end, so what follows cannot be read"
+                raise InputError(str(BadRow(name, number, why, line=lines.number))) from error
+            yield BadRow(name, number, why, line=lines.number)
             continue
         except csv.Error as error:
             number += 1
@@ -112,6 +121,8 @@ def _header(reader: Iterator[list[str]], name: str) -> list[str]:
         raise InputError(f"{name}, header: {_not_utf8(error)}") from error
     except csv.Error as error:
         raise InputError(f"{name}, header: {error}; is it CSV?") from error
+    except _RowTooLong as error:
+        raise InputError(f"{name}, header: {ROW_TOO_LONG}; is this a text file?") from error
     if header is None:
         raise InputError(f"{name} is empty: CSV begins with a header row")
     repeated = sorted({field for field in header if header.count(field) > 1})
@@ -134,17 +145,90 @@ def _not_utf8(error: UnicodeDecodeError) -> str:
     return f"byte 0x{error.object[error.start]:02x} is not UTF-8; convert it, with iconv for example"
 
 
-class _Texts:
-    """Decoded lines. No generator, because it goes on after a line that cannot be decoded."""
+class _RowTooLong(Exception):
+    pass
 
-    def __init__(self, lines: Lines) -> None:
+
+class _Quotes:
+    """Detects whether a row of CSV goes on behind its line: a quoted field is open."""
+
+    def __init__(self, delimiter: str) -> None:
+        self._at_begin, self._is_quoted, self._after_quote = True, False, False
+        self._field_end = re.compile(f"[{delimiter}\n]".encode())
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_quoted
+
+    def feed(self, part: bytes) -> None:
+        """The next part of the row."""
+        at, size = 0, len(part)
+        while at < size:
+            if self._is_quoted:
+                at = part.find(b'"', at) + 1
+                if not at:
+                    return
+                self._is_quoted, self._after_quote = False, True
+                continue
+            if (self._at_begin or self._after_quote) and part[at] == _QUOTE:
+                self._at_begin, self._is_quoted, self._after_quote = False, True, False
+                at += 1
+                continue
+            end = self._field_end.search(part, at)
+            self._at_begin, self._after_quote = end is not None, False
+            if end is None:
+                return
+            at = end.end()
+
+
+_QUOTE = ord('"')
+
+
+class _Texts:
+    """Decoded lines. No generator, because it goes on after a line that cannot be decoded. Raises _RowTooLong."""
+
+    def __init__(self, lines: Lines, delimiter: str) -> None:
         self._lines = lines
+        self._delimiter = delimiter
+        self._row: list[bytes] = []
+        self._row_bytes = 0
 
     def __iter__(self) -> _Texts:
         return self
 
     def __next__(self) -> str:
-        return next(self._lines).decode()
+        try:
+            line = next(self._lines)
+        except LineTooLong as error:
+            self._row.append(error.head)
+            raise _RowTooLong from error
+        self._row.append(line)
+        self._row_bytes += len(line)
+        if self._row_bytes > ROW_MAX_BYTES:
+            raise _RowTooLong
+        return line.decode()
+
+    def begin_row(self) -> None:
+        self._row.clear()
+        self._row_bytes = 0
+
+    def end_row(self) -> bool:
+        """Passes over the rest of a row that is not used; False if it has no end."""
+        quotes = _Quotes(self._delimiter)
+        for line in self._row:
+            quotes.feed(line)
+        self._row.clear()
+        while True:
+            for part in self._lines.rest_of_line():
+                quotes.feed(part)
+            if not quotes.is_open:
+                return True
+            try:
+                quotes.feed(next(self._lines))
+            except LineTooLong as error:
+                quotes.feed(error.head)
+            except StopIteration:
+                return False
 
 
 def jsonl_rows(lines: Lines, options: RowOptions) -> Iterator[Row | BadRow]:
@@ -158,7 +242,17 @@ def jsonl_rows(lines: Lines, options: RowOptions) -> Iterator[Row | BadRow]:
     name = lines.source.name
     decode = json.JSONDecoder(parse_constant=_no_constant).decode
     number = 0
-    for line in lines:
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration:
+            return
+        except LineTooLong:
+            number += 1
+            yield BadRow(
+                name, number, f"{ROW_TOO_LONG} without a newline; is this a text file?", line=lines.number
+            )
+            continue
         body = line.strip()
         if not body:
             continue

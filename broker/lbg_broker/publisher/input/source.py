@@ -8,7 +8,7 @@ import os
 import stat
 import zipfile
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Protocol, Self
 
@@ -145,20 +145,33 @@ def _zipped(path: str, file: io.FileIO) -> Source:
     return Source(path, stream, inner_name=member.filename, total_bytes=member.file_size, beneath=file)
 
 
+ROW_MAX_BYTES = 16 * 1024 * 1024
+"""No broker takes a larger message by default, and a file that is no text has no newline."""
+
+
+class LineTooLong(Exception):
+    """A line of more than `ROW_MAX_BYTES`. `head`: its beginning."""
+
+    def __init__(self, head: bytes) -> None:
+        super().__init__(f"{len(head)} bytes without a newline")
+        self.head = head
+
+
 class Lines:
     """The lines of a source, as bytes with their newline. `number` is that of the last line returned, from 1.
 
-    `at_hand`: another whole line is there without reading. A byte order mark at the start is
-    dropped. Raises InputError for a line of more than `line_max_bytes`: that is no text, and would fill the
-    memory.
+    `at_hand`: another whole line is there without reading. A byte order mark at the start is dropped. Raises
+    LineTooLong for a line of more than `ROW_MAX_BYTES`, which would fill the memory, and goes on behind it.
     """
 
-    def __init__(self, source: Source, *, line_max_bytes: int = 16 * 1024 * 1024) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
         self.number = 0
-        self._line_max_bytes = line_max_bytes
         self._lines: list[bytes] = []
         self._rest = b""
+        self._long_head = b""
+        self._is_cut = False
+        """The rest of a line that is too long was not read yet."""
         self._is_at_end = False
 
     @property
@@ -167,20 +180,36 @@ class Lines:
 
     def peek(self) -> bytes:
         """The first line at hand that is not blank, if there is one; nothing is taken."""
-        while not self._lines and not self._is_at_end:
+        while not self._lines and not self._long_head and not self._is_at_end:
             self._fill()
-        return next((line for line in reversed(self._lines) if line.strip()), b"")
+        return self._long_head or next((line for line in reversed(self._lines) if line.strip()), b"")
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> bytes:
+        for _ in self.rest_of_line():
+            pass
         while not self._lines:
+            if self._long_head:
+                head, self._long_head, self._is_cut = self._long_head, b"", True
+                self.number += 1
+                raise LineTooLong(head)
             if self._is_at_end:
                 raise StopIteration
             self._fill()
         self.number += 1
         return self._lines.pop()
+
+    def rest_of_line(self) -> Iterator[bytes]:
+        """The parts that follow the head of a line that is too long; none of another line."""
+        while self._is_cut:
+            block = self.source.read()
+            part, newline, rest = block.partition(b"\n")
+            if newline or not block:
+                self._is_cut = False
+                self._split(rest, is_last=not block)
+            yield part + newline
 
     def _fill(self) -> None:
         blocks = [self._rest]
@@ -189,22 +218,22 @@ class Lines:
             block = self.source.read()
             blocks.append(block)
             size += len(block)
-            if not block:
-                self._is_at_end = True
+            if not block or b"\n" in block:
                 break
-            if b"\n" in block:
-                break
-            if size > self._line_max_bytes:
-                raise InputError(
-                    f"{self.source.name}, line {self.number + 1}: no newline in {size} bytes; is this a text file?"
-                )
-        text = b"".join(blocks)
-        if self.number == 0:
-            text = text.removeprefix(b"\xef\xbb\xbf")
+            if size > ROW_MAX_BYTES:
+                self._rest, self._long_head = b"", self._without_mark(b"".join(blocks))
+                return
+        self._split(self._without_mark(b"".join(blocks)), is_last=not block)
+
+    def _without_mark(self, text: bytes) -> bytes:
+        return text if self.number else text.removeprefix(b"\xef\xbb\xbf")
+
+    def _split(self, text: bytes, *, is_last: bool) -> None:
+        self._is_at_end = is_last
         self._rest = b""
         *whole, last = text.split(b"\n")
         lines = [line + b"\n" for line in whole]
-        if self._is_at_end:
+        if is_last:
             lines += [last] if last else []
         else:
             self._rest = last
