@@ -29,6 +29,9 @@ COMMANDS = {
     "drain": LazyCommand("lbgroup.sidecar:drain", "Make the sidecar hand over and leave, as a preStop hook."),
     "operator": LazyCommand("lbgroup.operator:operator", "Run the Kubernetes operator."),
     "dead": LazyCommand("lbgroup.dead_letters:dead", "List, replay and discard dead letters."),
+    "unrouted": LazyCommand(
+        "lbgroup.unrouted:unrouted", "List, replay and discard messages that no queue took."
+    ),
     "park": LazyCommand("lbgroup.parked:park", "List, release and discard parked keys."),
     "validate": LazyCommand(
         "lbgroup.validate.command:validate", "Check order, loss and moves of what a group delivers."

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
@@ -29,6 +30,18 @@ C = TypeVar("C", bound=Callable[..., Any])
 REASON_MAX_CHARS = 100
 
 AS_JSON = output_option("one object, that states what was done.", has_flag=True)
+
+
+save_option = click.option(
+    "--save",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="New file (JSON Lines) for each of them, which is on disk before one is deleted.",
+)
+yes_option = click.option("--yes", is_flag=True, help="Discard without confirmation.")
+limit_option = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
+)
+bodies_option = click.option("--bodies", is_flag=True, help="With the body of each.")
 
 
 def selecting(command: C) -> C:
@@ -67,10 +80,8 @@ def dead() -> None:
 @click.argument("group")
 @click.option("--key", metavar="KEY", help="Only those of this key.")
 @click.option("--reason", metavar="TEXT", help="Only those whose reason contains this text.")
-@click.option(
-    "--limit", type=click.IntRange(min=1), default=100, show_default=True, metavar="N", help="At most N."
-)
-@click.option("--bodies", is_flag=True, help="With the body of each.")
+@limit_option
+@bodies_option
 @body_bytes_option
 @output_option("one object: group, total and letters.", has_flag=True)
 @broker_options(login=True)
@@ -89,30 +100,17 @@ def list_(
     A body that is not UTF-8 is shown in base64. In JSON it is `body` or `body_base64`, and `body_bytes` is the size of
     all of it.
     """
-    from lbg_broker.dead_letters import Selection, list_letters
+    from lbg_broker.dead_letters import Selection
 
-    selection = Selection(key=key, reason=reason)
-    excerpt_bytes = body_bytes if bodies else None
-    listing = _with_queue(
-        address, group, lambda queue: list_letters(queue, selection, limit=limit, body_bytes=excerpt_bytes)
+    print_listing(
+        DEAD_LETTERS,
+        address,
+        group,
+        Selection(key=key, reason=reason),
+        limit=limit,
+        body_bytes=body_bytes if bodies else None,
+        as_json=as_json,
     )
-    now_us = time.time_ns() // 1000
-    excerpts = [body.to_json() for body in listing.bodies] or [{} for _ in listing.letters]
-    letters = [
-        {**letter.to_json(now_us), **excerpt}
-        for letter, excerpt in zip(listing.letters, excerpts, strict=True)
-    ]
-    if as_json:
-        echo_json({"group": group, "total": listing.total, "letters": letters})
-    else:
-        for letter, excerpt in zip(listing.letters, excerpts, strict=True):
-            click.echo(letter_line(letter, now_us))
-            if excerpt:
-                click.echo(f"  {body_text(excerpt)}")
-        shown = f"{len(letters):,} shown of {listing.total:,} dead letters in group {group}"
-        click.echo(shown, err=True)
-    if listing.not_looked_at:
-        raise CliError(_unread_letters(listing.not_looked_at, group))
 
 
 @dead.command(epilog="Example: lbg dead replay orders --key N14228")
@@ -140,51 +138,113 @@ def replay(
     from lbg_broker.dead_letters import replay as replay_letters
 
     done = ReplayResult()
-    with _reported(done, group, "replayed", as_json=as_json):
-        _with_queue(address, group, lambda queue: replay_letters(queue, selection, done, limit=limit))
+    with reported(DEAD_LETTERS, done, group, "replayed", as_json=as_json):
+        with_queue(
+            DEAD_LETTERS, address, group, lambda queue: replay_letters(queue, selection, done, limit=limit)
+        )
 
 
 @dead.command(epilog="Example: lbg dead discard orders --reason 'no such account' --save refused.jsonl")
 @click.argument("group")
 @selecting
-@click.option(
-    "--save",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="New file (JSON Lines) for each of them, which is on disk before one is deleted.",
-)
-@click.option("--yes", is_flag=True, help="Discard without confirmation.")
+@save_option
+@yes_option
 @AS_JSON
 @broker_options(login=True)
 def discard(
     group: str, address: BrokerAddress, selection: Selection, save: Path | None, yes: bool, as_json: bool
 ) -> None:
     """Delete dead letters of GROUP."""
+    discard_selected(DEAD_LETTERS, address, group, selection, save=save, yes=yes, as_json=as_json)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """Messages of a queue of their own. `command`: that works on them."""
+
+    plural: str
+    command: str
+    is_unrouted: bool = False
+
+
+DEAD_LETTERS = Kind("dead letters", "dead")
+UNROUTED = Kind("unrouted messages", "unrouted", is_unrouted=True)
+
+
+def print_listing(
+    kind: Kind,
+    address: BrokerAddress,
+    group: str,
+    selection: Selection,
+    *,
+    limit: int,
+    body_bytes: int | None,
+    as_json: bool,
+) -> None:
+    """Prints the oldest of those selected, with so much of their bodies (None: without)."""
+    from lbg_broker.dead_letters import list_letters
+
+    listing = with_queue(
+        kind, address, group, lambda queue: list_letters(queue, selection, limit=limit, body_bytes=body_bytes)
+    )
+    now_us = time.time_ns() // 1000
+    excerpts = [body.to_json() for body in listing.bodies] or [{} for _ in listing.letters]
+    letters = [
+        {**letter.to_json(now_us), **excerpt}
+        for letter, excerpt in zip(listing.letters, excerpts, strict=True)
+    ]
+    if as_json:
+        echo_json({"group": group, "total": listing.total, "letters": letters})
+    else:
+        for letter, excerpt in zip(listing.letters, excerpts, strict=True):
+            click.echo(letter_line(letter, now_us))
+            if excerpt:
+                click.echo(f"  {body_text(excerpt)}")
+        shown = f"{len(letters):,} shown of {listing.total:,} {kind.plural} in group {group}"
+        click.echo(shown, err=True)
+    if listing.not_looked_at:
+        raise CliError(_unread_letters(kind, listing.not_looked_at, group))
+
+
+def discard_selected(
+    kind: Kind,
+    address: BrokerAddress,
+    group: str,
+    selection: Selection,
+    *,
+    save: Path | None,
+    yes: bool,
+    as_json: bool,
+) -> None:
+    """Deletes those selected after consent, with `save` once they are on disk there."""
     from lbg_broker.dead_letters import ReplayResult, count
     from lbg_broker.dead_letters import discard as discard_letters
 
     def question() -> str:
-        selected = _with_queue(address, group, lambda queue: count(queue, selection))
-        return f"discard {selected:,} dead letters of group {group} for good?"
+        selected = with_queue(kind, address, group, lambda queue: count(queue, selection))
+        return f"discard {selected:,} {kind.plural} of group {group} for good?"
 
     if not yes:
         require_consent(question, refused="nothing was discarded")
     done = ReplayResult()
-    with _reported(done, group, "discarded", as_json=as_json), new_file(save) as file:
-        _with_queue(address, group, lambda queue: discard_letters(queue, selection, done, save=file))
+    with reported(kind, done, group, "discarded", as_json=as_json), new_file(save) as file:
+        with_queue(kind, address, group, lambda queue: discard_letters(queue, selection, done, save=file))
 
 
-def _with_queue(address: BrokerAddress, group: str, work: Callable[[DeadQueue], Awaitable[T]]) -> T:
+def with_queue(
+    kind: Kind, address: BrokerAddress, group: str, work: Callable[[DeadQueue], Awaitable[T]]
+) -> T:
     from lbg_broker.dead_letters import open_dead_queue
 
     async def run() -> T:
-        async with open_dead_queue(address.places(), group) as queue:
+        async with open_dead_queue(address.places(), group, is_unrouted=kind.is_unrouted) as queue:
             return await work(queue)
 
     return asyncio.run(run())
 
 
 @contextmanager
-def _reported(done: ReplayResult, group: str, verb: str, *, as_json: bool) -> Iterator[None]:
+def reported(kind: Kind, done: ReplayResult, group: str, verb: str, *, as_json: bool) -> Iterator[None]:
     """Print the result, also of an interrupted run; an ID without a dead letter is a failure."""
     try:
         yield
@@ -193,17 +253,17 @@ def _reported(done: ReplayResult, group: str, verb: str, *, as_json: bool) -> It
             echo_json({"group": group, **done.to_json(verb)})
         elif done.total or sys.exception() is None:
             unknown = f", {done.unknown:,} of unknown fate" if done.unknown else ""
-            click.echo(f"{done.done:,} of {done.total:,} dead letters of group {group} {verb}{unknown}")
+            click.echo(f"{done.done:,} of {done.total:,} {kind.plural} of group {group} {verb}{unknown}")
     if done.not_looked_at:
-        raise CliError(_unread_letters(done.not_looked_at, group))
+        raise CliError(_unread_letters(kind, done.not_looked_at, group))
     if done.missing_ids:
         raise CliError(f"no dead letter of group {group} has id {', '.join(sorted(done.missing_ids))}")
 
 
-def _unread_letters(count: int, group: str) -> str:
+def _unread_letters(kind: Kind, count: int, group: str) -> str:
     return (
-        f"{count:,} dead letters of group {group} were not read, as another client holds them: "
-        "repeat the command when no other lbg dead works on the group"
+        f"{count:,} {kind.plural} of group {group} were not read, as another client holds them: "
+        f"repeat the command when no other lbg {kind.command} works on the group"
     )
 
 

@@ -1,4 +1,4 @@
-"""Objects that `lbg dead` and `lbg park` print as JSON."""
+"""Objects that `lbg dead`, `lbg unrouted` and `lbg park` print as JSON."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 
 
 class DeadLetter(TypedDict):
-    """A dead letter."""
+    """A dead letter, or an unrouted message."""
 
     id: str | None
     key: str | None
@@ -23,7 +23,7 @@ class DeadLetter(TypedDict):
 
 
 class DeadLetters(TypedDict):
-    """Dead letters of a group."""
+    """Dead letters or unrouted messages of a group."""
 
     group: str
     total: int
@@ -32,20 +32,21 @@ class DeadLetters(TypedDict):
 
 class _Settled(TypedDict):
     group: str
-    total: Annotated[int, "dead letters selected"]
+    total: Annotated[int, "messages selected"]
     unknown: Annotated[int, "of unknown fate"]
     not_looked_at: Annotated[int, "held by another client"]
+    unroutable: Annotated[int, "unrouted messages with a routing key of another group, prefix or hash count"]
     missing_ids: list[str]
 
 
 class Replayed(_Settled):
-    """Dead letters that were published again."""
+    """Messages that were published again."""
 
     replayed: int
 
 
 class Discarded(_Settled):
-    """Dead letters that were deleted."""
+    """Messages that were deleted."""
 
     discarded: int
 

@@ -26,7 +26,7 @@ from rich.progress import (
 
 from lbg_broker.command_output import echo_json, output_option
 from lbg_broker.redaction import redacted
-from lbgroup.commands import CliError, exporting_traces
+from lbgroup.commands import EXIT_UNROUTED, CliError, exporting_traces
 from lbgroup.live_map import Meter
 from lbgroup.options import broker_options
 
@@ -236,12 +236,13 @@ def publish(
     max_message_size: int | None,
     connect_timeout: float,
     as_json: bool,
-) -> None:
+) -> int:
     """Publish FILE (CSV or JSON Lines, also .gz or .zip; - is standard input) to a group, a message for each row.
 
     A CSV row becomes a JSON object of text, with the header's names; a JSON line stays as it is. Order is kept per
     key: while a queue is full or the broker is away, publishing waits. The command ends when the broker has confirmed
-    every message; the exit status is 1 if something went wrong.
+    every message. The exit status is 1 if something went wrong, and 3 if all is confirmed and messages came to
+    lbg.NAME.unrouted meanwhile, because a queue or binding is missing.
     """
     from lbg_broker.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
     from lbg_broker.publisher.input.rows import NO_KEY_VALUES
@@ -290,12 +291,27 @@ def publish(
                     echo_json({"group": group, **json.loads(done.to_json())})
                 else:
                     click.echo(summary(done, group))
+            for line in unrouted_lines(done, group):
+                click.echo(line, err=True)
             if progress.nothing_read:
                 click.echo(f"  nothing to publish: {progress.nothing_read}", err=as_json)
             if report is not None:
                 report.write_text(done.to_json())
             if state is not None and (done.confirmed < done.published or sys.exception() is not None):
                 click.echo(f"the same command goes on from {state}", err=True)
+    return EXIT_UNROUTED if done.unrouted else 0
+
+
+def unrouted_lines(report: PublishingReport, group: str) -> Iterator[str]:
+    from lbg_broker.publisher.events import Unrouted
+
+    if report.unrouted is None:
+        yield (
+            f"lbg: warning: it is not known whether queues took all messages, as lbg.{group}.unrouted could not be "
+            f"counted: `lbg group show {group}` names what is missing"
+        )
+    elif report.unrouted:
+        yield f"lbg: error: {Unrouted(group, report.unrouted)}"
 
 
 async def _publish(

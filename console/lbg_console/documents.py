@@ -17,7 +17,7 @@ from lbg_console.timeline import milliseconds
 CRASH_SHOWN_S = 300.0
 SESSIONS_MAX = 200
 _LETTERS = {"Ready": "R", "Paused": "P", "Unassigned": "A", "Unbound": "U"}
-_VERBS = "group (?:adopt|create|pause|publisher|repartition|resume|rotate|show)|park enable"
+_VERBS = "group (?:adopt|create|pause|publisher|repartition|resume|rotate|show)|park enable|unrouted replay"
 _COMMAND = re.compile(rf"`(lbg (?:{_VERBS})(?: [\w.-]+| …)*)`")
 _SKIP = re.compile(r"; skip (it|the oldest) with: (lbg group skip [\w.-]+ [\w.:/-]+)$")
 _KEYS = "; keys: "

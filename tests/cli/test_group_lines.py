@@ -10,9 +10,11 @@ import pytest
 from lbg_broker.admin.describe import Description
 from lbg_broker.admin.groups import create_group, list_groups, show_group
 from lbg_broker.admin.ownership import Claim, kubernetes_owner
+from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_broker.group import GroupSpec, Names, forwarded_key
 from lbg_broker.group.key_moves import KeyMove
 from lbg_broker.group.topology import Binding
+from lbg_console.documents import problem_document
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from support.admin.fake_admin import FakeAdmin
 from support.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
@@ -81,6 +83,22 @@ async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_
         "bindings": 1,
         "command": "lbg group repartition orders --queues 2",
     }
+
+
+async def test_messages_that_no_queue_took_are_a_problem_with_its_remedy() -> None:
+    admin, names = FakeAdmin(), Names("orders")
+    await create_group(admin, spec_in("Exclusive"))
+    admin.queues[names.unrouted] = replace(admin.queues[names.unrouted], ready=1482)
+    found = await show_group(admin, "orders")
+    (problem,) = found.problems
+    assert problem.startswith("lbg.orders.unrouted has 1,482 messages that no queue took")
+    assert problem_document("orders", problem)["commands"] == [
+        "lbg unrouted replay orders",
+        "lbg group create",
+    ]
+    for count in (0, UNKNOWN):
+        admin.queues[names.unrouted] = replace(admin.queues[names.unrouted], ready=count)
+        assert not (await show_group(admin, "orders")).unrouted_problem
 
 
 async def test_a_change_of_the_number_of_queues_names_the_command_that_has_to_run() -> None:

@@ -313,6 +313,11 @@ class Description:
         return list(_full_lines(self.queues))
 
     @property
+    def unrouted_problem(self) -> str:
+        """The one of `problems` for messages that no queue took; empty without any."""
+        return _unrouted_problem(Names(self.group), self.unrouted)
+
+    @property
     def standing_by(self) -> list[str]:
         """Names of the members that no queue or partition is assigned to, as others are as many as there are."""
         if self.is_shared or self.is_one_queue or len(self._member_rows) <= len(self.reported_services):
@@ -490,6 +495,9 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
     ]
     queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
     problems += _full_lines(queues)
+    unrouted = ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready")
+    if unrouted_problem := _unrouted_problem(names, unrouted):
+        problems.append(unrouted_problem)
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
@@ -506,7 +514,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
         spec=spec,
         queues=tuple(queues),
         dead_letters=ObservedQueue(names.dead, None, observed.queues.get(names.dead)).count("ready"),
-        unrouted=ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready"),
+        unrouted=unrouted,
         members=members,
         problems=tuple(problems),
         owner=observed.owner,
@@ -534,6 +542,17 @@ def _full_lines(queues: Iterable[ObservedQueue]) -> Iterator[str]:
                 f"{queue.name} is full ({percent} % of its size): it refuses messages for which there is no room, and "
                 "their publishers wait until members have acknowledged others"
             )
+
+
+def _unrouted_problem(names: Names, count: Count | None) -> str:
+    if count is None or count is UNKNOWN or count == 0:
+        return ""
+    messages, them = ("1 message", "it") if count == 1 else (f"{count:,} messages", "them")
+    return (
+        f"{names.unrouted} has {messages} that no queue took, and later messages of the same keys overtake {them}: "
+        f"`lbg unrouted replay {names.group}` publishes {them} again, once `lbg group create` has repaired what is "
+        "missing"
+    )
 
 
 def _poisoned(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:

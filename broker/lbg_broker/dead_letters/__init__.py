@@ -1,7 +1,7 @@
-"""Dead letters of a group: list, replay and discard.
+"""Dead letters and unrouted messages of a group: list, replay and discard.
 
-`letter` is pure; `queue` reads `lbg.G.dead`, and `replay` lists, replays or discards what was selected. What is not
-replayed or discarded stays where it was, in its order.
+`letter` is pure; `queue` reads `lbg.G.dead` or `lbg.G.unrouted`, `replay` lists, replays or discards what was selected,
+and `unrouted` replays in the order of the numbers. What is not replayed or discarded stays where it was, in its order.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from lbg_broker.dead_letters.letter import DeadLetter, DeadLetterError, ReplayStopped, Selection
 from lbg_broker.dead_letters.queue import DeadQueue, open_dead_queue
 from lbg_broker.dead_letters.replay import Listing, ReplayResult, count, discard, list_letters, replay
+from lbg_broker.dead_letters.unrouted import replay_unrouted
 
 __all__ = [
     "DeadLetter",
@@ -23,4 +24,5 @@ __all__ = [
     "list_letters",
     "open_dead_queue",
     "replay",
+    "replay_unrouted",
 ]

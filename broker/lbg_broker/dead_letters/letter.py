@@ -1,7 +1,7 @@
 """A dead letter: headers, selection, and its message when it is published again. No I/O.
 
 DeadLetterError
-└── ReplayStopped    a dead letter could not be published: it and all after it stay dead letters
+└── ReplayStopped    a message could not be published: it and all after it stay in their queue
 
 What is neither replayed nor discarded stays unacknowledged until the end, or it would come again; so a consumer that
 passes letters over fills up, and a further one goes on behind it. A window is such a consumer with its prefetch count.
@@ -44,14 +44,14 @@ class DeadLetterError(Exception):
 class ReplayStopped(DeadLetterError):
     def __init__(self, letter: str, why: str) -> None:
         super().__init__(
-            f"{letter} was not replayed: {why}; it stays a dead letter, and so does what comes after it"
+            f"{letter} was not replayed: {why}; it stays where it is, and so does what comes after it"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A dead letter. None: not in the message. `id` is the one in applications and logs of members, or the message-id
-    of a message without a stamp."""
+    """A dead letter, or an unrouted message. None: not in the message. `id` is the one in applications and logs of
+    members, or the message-id of a message without a stamp."""
 
     id: str | None
     key: str | None
@@ -62,15 +62,17 @@ class DeadLetter:
     member_name: str | None
     published_at_us: int | None
     routing_key: str
+    identity: tuple[str, int, int] | None = None
+    """Publisher, hash and sequence number; None without a stamp."""
 
     @classmethod
     def of(cls, delivery: Delivery) -> DeadLetter:
         headers = delivery.headers
         publisher, seq = _text(headers.get(HEADER_PUBLISHER)), _number(headers.get(HEADER_SEQ))
         hash_ = hash_in(delivery.routing_key)
-        stamped = None not in (publisher, seq, hash_)
+        identity = None if publisher is None or hash_ is None or seq is None else (publisher, hash_, seq)
         return cls(
-            id=f"{publisher}-{hash_}-{seq}" if stamped else _text(delivery.properties.message_id),
+            id=_text(delivery.properties.message_id) if identity is None else "-".join(map(str, identity)),
             key=key_in(delivery.header),
             reason=_text(headers.get(HEADER_REASON)) or "",
             attempts=_number(headers.get(HEADER_ATTEMPTS)),
@@ -79,6 +81,7 @@ class DeadLetter:
             member_name=_text(headers.get(HEADER_MEMBER_NAME)),
             published_at_us=_number(headers.get(HEADER_TS)),
             routing_key=delivery.routing_key,
+            identity=identity,
         )
 
     def age_s(self, now_us: int) -> float | None:
@@ -99,7 +102,13 @@ class DeadLetter:
         }
 
     def __str__(self) -> str:
-        return f"dead letter {self.id}" if self.id else f"a dead letter of routing key {self.routing_key!r}"
+        return f"message {self.id}" if self.id else f"a message of routing key {self.routing_key!r}"
+
+    def is_routable(self, spec: GroupSpec) -> bool:
+        """True if a queue of the group takes its routing key, once the group is whole."""
+        hash_ = hash_in(self.routing_key)
+        is_of_group = self.routing_key.partition(".")[0] == spec.hash_prefix
+        return is_of_group and hash_ is not None and hash_ < spec.hash_count
 
 
 def saved_json(letter: DeadLetter, delivery: Delivery, now_us: int) -> dict[str, Any]:
@@ -177,8 +186,7 @@ class LetterStamper:
         The broker would confirm it, for the group's alternate exchange takes what no queue takes.
         """
         hash_ = hash_in(letter.routing_key)
-        of_group = letter.routing_key.partition(".")[0] == self._spec.hash_prefix
-        if not of_group or hash_ is None or hash_ >= self._spec.hash_count:
+        if hash_ is None or not letter.is_routable(self._spec):
             why = f"no queue of group {self._spec.name} takes its routing key {letter.routing_key!r}"
             raise ReplayStopped(str(letter), why)
         properties = delivery.properties

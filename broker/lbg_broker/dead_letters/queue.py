@@ -65,9 +65,9 @@ class DeadQueue:
             self._windows.acked()
 
     async def pages(self, selection: Container[DeadLetter]) -> AsyncIterator[Page]:
-        """Those selected, oldest first; to be called once. Letters of a page that are not acknowledged when the next is
-        requested stay. In memory are those received and not yet requested, never those passed over. Raises
-        ClientError."""
+        """Those selected, oldest first; to be called again only after `turn`. Letters of a page that are not
+        acknowledged when the next is requested stay. In memory are those received and not yet requested, never those
+        passed over. Raises ClientError."""
         self._selection = selection
         while True:
             while self._selected:
@@ -79,7 +79,7 @@ class DeadQueue:
             if not self._channel.is_open:
                 raise self._channel.why_closed()
             if self._acked and asyncio.get_running_loop().time() - self._turn_began_at > self._turn_s:
-                await self._turn()
+                await self.turn()
             elif self._windows.is_crowded:
                 await self._open_window()
             else:
@@ -110,7 +110,8 @@ class DeadQueue:
         await self._channel.queue_declare(self.name, passive=True)
         self._acks_applied = acked
 
-    async def _turn(self) -> None:
+    async def turn(self) -> None:
+        """Returns everything that is not acknowledged; `pages` then begins with the oldest."""
         await self.close()
         self._left -= self._acked
         self._selected.clear()
@@ -153,20 +154,22 @@ class DeadQueue:
 
 @asynccontextmanager
 async def open_dead_queue(
-    places: Sequence[ConnectionSettings], group: str, *, turn_s: float = TURN_S
+    places: Sequence[ConnectionSettings], group: str, *, turn_s: float = TURN_S, is_unrouted: bool = False
 ) -> AsyncIterator[DeadQueue]:
-    """Raises GroupNotFound and the other errors of `read_group`, and ClientError."""
-    connection = await connect_any(places, name=f"lbg dead {group}")
+    """The group's dead letters, or with `is_unrouted` the messages that no queue of it took.
+
+    Raises GroupNotFound and the other errors of `read_group`, and ClientError."""
+    connection = await connect_any(places, name=f"lbg {'unrouted' if is_unrouted else 'dead'} {group}")
     try:
         channel = await connection.open_channel()
         spec = await read_group(channel, group)
-        name = Names(group).dead
+        name = Names(group).unrouted if is_unrouted else Names(group).dead
         try:
             async with asyncio.timeout(ANSWER_S):
                 total = (await channel.queue_declare(name, passive=True)).message_count
         except TimeoutError:
             raise RecordUnavailable(group, f"queue {name} gives no answer in {ANSWER_S:g} s") from None
-        queue = DeadQueue(connection, channel, spec, total, turn_s=turn_s)
+        queue = DeadQueue(connection, channel, spec, total, turn_s=turn_s, name=name)
         try:
             yield queue
         finally:

@@ -9,10 +9,12 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+from lbg_broker.admin.errors import IngressIsPaused, KeysMove, UnderWay
+from lbg_broker.admin.record import read_record
 from lbg_broker.client import (
     AccessRefused,
     BasicProperties,
@@ -35,7 +37,8 @@ from lbg_broker.dead_letters.letter import (
     saved_json,
 )
 from lbg_broker.dead_letters.queue import DeadQueue, Page
-from lbg_broker.group import Engine, GroupSpec, binding_of, hash_in
+from lbg_broker.group import Engine, GroupSpec, binding_of, hash_in, repartition_in
+from lbg_broker.group.key_moves import KeyMove
 
 
 class Binding:
@@ -82,13 +85,15 @@ class ReplayResult:
     """Counts of a replay, updated while it runs, so that they are right whatever ends it.
 
     `unknown`: published, and the connection went before the answer: replayed and still dead letters, or only the
-    latter. `not_looked_at`: another consumer has them.
+    latter. `not_looked_at`: another consumer has them. `unroutable`: of unrouted messages, those that no queue of the
+    group takes.
     """
 
     total: int = 0
     done: int = 0
     unknown: int = 0
     not_looked_at: int = 0
+    unroutable: int = 0
     missing_ids: set[str] = field(default_factory=set)
 
     def to_json(self, what: str) -> dict[str, Any]:
@@ -97,6 +102,7 @@ class ReplayResult:
             what: self.done,
             "unknown": self.unknown,
             "not_looked_at": self.not_looked_at,
+            "unroutable": self.unroutable,
             "missing_ids": sorted(self.missing_ids),
         }
 
@@ -132,6 +138,24 @@ REPLAY_SETTINGS = RetransmitSettings(
 )
 
 
+async def require_open_group(queue: DeadQueue) -> None:
+    """Raises UnderWay and KeysMove while the group's number of queues changes: a binding that `Binding` made then would
+    lead a message to two of them. Raises IngressIsPaused while nobody may publish to the group."""
+    spec = queue.spec
+    channel = await queue.connection.open_channel()
+    record = await read_record(channel, spec.name)
+    await channel.close()
+    if record is None:
+        return
+    if (target := repartition_in(record.text)) is not None:
+        raise UnderWay(spec.name, spec.queue_count, target)
+    if record.key_move:
+        move = KeyMove.of_id(record.key_move, spec.hash_count)
+        raise KeysMove(spec.name, spec.queue_count if move is None else move.new)
+    if record.is_ingress_paused:
+        raise IngressIsPaused(spec.name)
+
+
 async def replay(
     queue: DeadQueue, selection: Selection, done: ReplayResult, *, limit: int | None = None
 ) -> None:
@@ -141,22 +165,90 @@ async def replay(
     Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
     places: it is replayed at most twice.
     """
-    publisher = await ConfirmingPublisher.open(queue.connection)
-    restamping = LetterStamper(queue.spec)
-    binding = Binding(queue.connection, queue.spec)
-    window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
-    now = asyncio.get_running_loop().time
+    await require_open_group(queue)
+    sender = await ReplaySender.open(queue, LetterStamper(queue.spec).properties, done)
     async for page in _pages(queue, selection, done, limit=limit):
+        await sender.send(page, lambda letter: letter.key)
+
+
+class ReplaySender:
+    """Publishes letters to the group and acknowledges them once they are confirmed. `properties`: of the message."""
+
+    def __init__(
+        self,
+        queue: DeadQueue,
+        publisher: ConfirmingPublisher,
+        properties: Callable[[DeadLetter, Delivery], BasicProperties],
+        done: ReplayResult,
+    ) -> None:
+        self._queue = queue
+        self._publisher = publisher
+        self._properties = properties
+        self._done = done
+        self._binding = Binding(queue.connection, queue.spec)
+        self._window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
+
+    @classmethod
+    async def open(
+        cls,
+        queue: DeadQueue,
+        properties: Callable[[DeadLetter, Delivery], BasicProperties],
+        done: ReplayResult,
+    ) -> ReplaySender:
+        return cls(queue, await ConfirmingPublisher.open(queue.connection), properties, done)
+
+    async def send(self, page: Page, line_of: Callable[[DeadLetter], str | None]) -> None:
+        """Each after the confirm of the one before it in its line. Raises ReplayStopped, ClientError."""
+        now, window = asyncio.get_running_loop().time, self._window
         for letter, _ in page:
-            await binding.ensure(letter)
-        window.pending.extend(Outgoing(one, one[0].key) for one in page)
+            await self._binding.ensure(letter)
+        window.pending.extend(Outgoing(one, line_of(one[0])) for one in page)
         while window.pending:
             sends: list[Replayed] = []
             window.pop_sendable(sends, now())
-            await _replay_round(queue, publisher, restamping, [message.item for message in sends], done)
+            await self._round([message.item for message in sends])
             for message in sends:
                 window.answered(message, ok=True)
             window.settle(now())
+
+    async def _round(self, each: Page) -> None:
+        stopped: ReplayStopped | ClientError | None = None
+        ready: list[tuple[DeadLetter, Delivery, BasicProperties]] = []
+        for letter, message in each:
+            try:
+                ready.append((letter, message, self._properties(letter, message)))
+            except ReplayStopped as error:
+                stopped = error
+                break
+        confirms = [
+            self._publisher.publish_soon(
+                self._queue.names.exchange,
+                letter.routing_key,
+                bytes(message.body),
+                properties=properties,
+                mandatory=True,
+            )
+            for letter, message, properties in ready
+        ]
+        if confirms:
+            self._done.unknown = len(confirms)
+            await asyncio.wait(confirms, timeout=ANSWER_S)
+        for (letter, message, _), confirm in zip(ready, confirms, strict=True):
+            if not confirm.done():
+                why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
+                stopped = stopped or ReplayStopped(str(letter), why)
+                continue
+            failure = confirm.exception()
+            if failure is None:
+                _settle(self._queue, letter, message, self._done)
+                self._done.unknown -= 1
+            elif isinstance(failure, Nacked | Unroutable):
+                stopped = _why_refused(letter, failure)
+                self._done.unknown -= 1
+            elif isinstance(failure, ClientError):
+                stopped = failure
+        if stopped is not None:
+            raise stopped
 
 
 async def discard(
@@ -187,52 +279,6 @@ async def _pages(
             done.missing_ids.clear()  # those behind the limit are not looked for
             return
     done.not_looked_at = queue.unread
-
-
-async def _replay_round(
-    queue: DeadQueue,
-    publisher: ConfirmingPublisher,
-    restamping: LetterStamper,
-    each: list[tuple[DeadLetter, Delivery]],
-    done: ReplayResult,
-) -> None:
-    stopped: ReplayStopped | ClientError | None = None
-    ready: list[tuple[DeadLetter, Delivery, BasicProperties]] = []
-    for letter, message in each:
-        try:
-            ready.append((letter, message, restamping.properties(letter, message)))
-        except ReplayStopped as error:
-            stopped = error
-            break
-    confirms = [
-        publisher.publish_soon(
-            queue.names.exchange,
-            letter.routing_key,
-            bytes(message.body),
-            properties=properties,
-            mandatory=True,
-        )
-        for letter, message, properties in ready
-    ]
-    if confirms:
-        done.unknown = len(confirms)
-        await asyncio.wait(confirms, timeout=ANSWER_S)
-    for (letter, message, _), confirm in zip(ready, confirms, strict=True):
-        if not confirm.done():
-            why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
-            stopped = stopped or ReplayStopped(str(letter), why)
-            continue
-        failure = confirm.exception()
-        if failure is None:
-            _settle(queue, letter, message, done)
-            done.unknown -= 1
-        elif isinstance(failure, Nacked | Unroutable):
-            stopped = _why_refused(letter, failure)
-            done.unknown -= 1
-        elif isinstance(failure, ClientError):
-            stopped = failure
-    if stopped is not None:
-        raise stopped
 
 
 def _why_refused(letter: DeadLetter, error: Nacked | Unroutable) -> ReplayStopped:

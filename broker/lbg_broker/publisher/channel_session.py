@@ -1,4 +1,4 @@
-"""One connection of a publisher: waits for ingress, and replaces a channel that stalls."""
+"""One connection of a publisher: waits for ingress, replaces a channel that stalls, counts unrouted messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from lbg_broker.client.backoff import doubled_s
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.group import GroupSpec, Names, is_closed_in, repartition_in
 from lbg_broker.publisher.errors import BrokerRefused, GroupClosed, GroupGone, SizeRefused
-from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen, IngressPaused
+from lbg_broker.publisher.events import ChannelRenewed, IngressClosed, IngressOpen, IngressPaused, Unrouted
 from lbg_broker.publisher.resume import group_facts
 from lbg_broker.publisher.sender import Sender, refuses_in_order
 
@@ -253,3 +253,48 @@ async def _doubt(
                 if (await probe.queue_declare(name, passive=True)).message_count == 0:
                     await probe.close()
                     return ChannelRenewed(name, "refuses messages though it is empty")
+
+
+UNROUTED_READ_S = 5.0
+UNROUTED_ANSWER_S = 5.0
+"""A quorum queue without a majority does not answer."""
+
+
+class UnroutedCount:
+    """Messages that arrived in the group's queue of unrouted messages since the publisher's start.
+
+    The broker confirms them, and returns none of them: the alternate exchange takes them. `arrived`: of all publishers
+    of the group; None while it is not known."""
+
+    def __init__(self, names: Names, on_event: Callable[[Unrouted], None]) -> None:
+        self.arrived: int | None = None
+        self._names = names
+        self._on_event = on_event
+        self._channel: Channel | None = None
+        self._connection: ClientConnection | None = None
+        self._last: int | None = None
+        self._at_least = 0
+        self._is_rising = False
+
+    async def read(self, connection: ClientConnection) -> None:
+        """Raises nothing: without an answer the count is not known, unless it is above 0 already."""
+        try:
+            async with asyncio.timeout(UNROUTED_ANSWER_S):
+                counted = await self._counted(connection)
+        except (ClientError, TimeoutError):
+            self.arrived = self._at_least or None
+            return
+        arrived = 0 if self._last is None else max(0, counted - self._last)
+        self._last = counted
+        self._at_least += arrived
+        self.arrived = self._at_least
+        if arrived and not self._is_rising:
+            self._on_event(Unrouted(self._names.group, self._at_least))
+        self._is_rising = arrived > 0
+
+    async def _counted(self, connection: ClientConnection) -> int:
+        channel = self._channel
+        if channel is None or not channel.is_open or self._connection is not connection:
+            self._connection = connection
+            self._channel = channel = await connection.open_channel()
+        return (await channel.queue_declare(self._names.unrouted, passive=True)).message_count

@@ -94,6 +94,21 @@ class QueueTaking:
 
 
 @dataclass(frozen=True, slots=True)
+class Unrouted:
+    """Messages arrive in the group's queue of unrouted messages, `count` since the publisher's start: no queue of the
+    group took them, of this publisher or another. The broker confirmed them."""
+
+    group: str
+    count: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.count:,} messages were confirmed that no queue took, as a queue or binding of group {self.group} "
+            f"is missing: repair it (`lbg group create`), then `lbg unrouted replay {self.group}`"
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class IngressClosed:
     """The group is being given another number of queues, and takes nothing until that is done."""
 
@@ -168,6 +183,7 @@ PublisherEvent = (
     | QueueSilent
     | ChannelRenewed
     | QueueTaking
+    | Unrouted
     | IngressClosed
     | IngressPaused
     | IngressOpen

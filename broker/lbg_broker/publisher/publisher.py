@@ -24,8 +24,10 @@ from lbg_broker.group import GroupSpec, Key, Names
 from lbg_broker.journal import JournalWriter, flush_regularly
 from lbg_broker.publisher import events
 from lbg_broker.publisher.channel_session import (
+    UNROUTED_READ_S,
     AccessDenied,
     IngressEnded,
+    UnroutedCount,
     is_ingress_closed,
     read_spec,
     run_channel,
@@ -83,6 +85,7 @@ class PublishingReport:
     first; `publisher` and `next_seq` are the last of them. The broker has `confirmed` of them. These, and the
     counts of what went otherwise (see `send_window.Counts`), are over all `runs` of a state file, but for
     `epochs_left_out`: so many came before. The rest is of this run. `bad_rows` were no messages and were passed over.
+    `unrouted`: messages that no queue of the group took meanwhile, of all publishers; None where that is not known.
     `messages_per_s`: confirmed in this run, over its `seconds` from the first attempt to connect on. `resumed_at_us`:
     when the state was saved that it went on from, 0 where that is not known; None if there was none. `new_epoch`:
     messages that were not sent before, by that state.
@@ -100,6 +103,7 @@ class PublishingReport:
     published_in_this_run: int
     without_key: int
     bad_rows: int
+    unrouted: int | None
     connections: int
     seconds: float
     messages_per_s: float
@@ -117,6 +121,7 @@ class PublishingReport:
         *,
         state: StateFile | None,
         bad_rows: int = 0,
+        unrouted: int | None = None,
         seconds: float,
     ) -> PublishingReport:
         counts, published = machine.counts, machine.stamper.position
@@ -138,6 +143,7 @@ class PublishingReport:
             published_in_this_run=counts.confirmed,
             without_key=counts.without_key,
             bad_rows=bad_rows,
+            unrouted=unrouted,
             connections=counts.connections,
             seconds=round(seconds, 3),
             messages_per_s=round(counts.confirmed / seconds, 1) if seconds > 0 else 0.0,
@@ -313,6 +319,8 @@ class GroupPublisher:
         self._loop_runner: PublisherLoop | None = None
         self._not_opened = ConnectError("no connection in time")
         self._progress = Progress()
+        self._unrouted = UnroutedCount(self._names, on_event)
+        self._connection: ClientConnection | None = None
         self._traces: SendSpans | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._unstepped = 0
@@ -343,6 +351,7 @@ class GroupPublisher:
         try:
             if error is None:
                 await self.flush()
+            await self._read_unrouted()
         finally:
             await self.close()
 
@@ -433,6 +442,13 @@ class GroupPublisher:
                 self._sender.close()
 
     @property
+    def unrouted_count(self) -> int | None:
+        """Messages that no queue of the group took since this publisher's start, of all publishers; they are confirmed,
+        and wait in the group's queue of unrouted messages. Read every 5 s, and at the end of the `async with`; None
+        while it is not known."""
+        return self._unrouted.arrived
+
+    @property
     def spec(self) -> GroupSpec:
         """The group's attributes, as its record states them."""
         return self._opened().machine.stamper.spec
@@ -466,6 +482,7 @@ class GroupPublisher:
             carrying.machine,
             state=self.state,
             bad_rows=bad_rows,
+            unrouted=self._unrouted.arrived,
             seconds=self._loop.time() - self._began_at,
         )
 
@@ -519,14 +536,26 @@ class GroupPublisher:
 
     async def _serve_on(self, connection: ClientConnection) -> None:
         """Raises ConnectionLost when the connection is gone; every other error is final."""
+        self._connection = connection
         if self._loop_runner is None:
             carrying = self._open(await read_spec(connection, self._names.group))
+            await self._unrouted.read(connection)
+            self._start(self._watch_unrouted())
             self._loop_runner = PublisherLoop(
                 carrying, self._names, on_attached=self._progress.made, on_event=self._on_event
             )
         limits = (self.settings.max_message_bytes, connection.max_message_bytes)
         self._opened().machine.stamper.body_max_bytes = min(filter(None, limits), default=None)
         await self._loop_runner.over(connection)
+
+    async def _watch_unrouted(self) -> None:
+        while True:
+            await asyncio.sleep(UNROUTED_READ_S)
+            await self._read_unrouted()
+
+    async def _read_unrouted(self) -> None:
+        if self._connection is not None and self._sender is not None:
+            await self._unrouted.read(self._connection)
 
     def _open(self, spec: GroupSpec) -> Sender:
         identity, state, journal = self.identity, None, None

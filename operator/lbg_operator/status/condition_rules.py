@@ -371,9 +371,12 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
     if stranded := stranded_of(description, observation.now_s):
         return Condition(Reason.SESSIONS_STRANDED, stranded)
     left = description.change_left  # the operator removes it
-    passing = {*description.full, *(() if left is None else (left.problem(description.owner),))}
+    unrouted = description.unrouted_problem
+    passing = {*description.full, unrouted, *(() if left is None else (left.problem(description.owner),))}
     if repairs := [problem for problem in description.problems if problem not in passing]:
         return Condition(Reason.REPAIR_NEEDED, "; ".join(repairs[:QUEUES_NAMED_MAX]))
+    if unrouted:
+        return Condition(Reason.UNROUTED, unrouted)
     schedule = None if group.scaling is None else group.scaling.schedule
     if schedule is not None and schedule.problems:
         return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))

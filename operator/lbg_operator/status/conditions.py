@@ -236,6 +236,11 @@ class Reason(enum.Enum):
         "attempt waits longer.",
     )
     REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "An object of the group is missing or changed on the broker.")
+    UNROUTED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "Messages that no queue took wait beside the group: lbg unrouted replay publishes them again.",
+    )
     PODS_FAILING = (
         Type.DEGRADED,
         State.TRUE,

@@ -34,6 +34,7 @@ from lbg_broker.publisher.events import (
     QueueSilent,
     QueueTaking,
     Unreachable,
+    Unrouted,
 )
 from lbg_broker.publisher.sender import SILENT_AFTER_S
 from lbg_sidecar.core.state_log import FULL, AttemptLog, Cause
@@ -191,7 +192,9 @@ class PublisherLog:
                 self._states.disconnected()
             case Connected():
                 self._attempts.succeeded(now)
-        level = logging.ERROR if isinstance(event, JournalTrouble) else logging.INFO
+        level = logging.INFO
+        if isinstance(event, JournalTrouble | Unrouted):
+            level = logging.ERROR
         log.log(level, "%s: %s", self._about, line)
         return None
 
@@ -229,6 +232,10 @@ class OpenGroups:
     @property
     def names(self) -> list[str]:
         return [group.name for group in self._opened()]
+
+    @property
+    def unrouted_counts(self) -> dict[str, int | None]:
+        return {group.name: group.publisher.unrouted_count for group in self._opened()}
 
     async def get(self, name: str) -> OpenGroup:
         """The group, opened if it is not; until the next await it stays. Raises Refused."""
@@ -390,6 +397,7 @@ class PublishService:
             "in_flight": self._in_flight,
             "remembered": self._window.confirmed_count,
             "groups": self._groups.names,
+            "unrouted": self._groups.unrouted_counts,
         }
 
     async def publish(self, group: str, events: list[Event]) -> list[Receipt]:

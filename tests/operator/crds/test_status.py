@@ -162,6 +162,19 @@ def test_a_condition_of_ours_that_is_not_said_any_more_goes() -> None:
     ]
 
 
+def test_messages_that_no_queue_took_degrade_a_group_and_what_is_missing_comes_first() -> None:
+    description = Description("g", SPEC, (), 0, 3, (member(0, 0),), ())
+    problem = description.unrouted_problem
+    for problems, reason in (
+        ((problem,), Reason.UNROUTED),
+        ((problem, "it is missing"), Reason.REPAIR_NEEDED),
+    ):
+        observation = Observation(description=replace(description, problems=problems))
+        condition = degraded(cast("GroupManifest", SimpleNamespace(scaling=None)), observation)
+        assert condition.reason == reason
+        assert ("`lbg unrouted replay g`" in condition.message) == (reason is Reason.UNROUTED)
+
+
 def test_a_full_queue_needs_no_repair() -> None:
     status = QueueStatus(
         ready=99, unacked=0, bytes_ready=990_000, arguments={"x-max-length-bytes": 1_000_000}

@@ -141,6 +141,7 @@ async def test_an_event_whose_binding_is_missing_is_kept_with_the_unrouted(
     )
     status, answer = await endpoint.post("y", query="?key=k")
     assert (status, answer["seq"]) == (200, 1)
+    await until(lambda: endpoint.publishing.describe()["unrouted"] == {"orders": 1})
     unrouted = await channel.basic_get(names.unrouted)
     await connection.close()
     assert unrouted is not None

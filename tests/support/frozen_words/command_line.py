@@ -20,6 +20,7 @@ import lbg_sidecar as sidecar
 from lbg_operator import settings as operator_settings
 from lbg_sidecar.process import settings as sidecar_settings
 from lbgroup.cli import cli as commands
+from lbgroup.commands import EXIT_UNROUTED
 from lbgroup.commands import run as run_command
 from support.frozen_words.operator import cluster_objects, containers_in
 from support.frozen_words.words import Words
@@ -107,6 +108,7 @@ def exit_codes(place: Path) -> Words:
         "wrong command line": failing(click.UsageError("no such option")),
         "interrupted": failing(KeyboardInterrupt()),
         "verdict": click.Command("lbg", callback=lambda: 1),
+        "unrouted": click.Command("lbg", callback=lambda: EXIT_UNROUTED),
     }
     return {"lbg": {f"{outcome}: {run_command(command, [])}" for outcome, command in outcomes.items()}}
 
