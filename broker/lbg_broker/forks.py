@@ -127,8 +127,8 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
     for handle in getattr(loop, "_ready", ()):
         handle.cancel()
     selector = getattr(loop, "_selector", None)  # on Linux an epoll, which is shared with the parent
-    if selector is not None and hasattr(selector, "fileno"):
-        _replace(selector.fileno())
+    if (fileno := getattr(selector, "fileno", None)) is not None:
+        _replace(fileno())
 
 
 def _replace(descriptor: int) -> None:

@@ -12,7 +12,12 @@ A file belongs to a process as long as it is locked. A member that starts takes 
 locked, or, if its name is made up, all such of its group: their calls ran when their process died. Files of another
 boot of the machine count for nothing. A process that ends in order deletes its file.
 
-A call costs 1.1 us (two cores with other work, CPython 3.11): tests/sidecar/commit_log/test_call_notes.py has the loop.
+A call takes 1.1 to 1.7 us, on two cores with other work on them (CPython 3.11)::
+
+    python -m timeit -s 'from pathlib import Path; from lbg_sidecar.call_notes import CallNotes
+    from lbg_sidecar.core.delivery import Attachment, InFlight
+    notes = CallNotes(Path("/tmp"), "g", ["amqp://b/"], name="m", owner="m", slots=16)
+    call = InFlight(Attachment(0, 1), 1, identity=("p", 1, 9))' 'notes.write(call); notes.clear(call)'
 """
 
 from __future__ import annotations

@@ -317,8 +317,11 @@ def _decode_suspect(
     member: object,
 ) -> Suspected:
     identity = str(publisher), _number(hash_), _number(seq)
-    failed, called, left = (min(_number(count), COUNT_MAX) for count in (attempts, calls, parked))
-    return Suspected(identity, failed, called, left, str(member))
+    return Suspected(identity, _count(attempts), _count(calls), _count(parked), str(member))
+
+
+def _count(value: object) -> int:
+    return min(_number(value), COUNT_MAX)
 
 
 def _encode_members(members: Iterable[Identity]) -> list[list[str | int]]:

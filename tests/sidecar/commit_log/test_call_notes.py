@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 import lbg_sidecar.call_notes
+from lbg_sidecar import Member, Message
 from lbg_sidecar.call_notes import CallNotes, FormerCalls, default_directory
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.suspects import Suspect, Suspected
+from support.member.place import Place
 from support.waiting import GUARD_S
 
 BROKERS = ["amqp://guest:secret@broker.example/"]
@@ -148,6 +150,7 @@ def test_the_directory_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.M
 FORKED = """
 import os, sys, time
 from pathlib import Path
+from lbg_sidecar import Member, Message
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core.delivery import Attachment, InFlight
 
@@ -177,3 +180,26 @@ def test_a_child_that_outlives_the_process_does_not_hold_its_notes(tmp_path: Pat
     finally:
         os.kill(child, signal.SIGKILL)
         process.communicate()
+
+
+async def handle(_message: Message) -> None:
+    pass
+
+
+async def test_a_member_that_leaves_in_order_leaves_no_notes(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    async with Member(place.settings("m"), handle):
+        assert len(list(default_directory().iterdir())) == 1
+    assert list(default_directory().iterdir()) == []
+
+
+async def test_a_member_without_a_usable_directory_says_so_and_works(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    default_directory().chmod(0o777)
+    async with Member(place.settings("m"), handle) as member:
+        assert member.index == 0
+    assert "a message that ends this process will not be recognised" in caplog.text

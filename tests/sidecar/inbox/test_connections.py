@@ -132,7 +132,7 @@ def test_what_has_a_transaction_of_its_own_is_refused_within_another(conninfo: s
                 own(connection)
 
 
-SQLITE = {
+SQLITE: dict[str, tuple[dict[str, Any], str]] = {
     "legacy": ({}, "INSERT INTO opened VALUES (1)"),
     "legacy, exclusive": ({"isolation_level": "EXCLUSIVE"}, "INSERT INTO opened VALUES (1)"),
     "legacy, nothing": ({}, ""),

@@ -42,10 +42,10 @@ def require_order(loop: CrashLoop) -> None:
     assert all(a < b for of_key in firsts.values() for a, b in pairwise(of_key))
 
 
-async def publish(place: Place) -> None:
+async def publish(place: Place, killer: bytes) -> None:
     async with GroupPublisher(place.url, group=place.spec.name) as publisher:
         for number in range(COUNT):
-            body = b"killer" if number == KILLER else b"%d" % number
+            body = killer if number == KILLER else b"%d" % number
             await publisher.publish(key=f"k{number % KEYS}", body=body, topic="t")
         await publisher.flush()
 
@@ -70,7 +70,7 @@ async def test_a_message_that_kills_members_costs_its_own_attempts_and_holds_up_
         admin = LiveAdmin(ConnectionSettings.parse(place.url))
         await enable_parking(admin, place.spec.name)
         await admin.close()
-    await publish(place)
+    await publish(place, b"killer 9" if blocking else b"killer")
     told = place.told(
         concurrency=concurrency, when_exhausted=when_exhausted, max_attempts=ATTEMPTS, retry_max_s=10.0
     )

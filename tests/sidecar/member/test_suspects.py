@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -232,13 +233,17 @@ def test_a_problem_names_the_suspect_and_the_member_that_died() -> None:
         "incarnation": "i",
         **encode_content(beat_content(member.machine)),
     }
-    problems = describe("g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[beat]).problems
+    described = describe("g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[beat])
     assert any(
         f"has message {'-'.join(map(str, item.identity))} of key 'bad' at m0, which was called when m9 died"
         in one
         and one.endswith("attempts that failed: 2")
-        for one in problems
+        for one in described.problems
     )
+    (queue,) = json.loads(json.dumps(described.to_json()))["members"][0]["queues"][:1]
+    assert queue["suspects"] == [
+        {"id": "-".join(map(str, item.identity)), "key": "bad", "attempts": 2, "died": "m9"}
+    ]
     world.calm = True
     world.run(30)
     assert not world.violations

@@ -19,8 +19,8 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
 
+from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.inbox import BatchingInbox, SQLiteInbox
-from lbg_sidecar.member import Member, MemberSettings
 from lbg_sidecar.message import Message
 from lbgroup import run
 
