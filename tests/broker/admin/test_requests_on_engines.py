@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -32,7 +33,7 @@ from support.admin.place import Place
 from support.waiting import until
 
 PASSWORD = "secret"
-QUICK = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.05}
+QUICK: dict[str, Any] = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.05}
 NAMES = Names("orders")
 
 
@@ -92,7 +93,7 @@ async def scene_on(
     spec: GroupSpec,
     *failing: bytes,
     has_parking: bool = False,
-    **more: object,
+    **more: Any,
 ) -> AsyncIterator[Scene]:
     where = place.settings
     url = f"amqp://{spec.client_username}:{PASSWORD}@{where.host}:{where.port}/{where.vhost.strip('/')}"
@@ -150,7 +151,7 @@ async def test_a_message_that_is_being_parked_is_not_skipped(
 ) -> None:
     """It was poisoned while there was no room for another parked key, and its copy is not confirmed: nothing leads to
     the parking queue for a while."""
-    more = {"when_exhausted": "park", "park_max_keys": 1}
+    more: dict[str, Any] = {"when_exhausted": "park", "park_max_keys": 1}
     async with scene_on(place, admin, orders, b"a/0", b"b/0", has_parking=True, **more) as scene:
         app = scene.app
         async with Member(scene.settings, app) as member:

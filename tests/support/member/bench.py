@@ -291,8 +291,8 @@ class Bench:
     def release(self, key: str) -> None:
         parking = self.machine.dispatcher.parking
         assert parking is not None
-        causes = [one.causes for one in parking.keys.parked() if one.key == key]
-        self.machine.parked_read([ReleaseEntry(key, *causes[:1] or [("cause",)])], self.now)
+        causes = next((one.causes for one in parking.keys.parked() if one.key == key), ())
+        self.machine.parked_read([ReleaseEntry(key, causes)], self.now)
         self.turn()
 
     def follow(self) -> None:
