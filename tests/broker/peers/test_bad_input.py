@@ -41,19 +41,23 @@ async def url(caplog: pytest.LogCaptureFixture) -> AsyncIterator[str]:
     await runner.cleanup()
 
 
-BAD: list[tuple[str, bytes, dict[str, str]]] = [
-    ("/json", b"[" * 100_000, {}),
-    ("/text", b"\xff\xfe", {}),
-    ("/json", b"no gzip", {"Content-Encoding": "gzip"}),
-    ("/json", gzip.compress(b"x" * 1000)[:-9] + b"?" * 9, {"Content-Encoding": "gzip"}),
-    ("/json", b"no deflate", {"Content-Encoding": "deflate"}),
-    ("/form", b"--c--", {"Content-Type": "multipart/form-data; boundary=b"}),
-    ("/form", b"x", {"Content-Type": "multipart/form-data"}),
-    ("/form", b"a=%ff", {"Content-Type": "application/x-www-form-urlencoded; charset=nonsense"}),
-]
+BAD: dict[str, tuple[str, bytes, dict[str, str]]] = {
+    "deep JSON": ("/json", b"[" * 100_000, {}),
+    "no UTF-8": ("/text", b"\xff\xfe", {}),
+    "no gzip": ("/json", b"no gzip", {"Content-Encoding": "gzip"}),
+    "damaged gzip": ("/json", gzip.compress(b"x" * 1000)[:-9] + b"?" * 9, {"Content-Encoding": "gzip"}),
+    "no deflate": ("/json", b"no deflate", {"Content-Encoding": "deflate"}),
+    "another boundary": ("/form", b"--c--", {"Content-Type": "multipart/form-data; boundary=b"}),
+    "no boundary": ("/form", b"x", {"Content-Type": "multipart/form-data"}),
+    "unknown charset": (
+        "/form",
+        b"a=%ff",
+        {"Content-Type": "application/x-www-form-urlencoded; charset=nonsense"},
+    ),
+}
 
 
-@pytest.mark.parametrize(("path", "body", "headers"), BAD)
+@pytest.mark.parametrize(("path", "body", "headers"), BAD.values(), ids=BAD)
 async def test_bad_input_is_400_with_one_line_in_the_log(
     url: str, caplog: pytest.LogCaptureFixture, path: str, body: bytes, headers: dict[str, str]
 ) -> None:
