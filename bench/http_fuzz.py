@@ -134,7 +134,7 @@ MULTIPART = (
 
 @dataclass(frozen=True, slots=True)
 class Routes:
-    """What a listener serves: paths with {} for a name, headers of a login, and a path for WebSockets."""
+    """Routes of a listener: paths with {} for a name, headers of a login, and a path for WebSockets."""
 
     address: str | tuple[str, int]
     paths: tuple[tuple[str, str], ...]

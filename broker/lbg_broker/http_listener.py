@@ -44,7 +44,7 @@ def guard(*, checks_host: bool) -> Middleware:
 PEER_LOG: Final[web.AppKey[PeerLog]] = web.AppKey("peer_log", PeerLog)
 
 _BAD_INPUT: Final = (UnicodeError, RecursionError, zlib.error, HttpProcessingError, web.RequestPayloadError)
-"""What no handler has to expect of its input: text that is none, JSON that is nested too deeply, and a body that is not
+"""Faults of input that no handler expects: text that is none, JSON that is nested too deeply, and a body that is not
 encoded as its headers state."""
 
 
@@ -86,7 +86,7 @@ def _bad_request(request: web.Request, error: Exception) -> web.HTTPBadRequest:
 
 
 def _line(error: BaseException) -> str:
-    """What is wrong with the input, in one printable line."""
+    """Fault of the input in one printable line."""
     match error:
         case RecursionError():
             return "the body is nested too deeply"

@@ -153,7 +153,7 @@ AHEAD_MAX_BYTES: Final = 16 * 1024
 
 PART_BYTES: Final = 512
 TURN_S: Final = 0.02
-"""How long one session may occupy the event loop at a stretch where a message may have hundreds of queues or patterns.
+"""Seconds of the event loop at a stretch for one session where a message may have hundreds of queues or patterns.
 One to 10,000 queues takes 0.1 s, and one read may have a thousand of them."""
 
 

@@ -385,13 +385,13 @@ async def _shown(
 
 TURN: Final[web.AppKey[asyncio.Lock]] = web.AppKey("turn", asyncio.Lock)
 TURN_S: Final = 0.005
-"""How long answers may occupy the event loop at a stretch. A list of 10,000 queues takes 0.3 s."""
+"""Seconds for which answers may occupy the event loop at a stretch. A list of 10,000 queues takes 0.3 s."""
 
 
 async def _in_turns(
     request: web.Request, items: Iterable[_T], convert: Callable[[_T], _ResultT]
 ) -> AsyncIterator[list[_ResultT]]:
-    """What items are converted to, in parts. All answers together take one turn of `TURN_S`, and then let the broker
+    """Items as they are converted, in parts. All answers together take one turn of `TURN_S`, and then let the broker
     have one, so that however many are asked for, messages wait for one turn."""
     remaining = iter(items)
     is_over = False
