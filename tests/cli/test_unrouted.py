@@ -249,3 +249,36 @@ def test_a_queue_that_is_missing_stops_a_replay_and_nothing_is_lost(
     assert "`lbg group create` repairs" in said.last_line
     shown = lbg("unrouted", "list", group, "--json", "--broker", broker.broker)
     assert json.loads(shown.out)["total"] == 9
+
+
+def test_what_cannot_be_counted_is_unknown_and_not_none(
+    lbg: Lbg, broker: Where, group: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(rows(1, 2))
+    delete_queue(broker, Names(group).unrouted)
+    said = lbg("publish", "--group", group, "--key", "k", "-o", "json", "--broker", broker.broker, str(path))
+    assert (said.status, json.loads(said.out)["unrouted"]) == (0, None)
+    assert said.last_line.startswith("lbg: warning: it is not known whether queues took all messages")
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ({"lbg-paused": "ingress"}, "ingress of group {} is paused"),
+        ({"lbg-key-move": "4-5-ab"}, "keys of group {} move to another number of queues"),
+    ],
+)
+def test_a_replay_does_not_begin_while_its_bindings_would_be_wrong(
+    lbg: Lbg, broker: Where, group: str, header: dict[str, str], words: str
+) -> None:
+    names = Names(group)
+    with pika.BlockingConnection(pika.URLParameters(broker.broker)) as connection:
+        channel = connection.channel()
+        _, _, record = channel.basic_get(names.config)
+        properties = pika.BasicProperties(headers=header, delivery_mode=2)
+        channel.basic_publish("", names.config, record, properties)
+    for command in (("unrouted", "replay", group), ("dead", "replay", group, "--all")):
+        said = lbg(*command, "--broker", broker.broker)
+        assert said.status == 1
+        assert words.format(repr(group)) in said.last_line
