@@ -33,7 +33,7 @@ def published_by(shop: Kubectl, *, apart: bool) -> bool:
 
 
 def test_publishers_move_to_a_user_of_their_own_and_no_consumer_is_replaced(shop: Kubectl) -> None:
-    begun(shop, stage.group("flights", replicas=2, republish=False), members=2)
+    begun(shop, stage.group("flights", replicas=2, republish=False, publisherUser="Shared"), members=2)
     before = workloads(shop)
     assert published_by(shop, apart=False)
 
