@@ -79,7 +79,7 @@ def test_without_a_management_api_members_log_in_as_whoever_was_named(
     [
         (["--management", "http://h"], 2, "--management and the TLS files need --broker"),
         (["--broker", "amqp://u:s3cret@127.0.0.1:1/"], 1, "the broker cannot be reached"),
-        (["--broker", "http://h/"], 1, "must begin with amqp:// or amqps://"),
+        (["--broker", "http://h/"], 2, "must begin with amqp:// or amqps://"),
         (["--broker", "amqp://h/", "--group", "No.Label"], 2, "must be a DNS label"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
