@@ -1,4 +1,4 @@
-# With the broker of README's first block. Ctrl-C ends it.
+# With the broker of README's "Try it". Ctrl-C ends it.
 from lbgroup import Group, Member, MemberSettings, Message, Publisher, connect_admin, run
 
 BROKER = "amqp://guest:guest@localhost:5673/"

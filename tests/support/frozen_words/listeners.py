@@ -69,8 +69,9 @@ async def probes_of_operator() -> set[str]:
 
 
 def served(app: Any) -> set[str]:
+    """A path with a slash at its end is the same one without."""
     return {
-        f"{route.method} {route.resource.canonical}"
+        f"{route.method} {route.resource.canonical.rstrip('/') or '/'}"
         for route in app.router.routes()
         if route.method != "HEAD" and route.resource is not None
     }
