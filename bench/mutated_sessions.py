@@ -236,7 +236,7 @@ def mutated(rng: random.Random, sessions: list[list[bytes]]) -> list[bytes]:
 
 @dataclass
 class Finding:
-    """What was wrong."""
+    """Faults that a run found."""
 
     lines: list[str] = field(default_factory=list)
     ports: dict[int, int] = field(default_factory=dict)

@@ -92,8 +92,8 @@ class CallNotes:
     ) -> None:
         prefix = f"{group}-{_digest(brokers, owner)}-"
         self.former = _taken(directory, prefix)
-        self._path = directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
-        self._descriptor = _made(self._path, name, SLOTS_AT + slots * SLOT_BYTES)
+        self.path = directory / f"{prefix}{os.getpid()}-{secrets.token_hex(4)}{SUFFIX}"
+        self._descriptor = _made(self.path, name, SLOTS_AT + slots * SLOT_BYTES)
         self._map = mmap.mmap(self._descriptor, 0)
         self._free = list(range(SLOTS_AT, SLOTS_AT + slots * SLOT_BYTES, SLOT_BYTES))
         self._slots: dict[InFlight, int] = {}
@@ -144,10 +144,11 @@ class CallNotes:
     def close(self) -> None:
         """The process, or its member, ends in order."""
         if self._descriptor >= 0:
-            self._path.unlink(missing_ok=True)
-            self._release()
+            self.path.unlink(missing_ok=True)
+            self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
+        """Unlocks the file and leaves it, as the death of the process does."""
         self._map.close()
         os.close(self._descriptor)
         self._descriptor = -1
@@ -163,7 +164,7 @@ class CallNotes:
 def _release_in_child() -> None:
     """A child of the process must not hold its locks."""
     for notes in list(_open):
-        notes._release()
+        notes.release()
 
 
 os.register_at_fork(after_in_child=_release_in_child)
@@ -190,7 +191,7 @@ def _digest(brokers: Sequence[str | ConnectionSettings], owner: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _boot_id() -> bytes:
+def boot_id() -> bytes:
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()[:36]
     except OSError:
@@ -205,7 +206,7 @@ def _made(path: Path, name: str, size: int) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         allocate(descriptor, 0, size)
-        os.pwrite(descriptor, _HEAD.pack(MAGIC, False, _boot_id(), name.encode()[:400]), 0)
+        os.pwrite(descriptor, _HEAD.pack(MAGIC, False, boot_id(), name.encode()[:400]), 0)
         unnamed.rename(path)
     except BaseException:
         unnamed.unlink(missing_ok=True)
@@ -244,8 +245,8 @@ def _taken(directory: Path, prefix: str) -> FormerCalls:
 def _read(content: bytes) -> FormerCalls:
     if len(content) < SLOTS_AT:
         return FormerCalls()
-    magic, is_shared, boot_id, name = _HEAD.unpack_from(content)
-    if magic != MAGIC or boot_id.rstrip(b"\0") != _boot_id():
+    magic, is_shared, boot, name = _HEAD.unpack_from(content)
+    if magic != MAGIC or boot.rstrip(b"\0") != boot_id():
         return FormerCalls()
     ends = range(SLOTS_AT, len(content) - SLOT_BYTES + 1, SLOT_BYTES)
     slots = [_SLOT.unpack_from(content, at) for at in ends]

@@ -63,6 +63,7 @@ def test_what_lies_behind_thousands_of_others_is_listed_replayed_and_discarded(
         "replayed": 50,
         "unknown": 0,
         "not_looked_at": 0,
+        "unroutable": 0,
         "missing_ids": [],
     }
     assert asyncio.run(taken(broker, Names(group).queue(0))) == [

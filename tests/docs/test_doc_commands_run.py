@@ -29,7 +29,7 @@ from support.rabbitmq.node import wait_until
 from support.waiting import GUARD_S
 
 RUN_BY = {
-    ("README.md", "Use it"): "docs/test_readme.py",
+    ("README.md", "Try it"): "docs/test_readme.py",
     ("console.md", "The console"): "console/test_command.py",
     ("install.md", "Try it"): "images/test_wheel.py",
     ("kubernetes.md", "kubectl lbg"): "cli/test_kubectl.py",

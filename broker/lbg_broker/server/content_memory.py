@@ -42,7 +42,7 @@ REASON = "memory"
 """Of a pause in reading."""
 
 FREED_BYTES = 16_777_216
-"""When the total has fallen by so much, the allocator is asked to return what it retains (`malloc_trim`)."""
+"""Fall of the total after which the allocator is asked to return what it retains (`malloc_trim`)."""
 
 
 class Sender(Protocol):

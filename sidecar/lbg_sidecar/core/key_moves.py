@@ -260,7 +260,7 @@ class KeyMoves:
         self._write_barrier(now)
 
     def staging_found(self, id_: str, is_found: bool) -> None:
-        """Whether the first staging queue of this change is there. The stream was read before."""
+        """The first staging queue of this change was looked for, after its stream was read."""
         if id_ == self.followed and not is_found and not self._is_of(id_) and not self._fences:
             self.is_unbegun = True
             self._release_held()

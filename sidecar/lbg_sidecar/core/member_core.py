@@ -217,7 +217,7 @@ class MemberCore(ABC):
             self.effects.append(Post(SuspectReport(me, tuple(reports)), to=to))
 
     def _carry_out_take(self, suspects: Suspects) -> None:
-        """What became of suspects on their turn."""
+        """Carries out the ends of suspects whose turn it was."""
         for in_flight, action in self.dispatcher.ended_in_take:
             self._carry_out(in_flight, action)
             if action is NextCall.DEAD_LETTER:
@@ -492,7 +492,7 @@ class MemberCore(ABC):
             self._after(now)
 
     def staging_found(self, move: str, is_found: bool, now: float) -> None:
-        """Whether the first staging queue is there of a change whose stream has no first entry."""
+        """The first staging queue of a change whose stream has no first entry was looked for."""
         if self.dispatcher.key_moves is not None:
             self.dispatcher.key_moves.staging_found(move, is_found)
             self._after(now)

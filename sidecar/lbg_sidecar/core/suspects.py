@@ -59,7 +59,7 @@ class Suspected:
 
 @dataclass(slots=True)
 class Suspect:
-    """What a member knows of a suspect. `due`: it is not called before that time; None before its first turn since the
+    """A suspect, as one member knows it. `due`: it is not called before that time; None before its first turn since the
     last report, when its wait begins."""
 
     last: Suspected

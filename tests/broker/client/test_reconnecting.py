@@ -9,11 +9,11 @@ from lbg_broker.amqp.methods import ConnectionClose, ConnectionStartOk
 from lbg_broker.client import (
     AuthenticationError,
     Backoff,
-    ConnectError,
     ConnectionSettings,
     SettingsError,
     reconnect_loop,
 )
+from lbg_broker.client.errors import NoListener
 from support.amqp.fake_broker import FakeBroker
 
 AT_ONCE = Backoff(first_s=0, max_s=0)
@@ -77,7 +77,7 @@ async def test_a_broker_that_is_down_is_tried_again_and_each_failure_told():
 
         connection = await anext(reconnect_loop(places, backoff=Backoff(0.001, 0.002, 0), on_failure=told))
         await connection.close()
-    assert failures == [(ConnectError, 0.001), (ConnectError, 0.002)]
+    assert failures == [(NoListener, 0.001), (NoListener, 0.002)]
 
 
 def refuse(broker, code=403):

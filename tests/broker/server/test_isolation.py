@@ -47,7 +47,7 @@ OWNERS = {
     "handshake": Handshake,
     "self._handshake": Handshake,
 }
-"""What a session's steps call that is its own, by the names that it has in the module."""
+"""Parts of a session alone that its steps call, by the names that they have in the module."""
 
 
 def calls_of_sessions() -> list[tuple[type, str]]:
@@ -74,7 +74,7 @@ SHARED = (
     "_back_pressure.forget",
     "logins.check",
 )
-"""What a session shares with the others: the fault is in the call for this one."""
+"""Parts that a session shares with the others: the fault is in the call for this one."""
 
 
 def method(channel: int, what: Method) -> bytes:

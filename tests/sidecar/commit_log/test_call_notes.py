@@ -1,4 +1,4 @@
-"""What the notes of a member's calls say when its process has died."""
+"""Notes of a member's calls, read when its process has died."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def call(seq: int, *, attempt: int = 1, publisher: str = "p", is_stamped: bool =
 
 
 def after_death(notes: CallNotes, directory: Path, *, owner: str = "m") -> FormerCalls:
-    """What the next process finds. The kernel closes the files of a process that dies."""
-    notes._release()
+    """Finds of the next process. The kernel closes the files of a process that dies."""
+    notes.release()
     with opened(directory, owner=owner) as found:
         return found.former
 
@@ -106,7 +106,7 @@ def test_a_death_of_a_process_with_several_members_is_no_attempt(tmp_path: Path)
 def test_notes_of_another_boot_count_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes = opened(tmp_path)
     notes.write(call(1))
-    monkeypatch.setattr(lbg_sidecar.call_notes, "_boot_id", lambda: b"another")
+    monkeypatch.setattr(lbg_sidecar.call_notes, "boot_id", lambda: b"another")
     assert after_death(notes, tmp_path) == ((), 0)
     assert list(tmp_path.iterdir()) == []
 
@@ -114,11 +114,11 @@ def test_notes_of_another_boot_count_for_nothing(tmp_path: Path, monkeypatch: py
 def test_a_file_that_nobody_came_back_for_is_deleted_after_a_day_by_any_member(tmp_path: Path) -> None:
     living, dead, recent = (opened(tmp_path, owner=owner) for owner in ("living", "dead", "recent"))
     for notes in (dead, recent):
-        notes._release()
+        notes.release()
     for notes in (living, dead):
-        os.utime(notes._path, (1e9, 1e9))
+        os.utime(notes.path, (1e9, 1e9))
     opened(tmp_path).close()
-    assert set(tmp_path.iterdir()) == {living._path, recent._path}
+    assert set(tmp_path.iterdir()) == {living.path, recent.path}
     living.close()
 
 

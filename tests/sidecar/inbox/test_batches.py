@@ -178,7 +178,7 @@ async def test_a_handler_that_exits_fails_its_message_and_the_thread_goes_on(dat
 
     async with database.batching(handle) as handler:
         found = await outcomes(handler, *(Sent(seq) for seq in range(5)))
-        assert [repr(one) for one in found if one is not None] == ["InboxError('SystemExit(1)')"]
+        assert [repr(one) for one in found if one is not None] == ["InboxError('handler: SystemExit(1)')"]
         assert await outcomes(handler, Sent(5)) == [None]
     assert database.effects() == [0, 1, 2, 4, 5]
 

@@ -21,8 +21,6 @@ from support.sidecar.sent import Sent
 COUNT = 20
 Connect = Callable[[], Any]
 
-needs_autocommit = pytest.mark.skipif(sys.version_info < (3, 12), reason="sqlite3 has no autocommit")
-
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
@@ -147,8 +145,9 @@ SQLITE: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.fixture(
     params=[
-        pytest.param(name, marks=needs_autocommit if "autocommit" in options else ())
+        name
         for name, (options, _) in SQLITE.items()
+        if "autocommit" not in options or sys.version_info >= (3, 12)
     ]
 )
 def connect(request: pytest.FixtureRequest, tmp_path: Path) -> Connect:

@@ -41,7 +41,7 @@ POSITIONS = Positions(tuple((PUBLISHER, hash_, ((0, MESSAGES),)) for hash_ in ra
 
 
 def claims() -> Iterator[MemberMessage]:
-    """What a member sends that joins and serves every queue."""
+    """Messages of a member that joins and serves every queue."""
     yield Hello(FORGER)
     states = (QueueState(queue, primary=True, active=True, status=Status.READY) for queue in QUEUES)
     yield QueueReport(FORGER, tuple(states))

@@ -239,7 +239,7 @@ NATIVE_REQUESTS: dict[str, Callable[[Bench, Published], None]] = {
 
 
 def finish(bench: Bench) -> None:
-    """Whatever was requested is over, and the application works again."""
+    """Ends what was requested, and lets the application work again."""
 
     def resume() -> None:
         bench.pause(False)

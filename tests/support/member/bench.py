@@ -46,7 +46,7 @@ class Published:
 
 @dataclass
 class Fate:
-    """How often a message was processed, or went elsewhere."""
+    """Number of times that a message was processed, or went elsewhere."""
 
     processed: int = 0
     dead: int = 0
@@ -69,7 +69,7 @@ class Bench:
     answers: list[SkipOutcome] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
     sent: list[fx.Effect] = field(default_factory=list)
-    """What the broker has got and not answered."""
+    """Settlements that the broker has received and not answered."""
     calls: list[InFlight] = field(default_factory=list)
     order: list[Identity] = field(default_factory=list)
     fates: defaultdict[Identity, Fate] = field(default_factory=lambda: defaultdict(Fate))

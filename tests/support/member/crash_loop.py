@@ -64,7 +64,7 @@ class CrashLoop:
     def ended(self) -> set[tuple[str, int]]:
         return {(key, seq) for _, key, seq in self.lines("end")}
 
-    async def _run(self, told: dict[str, Any], temporary: Path) -> None:
+    async def run(self, told: dict[str, Any], temporary: Path) -> None:
         environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONFAULTHANDLER": ""}
         while True:
             process = await asyncio.create_subprocess_exec(
@@ -89,7 +89,7 @@ async def crash_loop(
     temporary.mkdir()
     tasks = [
         asyncio.create_task(
-            loop._run(
+            loop.run(
                 {**told, "name": f"m{number}", "record": str(loop.record), "blocking": blocking}, temporary
             )
         )
