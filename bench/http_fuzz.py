@@ -1,8 +1,9 @@
-"""Malformed HTTP and WebSocket traffic against one listener: statuses, tracebacks in the log, resident memory.
+"""Malformed HTTP and WebSocket traffic against one listener: statuses, tracebacks in the log, growth of live memory.
 
 The process is a real one on an embedded broker of its own: the broker with its management API, `lbg console` after a
 login, or `lbg sidecar` with both its listeners, its publishing API and a stream application. Each connection sends
 requests that are valid but for one thing. `python -m bench.http_fuzz --target management --minutes 10 --seed 1`.
+Exit status 1: a 500, a traceback, or live memory that grew from the half of the time to the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from bench.live_memory import LiveMemory, live_memory, observable
 from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
 from support.command_line import clean_environment
 from support.sidecar.process import SidecarProcess, create
@@ -37,7 +39,13 @@ SILENT_S = 0.5
 
 ALIVE_S = 60.0
 """A listener that answers no valid request for so long has stopped."""
+
+GROWTH_MAX = 0.05
+"""Of live memory, from the half of the time to the end: in the first half modules are imported and caches fill. Live
+objects of a broker vary by 3 %."""
 GROUP = "orders"
+PREFETCH = "64"
+"""Of each queue of the sidecar. Nothing is acknowledged, so deliveries in flight grow to it, well before the half."""
 
 ODD_TEXTS = (
     *(
@@ -148,14 +156,12 @@ class Findings:
     statuses: Counter[int] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     """Requests answered with 500, and tracebacks."""
-    rss_before_mb: float = 0.0
-    rss_after_mb: float = 0.0
 
     def __str__(self) -> str:
         statuses = ", ".join(f"{status}: {count}" for status, count in sorted(self.statuses.items()))
         return (
-            f"{self.requests} requests, RSS {self.rss_before_mb:.0f} MB after 2,000 and {self.rss_after_mb:.0f} MB "
-            f"at the end, {len(self.failures)} failures; statuses (0: closed without an answer): {statuses}"
+            f"{self.requests} requests, {len(self.failures)} failures; statuses (0: closed without an answer): "
+            f"{statuses}"
         )
 
 
@@ -321,27 +327,16 @@ def _require_alive(routes: Routes) -> None:
     assert _answer(routes.address, request, within_s=ALIVE_S), f"no answer within {ALIVE_S:g} s"
 
 
-def rss_mb(pid: int) -> float:
-    (line,) = (one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("VmRSS"))
-    return int(line.split()[1]) / 1024
-
-
-def fuzz(
-    routes: list[Routes], pid: int, log: Callable[[], str], *, seed: int, goes_on: Callable[[int], bool]
-) -> Findings:
+def fuzz(routes: list[Routes], fuzzer: Fuzzer, findings: Findings, *, goes_on: Callable[[int], bool]) -> None:
     """`goes_on` is given the number of requests so far."""
-    fuzzer, findings = Fuzzer(seed), Findings()
-    began, before = time.monotonic(), 0.0
     while goes_on(findings.requests):
         fuzzer.ask(fuzzer.chance.choice(routes), findings)
         if findings.requests % 100 == 0:
             _require_alive(routes[0])
-        if not before and (findings.requests == 2000 or time.monotonic() - began > 60):
-            before = findings.rss_before_mb = rss_mb(pid)
-    findings.rss_after_mb = rss_mb(pid)
-    text = log()
-    findings.failures += [f"in the log: {text[at:][:1500]}" for at in _all(text, "Traceback")[:3]]
-    return findings
+
+
+def tracebacks(log: str) -> list[str]:
+    return [f"in the log: {log[at:][:1500]}" for at in _all(log, "Traceback")[:3]]
 
 
 def _all(text: str, word: str) -> list[int]:
@@ -476,7 +471,7 @@ def _signed_in(port: int) -> str:
 def sidecar(directory: Path) -> Iterator[tuple[list[Routes], int, Callable[[], str]]]:
     with EmbeddedBroker(directory / "data") as broker:
         create(broker, GROUP)
-        process = SidecarProcess(broker.url, directory, GROUP, LBG_APP="stream")
+        process = SidecarProcess(broker.url, directory, GROUP, LBG_APP="stream", LBG_PREFETCH=PREFETCH)
         try:
             deadline = time.monotonic() + GUARD_S
             while not process.observed or not process.socket.exists():
@@ -501,17 +496,32 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args()
-    with (
-        tempfile.TemporaryDirectory(prefix="lbg-fuzz-") as directory,
-        STARTED[chosen.target](Path(directory)) as (routes, pid, log),
-    ):
-        ends_at = time.monotonic() + 60 * chosen.minutes
-        findings = fuzz(routes, pid, log, seed=chosen.seed, goes_on=lambda _: time.monotonic() < ends_at)
+    fuzzer, findings = Fuzzer(chosen.seed), Findings()
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="lbg-fuzz-")))
+        stack.enter_context(observable(directory))
+        routes, pid, log = stack.enter_context(STARTED[chosen.target](directory))
+        half, end = (
+            _measured(routes, pid, fuzzer, findings, directory, 30 * chosen.minutes) for _ in range(2)
+        )
+        findings.failures += tracebacks(log())
         lines = len(log().splitlines())
+    growth = half.growth_to(end)
     print(f"{chosen.target}, seed {chosen.seed}: {findings}; {lines} lines of log")
+    print(
+        f"live memory at the half: {half}; at the end: {end}; growth {growth:.1%}, at most {GROWTH_MAX:.0%}"
+    )
     for failure in findings.failures[:20]:
         print(failure)
-    sys.exit(1 if findings.failures else 0)
+    sys.exit(1 if findings.failures or growth > GROWTH_MAX else 0)
+
+
+def _measured(
+    routes: list[Routes], pid: int, fuzzer: Fuzzer, findings: Findings, directory: Path, for_s: float
+) -> LiveMemory:
+    ends_at = time.monotonic() + for_s
+    fuzz(routes, fuzzer, findings, goes_on=lambda _: time.monotonic() < ends_at)
+    return live_memory(pid, directory)
 
 
 if __name__ == "__main__":
