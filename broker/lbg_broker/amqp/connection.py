@@ -204,7 +204,7 @@ class Connection:
         self._broken: PeerError | None = None  # what came after the last events is no frame
         self._proposed = ConnectionTune()
         self._heartbeats: Heartbeats | None = None
-        self._writer = FrameWriter(frame_max_bytes=frame_max_bytes)
+        self._writer = FrameWriter(frame_max_bytes=frame_max_bytes, any_header=role is Role.SERVER)
         reader: type[FrameReader] = PublishReader if role is Role.SERVER else DeliveryReader
         self._reader = reader(
             self._on_frame,

@@ -115,6 +115,9 @@ _new_delivery = DeliverEvent.__new__
 class DeliveryReader(FrameReader):
     """A client's reader. A delivery that is not whole, or not as expected, goes the long way frame by frame."""
 
+    LARGER_HEADER_BYTES = 1024 * 1024
+    """RabbitMQ adds headers to those of publishers, which may fill a frame, and delivers them in one."""
+
     def __init__(
         self, on_frame: OnFrame, ready: set[int], *, frame_max_bytes: int, body_max_bytes: int
     ) -> None:

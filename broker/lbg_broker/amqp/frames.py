@@ -66,6 +66,9 @@ def _drop_frame(_kind: int, _channel: int, _payload: bytes, _events: list[Event]
 class FrameReader(ABC):
     """Takes reads of any size. `ready` is the set of channels that are open and between two messages."""
 
+    LARGER_HEADER_BYTES = 0
+    """A content header of so many bytes is taken though it exceeds frame-max."""
+
     def __init__(
         self, on_frame: OnFrame, ready: set[int], *, frame_max_bytes: int, body_max_bytes: int
     ) -> None:
@@ -91,6 +94,7 @@ class FrameReader(ABC):
     def limit(self, frame_max_bytes: int) -> None:
         """Refuse larger frames from now on."""
         self._payload_max = frame_max_bytes - OVERHEAD_BYTES
+        self._header_max = max(self._payload_max, self.LARGER_HEADER_BYTES)
         self._whole_body_max = min(self._payload_max, self._body_max_bytes)
 
     def feed(self, data: bytes, events: list[Event]) -> bool:
@@ -136,7 +140,7 @@ class FrameReader(ABC):
         kind, channel, size = _READ_HEAD(data, position)
         if kind not in _KINDS:
             raise PeerError(ReplyCode.FRAME_ERROR, f"frame type {kind} does not exist", in_step=False)
-        if size > self._payload_max:
+        if size > (self._header_max if kind == HEADER else self._payload_max):
             text = (
                 f"a frame of {size + OVERHEAD_BYTES} bytes exceeds the frame-max of {self._payload_max + 8}"
             )
@@ -189,9 +193,15 @@ _CONTENT_HEAD_BYTES: Final = 12
 
 
 class FrameWriter:
-    """Collects output. It has no states: the connection checks before it writes."""
+    """Collects output. It has no states: the connection checks before it writes.
 
-    def __init__(self, *, frame_max_bytes: int) -> None:
+    `any_header`: a content header over frame-max is written all the same, as RabbitMQ does. A broker adds headers
+    to those of publishers, and to consumers with smaller frames than these have: refused, the message would end the
+    connection of each of its consumers in turn.
+    """
+
+    def __init__(self, *, frame_max_bytes: int, any_header: bool = False) -> None:
+        self._any_header = any_header
         self._parts: list[bytes] = []
         self._published: dict[tuple[int, str, str, bool], bytes] = {}
         self._delivered: dict[tuple[int, str, str, str], tuple[bytes, bytes]] = {}
@@ -295,7 +305,7 @@ class FrameWriter:
             self._parts.append(encode_frame(BODY, channel, body[start : start + self.payload_max]))
 
     def _check_header(self, header: bytes) -> None:
-        if len(header) + _CONTENT_HEAD_BYTES > self.payload_max:
+        if len(header) + _CONTENT_HEAD_BYTES > self.payload_max and not self._any_header:
             text = f"{len(header)} bytes of properties exceed the frame-max of {self.payload_max + OVERHEAD_BYTES}"
             raise EncodeError(text)
 
