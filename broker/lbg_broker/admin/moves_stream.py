@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from lbg_broker.admin.errors import RecordUnavailable
 from lbg_broker.amqp import BasicProperties
 from lbg_broker.client import ConfirmingPublisher
+from lbg_broker.client.republication import copied_properties
 from lbg_broker.group import HEADER_FENCE, HEADER_ROUTING_KEY, IDENTITY_BYTES, TO_MOVES, Names
 from lbg_broker.group.key_moves import (
     BarrierEntry,
@@ -117,11 +118,9 @@ async def return_messages(amqp: AmqpAdmin, group: str, number: int) -> None:
     ):
         publisher = await _publisher(writing)
         while (delivery := await _next(arrived, HEAD_S)) is not None:
-            properties = delivery.properties
-            headers = dict(properties.headers or {})
-            if HEADER_FENCE not in headers:
-                key = str(headers.pop(HEADER_ROUTING_KEY, delivery.routing_key))
-                properties.headers = headers
+            if HEADER_FENCE not in delivery.headers:
+                key = str(delivery.headers.get(HEADER_ROUTING_KEY, delivery.routing_key))
+                properties = copied_properties(delivery, without=(HEADER_ROUTING_KEY,))
                 body = bytes(delivery.body)
                 await publisher.publish(
                     Names(group).exchange, key, body, properties=properties, mandatory=True

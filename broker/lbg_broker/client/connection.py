@@ -285,6 +285,11 @@ class ClientConnection(asyncio.Protocol):
         return self._handshake.has(capability)
 
     @property
+    def frame_max_bytes(self) -> int:
+        """As agreed with the broker."""
+        return self._machine.frame_max_bytes
+
+    @property
     def max_message_bytes(self) -> int | None:
         """The largest message that the broker takes; None where it does not announce it, as RabbitMQ."""
         announced = self.server_properties.get("max_message_size")

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbg_broker.client import BasicProperties, Delivery
+from lbg_broker.client.republication import FRAME_MAX_BYTES, copied_properties, leaves_room
 from lbg_broker.group import (
     HEADER_ATTEMPTS,
     HEADER_FINISHED_AT,
@@ -172,10 +173,14 @@ OF_DEAD_LETTERS = (
 class LetterStamper:
     """A publisher of its own for one replay, with sequences from 0 per hash.
 
-    For members a dead letter is processed: under the identity it had it would be dropped as a repeat.
+    For members a dead letter is processed: under the identity it had it would be dropped as a repeat. One whose headers
+    leave no room for a new identity has none any more.
     """
 
-    def __init__(self, spec: GroupSpec, publisher: str | None = None) -> None:
+    def __init__(
+        self, spec: GroupSpec, publisher: str | None = None, *, frame_max_bytes: int = FRAME_MAX_BYTES
+    ) -> None:
+        self._frame_max_bytes = frame_max_bytes
         self.publisher = publisher or f"dead-{secrets.token_hex(IDENTITY_BYTES)}"
         self._spec = spec
         self._next_seq: Counter[int] = Counter()
@@ -189,9 +194,14 @@ class LetterStamper:
         if hash_ is None or not letter.is_routable(self._spec):
             why = f"no queue of group {self._spec.name} takes its routing key {letter.routing_key!r}"
             raise ReplayStopped(str(letter), why)
-        properties = delivery.properties
-        headers = {name: value for name, value in delivery.headers.items() if name not in OF_DEAD_LETTERS}
-        if HEADER_PUBLISHER in headers and HEADER_SEQ in headers:
+        properties = copied_properties(delivery, without=OF_DEAD_LETTERS)
+        headers = dict(properties.headers or {})
+        is_stamped = HEADER_PUBLISHER in headers and HEADER_SEQ in headers
+        if is_stamped and not leaves_room(properties, self._frame_max_bytes):
+            for name in (HEADER_PUBLISHER, HEADER_SEQ, HEADER_ORIGINAL_PUBLISHER, HEADER_ORIGINAL_SEQ):
+                headers.pop(name, None)
+            properties.message_id = None
+        elif is_stamped:
             headers.setdefault(HEADER_ORIGINAL_PUBLISHER, headers[HEADER_PUBLISHER])
             headers.setdefault(HEADER_ORIGINAL_SEQ, headers[HEADER_SEQ])
             seq = self._next_seq[hash_]

@@ -15,6 +15,7 @@ from typing import IO, Any
 
 from lbg_broker.admin.errors import IngressIsPaused, KeysMove, UnderWay
 from lbg_broker.admin.record import read_record
+from lbg_broker.amqp import EncodeError
 from lbg_broker.client import (
     AccessRefused,
     BasicProperties,
@@ -166,7 +167,8 @@ async def replay(
     places: it is replayed at most twice.
     """
     await require_open_group(queue)
-    sender = await ReplaySender.open(queue, LetterStamper(queue.spec).properties, done)
+    stamper = LetterStamper(queue.spec, frame_max_bytes=queue.connection.frame_max_bytes)
+    sender = await ReplaySender.open(queue, stamper.properties, done)
     async for page in _pages(queue, selection, done, limit=limit):
         await sender.send(page, lambda letter: letter.key)
 
@@ -220,20 +222,18 @@ class ReplaySender:
             except ReplayStopped as error:
                 stopped = error
                 break
-        confirms = [
-            self._publisher.publish_soon(
-                self._queue.names.exchange,
-                letter.routing_key,
-                bytes(message.body),
-                properties=properties,
-                mandatory=True,
-            )
-            for letter, message, properties in ready
-        ]
+        confirms: list[asyncio.Future[None]] = []
+        for letter, message, properties in ready:
+            where = (self._queue.names.exchange, letter.routing_key, bytes(message.body))
+            try:
+                confirms.append(self._publisher.publish_soon(*where, properties=properties, mandatory=True))
+            except EncodeError as error:
+                stopped = ReplayStopped(str(letter), str(error))
+                break
         if confirms:
             self._done.unknown = len(confirms)
             await asyncio.wait(confirms, timeout=ANSWER_S)
-        for (letter, message, _), confirm in zip(ready, confirms, strict=True):
+        for (letter, message, _), confirm in zip(ready, confirms, strict=False):
             if not confirm.done():
                 why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
                 stopped = stopped or ReplayStopped(str(letter), why)

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbg_broker.client import BasicProperties, Delivery
+from lbg_broker.client.republication import copied_properties
 from lbg_broker.dead_letters.letter import DeadLetter
 from lbg_broker.dead_letters.queue import DeadQueue
 from lbg_broker.dead_letters.replay import ReplayResult, ReplaySender, require_open_group
 from lbg_broker.group import GroupSpec, SequenceSet, hash_in
-
-ADDED_BY_BROKER = ("x-delivery-count", "x-acquired-count")
-"""Headers of a message that a quorum queue has delivered before."""
 
 
 class _Numbers:
@@ -113,9 +111,7 @@ def _line_of(letter: DeadLetter) -> str:
 
 
 def _as_it_was(letter: DeadLetter, delivery: Delivery) -> BasicProperties:
-    properties = delivery.properties
-    headers = {name: value for name, value in delivery.headers.items() if name not in ADDED_BY_BROKER}
-    properties.headers = headers or None
+    properties = copied_properties(delivery)
     properties.delivery_mode = 2
     properties.user_id = None  # RabbitMQ refuses another user's name in it
     return properties

@@ -26,6 +26,7 @@ from lbg_broker.client import (
     Nacked,
     Unroutable,
 )
+from lbg_broker.client.republication import copied_properties
 from lbg_broker.client.retransmit import ANSWER_S
 from lbg_broker.dead_letters.letter import (
     OF_DEAD_LETTERS,
@@ -359,12 +360,7 @@ async def _confirmed(confirms: Sequence[asyncio.Future[None]]) -> None:
 
 def _properties(delivery: Delivery) -> BasicProperties:
     """Those of the message as its publisher made it: it keeps its identity, by which members know its place."""
-    properties = delivery.properties
-    properties.headers = {
-        name: value
-        for name, value in delivery.headers.items()
-        if name not in OF_DEAD_LETTERS and name != HEADER_PARKED_COPY
-    }
+    properties = copied_properties(delivery, without=(*OF_DEAD_LETTERS, HEADER_PARKED_COPY))
     properties.delivery_mode = 2
     properties.user_id = None  # RabbitMQ refuses another user's name in it
     return properties

@@ -50,7 +50,8 @@ class InFlight:
     attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests it back, and it was at
     work. `is_reassigned`: another consumer has it. `hash_`: that of its routing key, None where it has none. `fence`:
     id of the change whose fence it is; None of any other message. `suspect`: what is known of it as one; None of any
-    other message.
+    other message. `is_copyable`: its headers leave room for those of a copy, in the parking queue or the queue to which
+    its hash went; else it is a dead letter instead.
     """
 
     __slots__ = (
@@ -67,6 +68,7 @@ class InFlight:
         "first_started_at",
         "hash_",
         "identity",
+        "is_copyable",
         "is_reassigned",
         "is_recalled",
         "is_slow",
@@ -110,6 +112,7 @@ class InFlight:
         self.lane: Hashable = None
         self.is_recalled = False
         self.is_slow = False
+        self.is_copyable = True
         self.is_reassigned = False
         self.calls = 0
         self.earlier = 0

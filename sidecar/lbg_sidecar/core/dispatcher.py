@@ -27,6 +27,8 @@ from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.core.suspects import Suspects, Turn
 from lbg_sidecar.message import AFTER_MAX_S, Kind, Verdict
 
+NOT_COPYABLE = "its headers leave no room for those of a copy, and its key is parked or goes to another queue"
+
 LONG_WAIT_S = 60.0
 """A longer wait that an application asks for is reported: its key waits too."""
 
@@ -212,8 +214,8 @@ class Dispatcher:
         self.suspects: Suspects | None = None
         """Messages that may have ended a member's process; None while there are none."""
         self.ended_in_take: list[tuple[InFlight, NextCall]] = []
-        """Suspects whose attempts were found to be used up by `take`, and what that requires, since this was last
-        emptied."""
+        """Messages that `take` found to be over, and what that requires, since this was last emptied: suspects whose
+        attempts are used up, and messages that would have to be copied, and cannot."""
         self.limit: CallLimit | None = None
         """Limit of the calls of an application in which calls may wait unseen, in a mode whose broker recalls messages;
         None: the concurrency alone."""
@@ -277,7 +279,7 @@ class Dispatcher:
                 lanes.finish(in_flight)
                 self.repeats_in.append(in_flight.attachment)
                 continue
-            if self.key_moves is not None and not self.key_moves.may_start(in_flight):
+            if self.key_moves is not None and not self.key_moves.may_start(in_flight, self._refuse_in_take):
                 continue
             if self.parking is not None and not self._may_call(in_flight, self.parking, now):
                 continue
@@ -317,6 +319,9 @@ class Dispatcher:
             if action is not NextCall.WARN:
                 return Turn.LATER
         return suspects.turn(in_flight, self.running, now)
+
+    def _refuse_in_take(self, in_flight: InFlight) -> None:
+        self.ended_in_take.append((in_flight, self._refused(in_flight, NOT_COPYABLE)))
 
     def expect_move(self, is_expected: bool) -> None:
         """True if the broker may soon recall messages."""
@@ -404,7 +409,8 @@ class Dispatcher:
             in_flight.reason = reason
             self._park(in_flight, is_poisoned=True)
             return NextCall.PARK
-        if self.rules.when_exhausted is WhenExhausted.DEAD_LETTER:
+        is_refused = self.rules.when_exhausted is WhenExhausted.PARK and not in_flight.is_copyable
+        if self.rules.when_exhausted is WhenExhausted.DEAD_LETTER or is_refused:
             return self._refused(
                 in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}"
             )
@@ -550,6 +556,7 @@ class Dispatcher:
             self.parking is not None
             and key is not None
             and in_flight.identity is not None
+            and in_flight.is_copyable
             and self.parking.has_room(key)
         )
 
@@ -565,7 +572,9 @@ class Dispatcher:
             self.lanes.finish(in_flight)
             self._release(in_flight.attachment, [in_flight])
             return False
-        if judgement is Judgement.PARK:
+        if judgement is Judgement.PARK and not in_flight.is_copyable:
+            self._refuse_in_take(in_flight)
+        elif judgement is Judgement.PARK:
             self._park(in_flight, is_poisoned=False)
         elif judgement is Judgement.WAIT:
             self.lanes.delay(in_flight, now + WAITS_S)

@@ -319,14 +319,17 @@ class KeyMoves:
 
     # Messages on their turn
 
-    def may_start(self, in_flight: InFlight) -> bool:
-        """False for a message that was taken and waits for others of its hash in another queue, or goes there."""
+    def may_start(self, in_flight: InFlight, refuse: Callable[[InFlight], None]) -> bool:
+        """False for a message that was taken and waits for others of its hash in another queue, or goes there: one that
+        cannot be copied is refused."""
         turn = self._turn(in_flight)
         if turn is Turn.DELIVER and self._is_called_elsewhere(in_flight):
             turn = Turn.HOLD
             self._behind_calls = True
         if turn is Turn.HOLD:
             self._lanes.hold_back(in_flight)
+        elif turn is Turn.FORWARD and not in_flight.is_copyable:
+            refuse(in_flight)
         elif turn is Turn.FORWARD:
             assert in_flight.hash_ is not None
             self._lanes.await_confirm(in_flight, Outcome.FORWARDED)

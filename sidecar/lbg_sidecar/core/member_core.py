@@ -216,14 +216,16 @@ class MemberCore(ABC):
         if (me := self.roster.me) is not None:
             self.effects.append(Post(SuspectReport(me, tuple(reports)), to=to))
 
-    def _carry_out_take(self, suspects: Suspects) -> None:
-        """Carries out the ends of suspects whose turn it was."""
-        for in_flight, action in self.dispatcher.ended_in_take:
-            self._carry_out(in_flight, action)
-            if action is NextCall.DEAD_LETTER:
-                self._report_call(Failure.REFUSED, in_flight)
-        self.dispatcher.ended_in_take.clear()
-        if suspects.outgoing:
+    def _carry_out_take(self) -> None:
+        """Carries out the ends of messages whose turn it was."""
+        ended, suspects = self.dispatcher.ended_in_take, self.dispatcher.suspects
+        if ended:
+            for in_flight, action in ended:
+                self._carry_out(in_flight, action)
+                if action is NextCall.DEAD_LETTER:
+                    self._report_call(Failure.REFUSED, in_flight)
+            ended.clear()
+        if suspects is not None and suspects.outgoing:
             self._post_suspects(suspects.outgoing)
             suspects.outgoing.clear()
 
@@ -393,8 +395,7 @@ class MemberCore(ABC):
             for attachment in self.dispatcher.repeats_in:
                 self._ack_scheduler.settled(attachment)
             self.dispatcher.repeats_in.clear()
-        if self.dispatcher.suspects is not None:
-            self._carry_out_take(self.dispatcher.suspects)
+        self._carry_out_take()
         return in_flight
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
@@ -472,8 +473,7 @@ class MemberCore(ABC):
     def _recorded(self, in_flight: InFlight, now: float) -> None:
         attachment = in_flight.attachment
         self.dispatcher.recorded(in_flight)
-        if self.dispatcher.suspects is not None:
-            self._carry_out_take(self.dispatcher.suspects)
+        self._carry_out_take()
         if not attachment.closed:
             self._ack_scheduler.settled(attachment)
             if attachment.paused:

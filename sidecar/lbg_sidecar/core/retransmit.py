@@ -68,6 +68,10 @@ class Retransmitter:
                 return message
             window.withdraw(message)
 
+    def withdraw(self, message: Outgoing[InFlight]) -> None:
+        """The message is not published."""
+        self._window.withdraw(message)
+
     def answered(
         self, message: Outgoing[InFlight], now: float, *, ok: bool, returned: bool = False
     ) -> InFlight | None:

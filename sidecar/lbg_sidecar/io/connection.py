@@ -310,6 +310,11 @@ class MemberConnection:
         return publisher
 
     @property
+    def frame_max_bytes(self) -> int:
+        """Of what is published."""
+        return self.publish_connection.frame_max_bytes
+
+    @property
     def is_blocked(self) -> bool:
         """True while the broker accepts no publishes (connection.blocked)."""
         return self.publish_connection.is_blocked

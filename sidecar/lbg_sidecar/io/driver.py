@@ -10,6 +10,7 @@ from typing import Any
 
 from lbg_broker.admin.errors import plain_reason
 from lbg_broker.client import Delivery
+from lbg_broker.client.republication import is_copyable
 from lbg_broker.group import HEADER_ROUTING_KEY, Names, hash_in
 from lbg_broker.group.key_moves import Entry as KeyMoveEntry
 from lbg_broker.group.parked_keys import Entry
@@ -33,6 +34,9 @@ from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Kind, Message, Verdict, forwarded, in_flight_of, original_of
+
+LARGE_HEADER_BYTES = 1024
+"""Up to here they leave room in any frame."""
 
 WHY = "the session's position is requested again"
 
@@ -323,6 +327,8 @@ class Driver:
         for in_flight in arrivals:
             if in_flight.size >= COUNTED_MIN_BYTES:
                 self._bodies.admit(in_flight)
+            if len(in_flight.delivery.header) > LARGE_HEADER_BYTES and self.link is not None:
+                in_flight.is_copyable = is_copyable(in_flight.delivery, self.link.frame_max_bytes)
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()

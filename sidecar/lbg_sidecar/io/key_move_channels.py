@@ -7,6 +7,7 @@ import logging
 from typing import Protocol
 
 from lbg_broker.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
+from lbg_broker.client.republication import copied_properties
 from lbg_broker.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
 from lbg_broker.group.key_moves import Entry, EntryError, decoded_entry, encoded_entry
 from lbg_sidecar.core.delivery import InFlight
@@ -159,9 +160,7 @@ class KeyMoveChannels:
 
 def _forwarded_properties(in_flight: InFlight) -> BasicProperties:
     delivery: Delivery = in_flight.delivery
-    properties = delivery.properties
-    properties.headers = {**(properties.headers or {}), HEADER_ROUTING_KEY: delivery.routing_key}
-    return properties
+    return copied_properties(delivery, added={HEADER_ROUTING_KEY: delivery.routing_key})
 
 
 def _entry_properties() -> BasicProperties:

@@ -18,6 +18,7 @@ from lbg_broker.client import (
     Nacked,
     Unroutable,
 )
+from lbg_broker.client.republication import copied_properties, published_header
 from lbg_broker.client.retransmit import Outgoing
 from lbg_broker.group import (
     HEADER_ATTEMPTS,
@@ -78,7 +79,8 @@ class ExchangePublisher:
 
     `stamp` makes a message's properties, `body` its body, `routing_key` its routing key. `refused_hint` is logged when
     a message is refused or reaches no queue. `may_go_as_it_came`: a message whose headers do not fit into one frame
-    with those of `stamp` is published without these; nothing behind it could be, else.
+    with those of `stamp` is published without these. One that cannot be published at all stays unacknowledged, and
+    those behind it go on.
     """
 
     def __init__(
@@ -152,6 +154,12 @@ class ExchangePublisher:
             while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
                 try:
                     confirm = self._publish_soon(publisher, message.item)
+                except EncodeError as error:
+                    log.error(
+                        "%s cannot be published to %s, and waits: %s", message.item.id, self._exchange, error
+                    )
+                    retransmitter.withdraw(message)
+                    continue
                 except ClientError:
                     return  # the connection is lost, so unconfirmed messages are delivered again
                 confirm.add_done_callback(partial(self._on_confirm, publisher, message))
@@ -169,7 +177,7 @@ class ExchangePublisher:
             if not self._may_go_as_it_came:
                 raise
             log.warning("%s is published without this member's headers: %s", in_flight.id, error)
-            return publisher.publish_soon(*where, header=in_flight.delivery.header, mandatory=True)
+            return publisher.publish_soon(*where, header=published_header(in_flight.delivery), mandatory=True)
 
     def _on_retry(self) -> None:
         self._retry = None
@@ -322,17 +330,13 @@ class Outbox:
 
 def refused_properties(in_flight: InFlight, me: Identity, wall_us: WallClock) -> BasicProperties:
     """Properties of a dead letter, or of a message in the parking queue: its own, and who failed on it, and why."""
-    delivery: Delivery = in_flight.delivery
-    properties = delivery.properties
-    properties.headers = {
-        **(properties.headers or {}),
+    added = {
         HEADER_REASON: in_flight.reason[:REASON_MAX_CHARS],
         HEADER_ATTEMPTS: in_flight.attempts,
         HEADER_QUEUE: in_flight.queue,
         HEADER_MEMBER: me.index,
         HEADER_MEMBER_NAME: me.name,
         **application_time(in_flight, me, wall_us),
+        **_session_of(in_flight),
     }
-    if (session := in_flight.attachment.session) is not None:
-        properties.headers[HEADER_SESSION] = session
-    return properties
+    return copied_properties(in_flight.delivery, added=added)

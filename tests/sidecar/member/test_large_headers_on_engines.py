@@ -10,8 +10,16 @@ from dataclasses import replace
 
 import pika
 
+from lbg_broker.admin.live import LiveAdmin
+from lbg_broker.admin.parking_queue import enable_parking
+from lbg_broker.client import ConnectionSettings
+from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_broker.group import SESSIONS
+from lbg_broker.publisher import GroupPublisher
 from lbg_sidecar import Member
+from support.broker.embedded import EmbeddedBroker
 from support.member.large_headers import App, publish
+from support.member.mode_place import place_in
 from support.member.place import Place
 from support.waiting import until
 
@@ -41,3 +49,68 @@ async def test_a_consumer_with_smaller_frames_gets_larger_headers(place: Place) 
     await asyncio.to_thread(publish, place.url, place.spec, ("a", "large"), left_bytes=0)
     smaller = replace(place, url=f"{place.url}?frame_max=8192")
     await asyncio.to_thread(take_and_leave, smaller, 1)
+
+
+async def test_a_message_that_fills_a_frame_is_numbered_in_its_session(
+    embedded: EmbeddedBroker, unique: str
+) -> None:
+    place = await place_in(SESSIONS, embedded, unique)
+    app = App(refused="large")
+    async with Member(place.settings("a", rebalance_delay_s=None), app):
+        await asyncio.to_thread(
+            publish, place.url, place.spec, ("a", "large"), ("a", "1"), ("b", "2"), left_bytes=20
+        )
+        await until(lambda: len(app.done) == 2)
+    assert await place.count(place.names.dead) == 1
+
+
+async def test_a_message_that_cannot_be_parked_is_a_dead_letter_and_its_key_goes_on(place: Place) -> None:
+    admin = LiveAdmin(ConnectionSettings.parse(place.url))
+    await enable_parking(admin, place.spec.name)
+    await admin.close()
+    app = App(failing="large")
+    parks = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.1, "when_exhausted": "park"}
+    async with Member(place.settings("a", **parks), app):
+        await asyncio.to_thread(
+            publish, place.url, place.spec, ("a", "large"), ("a", "1"), ("b", "2"), left_bytes=20
+        )
+        await until(lambda: len(app.done) == 2)
+    assert app.begun.count("large") == 2
+    assert await place.count(place.names.dead) == 1
+    assert await place.count(place.names.parking) == 0
+
+
+async def test_a_later_message_of_a_parked_key_that_cannot_be_parked_is_a_dead_letter(place: Place) -> None:
+    admin = LiveAdmin(ConnectionSettings.parse(place.url))
+    await enable_parking(admin, place.spec.name)
+    await admin.close()
+    app = App(failing="poison")
+    parks = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.1, "when_exhausted": "park"}
+    async with (
+        Member(place.settings("a", **parks), app) as member,
+        GroupPublisher(place.url, group=place.spec.name) as ours,
+    ):
+        await ours.publish(key="a", body=b"poison", topic="t")
+        await until(lambda: member.state()["counts"]["parked"] == 1)
+        await asyncio.to_thread(
+            publish, place.url, place.spec, ("a", "large"), ("a", "1"), ("b", "2"), left_bytes=20
+        )
+        await until(lambda: member.state()["counts"]["parked"] == 2 and app.done == ["2"])
+        await until(lambda: member.state()["counts"]["dead_lettered"] == 1)
+    assert set(app.begun) == {"poison", "2"}
+    assert await place.count(place.names.dead) == 1
+    assert await place.count(place.names.parking) == 2
+
+
+async def test_a_dead_letter_that_fills_a_frame_is_replayed_and_processed(place: Place) -> None:
+    app = App(refused="large")
+    async with Member(place.settings("a"), app) as member:
+        await asyncio.to_thread(publish, place.url, place.spec, ("a", "large"), ("b", "1"), left_bytes=20)
+        await until(lambda: member.state()["counts"]["dead_lettered"] == 1)
+        app.refused = ""
+        done = ReplayResult()
+        async with open_dead_queue([ConnectionSettings.parse(place.url)], place.spec.name) as queue:
+            await replay(queue, Selection(), done)
+        await until(lambda: sorted(app.done) == ["1", "large"])
+    assert done.done == 1
+    assert await place.count(place.names.dead) == 0
