@@ -19,7 +19,7 @@ ADDED_BY_BROKER: Final = frozenset(
 """Headers that a broker adds to a message that it delivers, also where the frame is larger than agreed then."""
 
 FRAME_MAX_BYTES: Final = 131072
-"""What brokers and clients agree on as a rule."""
+"""Frame size that brokers and clients agree on as a rule."""
 
 PUBLISHERS_PART: Final = 7 / 8
 """Of a frame, for a publisher's headers: the rest is for those of a copy, of which the longest is a reason of 2000
