@@ -13,7 +13,7 @@ DEMO_ARGS ?=
 ENGINE ?= embedded
 DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
-	PYTHONPATH=tests $(VENV)/bin/python -m support.rabbitmq.node -- \
+	PYTHONPATH=tests $(VENV)/bin/python -m testing.rabbitmq.node -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 # One process more than cores, up to four: tests wait for brokers half of the time.
 WORKERS := $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
@@ -76,7 +76,7 @@ test-all: dev  ## run every test but those of test-cluster and test-browser
 	$(PYTEST) $(AT_ONCE) -m "not cluster and not browser"
 
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
-	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m support.exploration $(AT_ONCE) $(FUZZ_ARGS)
+	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m testing.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
 	$(PYTEST) -m cluster tests/rabbitmq
@@ -114,22 +114,22 @@ bench-pipeline: dev $(VENV)/.bench  ## validate beside DuckDB and the live valid
 	$(VENV)/bin/python -m bench.pipeline $(PIPELINE_BENCH_ARGS)
 
 chaos: dev  ## random faults on both engines (25 minutes); CHAOS_ARGS="--engine rabbitmq --seed 7"
-	$(VENV)/bin/python -m bench.chaos $(CHAOS_ARGS)
+	$(VENV)/bin/python -m testing.chaos $(CHAOS_ARGS)
 
 soak: $(VENV)/.dev  ## the same for 30 minutes on the embedded broker; SOAK_ARGS="--minutes 5 --seed 7"
-	$(VENV)/bin/python -m bench.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
+	$(VENV)/bin/python -m testing.chaos --engine embedded --minutes 30 $(SOAK_ARGS)
 
 promises: dev  ## every mode x engine x planned move x handler time, judged from outside; PROMISES_ARGS="--full"
-	$(VENV)/bin/python -m bench.promises $(PROMISES_ARGS)
+	$(VENV)/bin/python -m testing.promises $(PROMISES_ARGS)
 
 simulate: $(VENV)/.dev  ## whole installations in virtual time with random faults, new seeds; SIMULATE_ARGS="--hours 200"
-	$(VENV)/bin/python -m bench.simulation $(SIMULATE_ARGS)
+	$(VENV)/bin/python -m testing.simulation $(SIMULATE_ARGS)
 
 full-disk: $(VENV)/.dev  ## fill the broker's disk, kill it, start it, drain it, 100 times; FULL_DISK_ARGS="--on ext4" (as root)
-	PYTHONPATH=tests $(VENV)/bin/python -m bench.full_disk $(FULL_DISK_ARGS)
+	PYTHONPATH=tests $(VENV)/bin/python -m testing.full_disk $(FULL_DISK_ARGS)
 
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
-	$(VENV)/bin/python -m bench.exactly_once $(EXACTLY_ONCE_ARGS)
+	$(VENV)/bin/python -m testing.exactly_once $(EXACTLY_ONCE_ARGS)
 
 images: $(VENV)/.images  ## container images by docker, podman or buildah, and their SBOMs; IMAGE_ARGS="--build-arg BASE_IMAGE=…"
 	@.ci/images $(IMAGE_ARGS)

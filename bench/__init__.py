@@ -3,6 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(
-    0, str(Path(__file__).resolve().parent.parent / "tests")
-)  # for tests/support: brokers to measure
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))  # for testing: brokers to measure

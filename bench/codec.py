@@ -13,8 +13,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.measurement import Measurement
-from lbg_broker.amqp import BasicProperties, Connection
-from support.amqp.wire import connected_pair
+from lbg_core.amqp import BasicProperties, Connection
+from testing.amqp.wire import connected_pair
 
 BODY = bytes(256)
 READ_BYTES = 256 * 1024

@@ -20,13 +20,13 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from bench.peers import EXCHANGE, GROUP, TASK
-from bench.work_log import Judgement, Log, judged
 from bench.workers import Worker
-from lbg_broker.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.rabbitmq.node import RabbitNode
+from lbg_core.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.rabbitmq.node import RabbitNode
+from testing.work_log import Judgement, Log, judged
 
 CONSUMERS = 4
 KEYS = 200

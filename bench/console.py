@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.admin import connect_admin
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin import connect_admin
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
 
 if TYPE_CHECKING:
     from playwright.async_api import Page

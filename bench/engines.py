@@ -20,9 +20,9 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from bench.ours import QUEUE, lbg_consume, lbg_publish
-from lbg_broker.client import connect
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
+from lbg_core.client import connect
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
 
 
 async def declare(url: str, arguments: dict[str, object]) -> None:

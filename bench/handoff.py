@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.measurement import Measurement
-from lbg_broker.group import GroupSpec, hash_of, queue_of
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.process import Call, MemberProcess
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from lbg_core.group import GroupSpec, hash_of, queue_of
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.process import Call, MemberProcess
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
 
 GROUP = "bench"
 HASHES = 64

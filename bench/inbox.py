@@ -23,15 +23,15 @@ from typing import Any
 
 import psycopg
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar.inbox import BatchingInbox, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.member import Member, MemberSettings
 from lbg_sidecar.message import Message
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.postgres import PostgresServer
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.postgres import PostgresServer
 
 KEYS = 1000
 CONCURRENCY = 256

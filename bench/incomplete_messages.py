@@ -13,7 +13,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from lbg_broker.amqp.methods import (
+from lbg_core.amqp.methods import (
     BasicAck,
     BasicPublish,
     ChannelOpen,
@@ -23,8 +23,8 @@ from lbg_broker.amqp.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
-from support.amqp.plain_client import PlainClient
-from support.broker.embedded import EmbeddedBroker
+from testing.amqp.plain_client import PlainClient
+from testing.broker.embedded import EmbeddedBroker
 
 MB = 1_000_000
 CHANNELS = range(2, 10)

@@ -35,16 +35,16 @@ from bench.core_speed import loop_ms
 from bench.measurement import Measurement
 from bench.silent_clients import silent_clients
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.client import Delivery, connect
-from lbg_broker.group import GroupSpec, Names, hash_of, queue_of
-from lbg_broker.group.topology import mailbox_of
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.client import Delivery, connect
+from lbg_core.group import GroupSpec, Names, hash_of, queue_of
+from lbg_core.group.topology import mailbox_of
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Effect, LiveSet
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
 
 GROUP = "bench"
 ENGINES = ("embedded", "rabbitmq")

@@ -19,12 +19,12 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
-from support.sidecar.process import SidecarProcess
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
+from testing.sidecar.process import SidecarProcess
 
 GROUP = "large"
 MIB = 1024 * 1024

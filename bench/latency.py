@@ -25,12 +25,12 @@ from bench.measurement import Measurement
 from bench.publish_group import SPEC, emptied
 from bench.wire import ACK, Bare
 from bench.workers import Worker, say
-from lbg_broker.amqp.methods import BasicConsume, BasicQos
-from lbg_broker.group import Names
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.amqp.methods import BasicConsume, BasicQos
+from lbg_core.group import Names
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from support.admin.group_on_broker import declare_group
-from support.rabbitmq.node import RabbitNode
+from testing.admin.group_on_broker import declare_group
+from testing.rabbitmq.node import RabbitNode
 
 MARK = b"published"
 _AT_NS = struct.Struct(">Q")

@@ -22,14 +22,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.measurement import Measurement
-from lbg_broker.group import GroupSpec, Names
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.aside import aside
-from support.member.process import Call, MemberProcess
-from support.rabbitmq.cluster import RabbitCluster
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from lbg_core.group import GroupSpec, Names
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.aside import aside
+from testing.member.process import Call, MemberProcess
+from testing.rabbitmq.cluster import RabbitCluster
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
 
 GROUP = "bench"
 HASHES = 16

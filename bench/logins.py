@@ -23,18 +23,18 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.amqp import Connection as Wire
-from lbg_broker.amqp import MethodEvent, Role
-from lbg_broker.amqp.methods import (
+from lbg_core.amqp import Connection as Wire
+from lbg_core.amqp import MethodEvent, Role
+from lbg_core.amqp.methods import (
     ConnectionOpen,
     ConnectionOpenOk,
     ConnectionStart,
     ConnectionStartOk,
     ConnectionTune,
 )
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
-from lbg_broker.peers import raise_descriptor_limit
-from support.broker.embedded import EmbeddedBroker
+from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
+from lbg_core.peers import raise_descriptor_limit
+from testing.broker.embedded import EmbeddedBroker
 
 QUEUE = "bench.logins"
 BODY = bytes(256)

@@ -19,8 +19,8 @@ from typing import Any
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
-from support.broker.embedded import EmbeddedBroker
+from lbg_core.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
+from testing.broker.embedded import EmbeddedBroker
 
 HEADER = "cart"
 BODY = bytes(256)

@@ -33,12 +33,12 @@ import kubernetes
 
 from bench.workers import cpu_s
 from lbg_operator.kube.kinds import Kind
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import broker_manifest, group_manifest
-from support.kubernetes.served_cluster import ServedCluster
-from support.operator.process import OperatorProcess
-from support.waiting import until
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import broker_manifest, group_manifest
+from testing.kubernetes.served_cluster import ServedCluster
+from testing.operator.process import OperatorProcess
+from testing.waiting import until
 
 GROUP, VERSION, PLURAL = "lbg.dev", "v1alpha1", "loadbalancedgroups"
 SETTLING_S = 60.0

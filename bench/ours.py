@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from lbg_broker.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
+from lbg_core.client import AckBatcher, BasicProperties, ConfirmingPublisher, Delivery, connect
 
 BODY = bytes(256)
 QUEUE = "bench"

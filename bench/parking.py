@@ -22,15 +22,15 @@ import time
 from pathlib import Path
 
 from bench.processed_log import TIMEOUT_S, Members, broker, judge, until_processed
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.admin.parking_queue import enable_parking
-from lbg_broker.admin.repartition import repartition_group
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
-from lbg_broker.parked_messages import ParkingStopped, open_parked_stream, release_parked
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.parked_messages import ParkingStopped, open_parked_stream, release_parked
+from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.admin.repartition import repartition_group
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 
 GROUP = "parking"

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from bench.measurement import Measurement
 from bench.workers import Worker, say
-from lbg_broker.client import (
+from lbg_core.client import (
     AckBatcher,
     BasicProperties,
     Channel,
@@ -29,8 +29,8 @@ from lbg_broker.client import (
     Delivery,
     connect,
 )
-from lbg_broker.group import hash_of
-from support.broker.embedded import EmbeddedBroker
+from lbg_core.group import hash_of
+from testing.broker.embedded import EmbeddedBroker
 
 EXCHANGE, PARENT = "bench.x", "bench.q"
 PARTITIONS, CONSUMERS = 8, 4

@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
 
 TIMEOUT_S = 900.0
 

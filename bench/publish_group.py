@@ -22,16 +22,16 @@ from pathlib import Path
 import pika
 
 from bench.wire import BarePublisher
-from lbg_broker.client import connect
-from lbg_broker.group import GroupSpec, Names, PublishedRecord
-from lbg_broker.journal import JournalWriter
-from lbg_broker.publisher import GroupPublisher, PublishingSettings, RowOptions, open_source, publish_rows
-from lbg_broker.publisher.input.rows import read_rows
-from lbg_broker.publisher.send_window import SendWindow
-from lbg_broker.publisher.stamper import HeaderEncoder, StampedMessage, properties_of
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
+from lbg_core.client import connect
+from lbg_core.group import GroupSpec, Names, PublishedRecord
+from lbg_core.journal import JournalWriter
+from lbg_core.publisher import GroupPublisher, PublishingSettings, RowOptions, open_source, publish_rows
+from lbg_core.publisher.input.rows import read_rows
+from lbg_core.publisher.send_window import SendWindow
+from lbg_core.publisher.stamper import HeaderEncoder, StampedMessage, properties_of
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
 
 SPEC = GroupSpec("bench", "bench", hash_count=100, queue_count=4, queue_size_mb=4000, client_username="guest")
 BODY = bytes(256)

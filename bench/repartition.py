@@ -24,13 +24,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from bench.processed_log import TIMEOUT_S, Members, broker, judge, processed, until_processed
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.admin.repartition import repartition_group
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, ConnectionSettings, connect
-from lbg_broker.group import GroupSpec, Names, hash_of, queue_of, routing_key
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.repartition import repartition_group
+from lbg_core.client import BasicProperties, ConfirmingPublisher, ConnectionSettings, connect
+from lbg_core.group import GroupSpec, Names, hash_of, queue_of, routing_key
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 
 GROUP = "changed"

@@ -23,7 +23,7 @@ from typing import Any
 from bench.measurement import Measurement
 from bench.ours import BODY, PREFETCH, QUEUE, UNCONFIRMED
 from bench.workers import cpu_s
-from lbg_broker.client import (
+from lbg_core.client import (
     AckBatcher,
     BasicProperties,
     ClientConnection,
@@ -31,7 +31,7 @@ from lbg_broker.client import (
     Delivery,
     connect,
 )
-from support.broker.embedded import EmbeddedBroker
+from testing.broker.embedded import EmbeddedBroker
 
 KINDS: dict[str, dict[str, object]] = {"plain": {}, "sessions": {"x-queue-type": "sessions"}}
 HEADER = BasicProperties(content_type="application/json", delivery_mode=2, headers={"lbg-key": "k"}).encode()

@@ -27,8 +27,8 @@ from bench.publish_group import SPEC
 from bench.sidecars import Sidecar, Stage
 from bench.wire import ACK, Bare
 from bench.workers import Worker, say
-from lbg_broker.amqp.methods import BasicConsume, BasicQos
-from lbg_broker.group import Names
+from lbg_core.amqp.methods import BasicConsume, BasicQos
+from lbg_core.group import Names
 from lbg_sidecar import Member, MemberSettings, Message
 
 PREFETCH = 256

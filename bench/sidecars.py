@@ -17,11 +17,11 @@ from bench.lean_applications import body, told_to_go
 from bench.measurement import Measurement
 from bench.publish_group import SPEC
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import clean_environment
-from support.waiting import until
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import clean_environment
+from testing.waiting import until
 
 KEYS = [f"N{number:05d}" for number in range(5000)]
 CONTENT_TYPE = "application/json"

@@ -8,8 +8,8 @@ import sys
 from typing import Any
 
 from bench.workers import say
-from lbg_broker.client import Channel, ClientConnection, connect
-from lbg_broker.group import Names, last_will_of
+from lbg_core.client import Channel, ClientConnection, connect
+from lbg_core.group import Names, last_will_of
 
 CONSUMERS = 3
 """Of a queue: its primary and two standbys, by default."""

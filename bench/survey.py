@@ -21,15 +21,15 @@ from typing import Any
 
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.admin.survey import lags, survey
-from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
-from support.broker.embedded import EmbeddedBroker
-from support.rabbitmq.node import RabbitNode
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.survey import lags, survey
+from lbg_core.client import ConnectionSettings, connect
+from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
+from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.node import RabbitNode
 
 QUEUES, HASHES, MEMBERS = 8, 32, 2
 BASELINE_S = 10.0

@@ -20,13 +20,13 @@ from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
-from lbg_broker.tracing import Tracing
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from lbg_core.tracing import Tracing
 from lbg_sidecar.member import Member, MemberSettings
 from lbg_sidecar.message import Message
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
 
 KEYS = 1000
 
@@ -77,7 +77,7 @@ async def main() -> None:
                     return Tracing(provider.get_tracer("bench"), client) if is_traced else None
 
                 with (
-                    patch("lbg_broker.publisher.publisher.tracing", tracing),
+                    patch("lbg_core.publisher.publisher.tracing", tracing),
                     patch("lbg_sidecar.member.tracing", tracing),
                 ):
                     found[is_traced].append(await measured(broker.url, "traced", arguments.messages))

@@ -26,14 +26,14 @@ from bench.measurement import Measurement
 from bench.publish_group import SPEC, BareGroupPublisher, emptied
 from bench.wire import BareConsumer
 from bench.workers import Worker, cpu_s, say
-from lbg_broker.amqp.methods import BasicConsume, BasicQos
-from lbg_broker.group import Names
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.amqp.methods import BasicConsume, BasicQos
+from lbg_core.group import Names
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Done, Effect, Moved, TakenOver
-from support.admin.group_on_broker import declare_group
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
 
 MEMBERS = SPEC.queue_count
 BODY = bytes(256)

@@ -27,8 +27,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from bench.measurement import Measurement
 from bench.ours import BODY, PREFETCH, QUEUE, UNCONFIRMED, lbg_consume, lbg_publish
-from lbg_broker.amqp import Connection, Event, MethodEvent, Role
-from lbg_broker.amqp.methods import (
+from lbg_core.amqp import Connection, Event, MethodEvent, Role
+from lbg_core.amqp.methods import (
     BasicConsume,
     BasicQos,
     ChannelOpen,
@@ -40,8 +40,8 @@ from lbg_broker.amqp.methods import (
     ConnectionTune,
     Method,
 )
-from lbg_broker.client import BasicProperties, connect
-from support.rabbitmq.node import RabbitNode
+from lbg_core.client import BasicProperties, connect
+from testing.rabbitmq.node import RabbitNode
 
 ACK_EVERY = 100
 """Messages per acknowledgement of the other clients, where they batch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 
-from lbg_broker.group import HASH_FUNCTIONS, SpecError, hash_of
+from lbg_core.group import HASH_FUNCTIONS, SpecError, hash_of
 
 HASH_COUNTS = (1, 4, 7, 16, 100, 1024, 65_536)
 

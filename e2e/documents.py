@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from support.documents import BLOCKS, Block
+from testing.documents import BLOCKS, Block
 
 ROOT = Path(__file__).parents[1]
 LAST_S = 300

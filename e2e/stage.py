@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from e2e.kubectl import Kubectl, Object, until
-from lbg_broker.group import default_group_name
+from lbg_core.group import default_group_name
 
 HERE = Path(__file__).parent
 SAMPLE = HERE.parent / "examples" / "flights-sample.csv.gz"

@@ -12,7 +12,7 @@ from e2e import stage
 from e2e.conftest import SYSTEM
 from e2e.documents import Shell, blocks
 from e2e.kubectl import Kubectl, Object, until
-from lbg_broker.group import default_group_name
+from lbg_core.group import default_group_name
 
 MESSAGES = 200
 

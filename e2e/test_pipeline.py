@@ -11,7 +11,7 @@ import yaml
 from e2e import stage
 from e2e.conftest import CHART, RELEASE
 from e2e.kubectl import Kubectl, Object, until
-from lbg_broker.group import default_group_name
+from lbg_core.group import default_group_name
 
 ROWS = 3000
 VALIDATE, FORECAST = "lbg-pipeline-validate", "lbg-pipeline-forecast"

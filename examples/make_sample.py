@@ -15,8 +15,8 @@ import io
 from datetime import date, timedelta
 from pathlib import Path
 
-from lbg_broker.publisher import open_source
-from lbg_broker.publisher.input.source import Lines
+from lbg_core.publisher import open_source
+from lbg_core.publisher.input.source import Lines
 
 
 def main() -> None:

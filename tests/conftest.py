@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from support import needs
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import end_started
-from support.exploration import load_profile
-from support.rabbitmq.installation import Installation, NodeFailedError
-from support.rabbitmq.node import RabbitNode
+from testing import needs
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import end_started
+from testing.exploration import load_profile
+from testing.rabbitmq.installation import Installation, NodeFailedError
+from testing.rabbitmq.node import RabbitNode
 
 load_profile()
 gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurement import Measurement
-from bench.pipeline.answers import Answer
-from bench.pipeline.journal_generator import generate
-from bench.pipeline.live import asked_of
+from testing.pipeline.answers import Answer
+from testing.pipeline.journal_generator import generate
+from testing.pipeline.live import asked_of
 
 OURS, DUCKDB, LIVE = "lbg pipeline validate", "DuckDB", "live validator's Python"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import duckdb
 
-from bench.pipeline.answers import Answer, Message
+from testing.pipeline.answers import Answer, Message
 
 STRETCH_US = 600_000_000
 """Within so long a member usually has a key, or a hash, once; if not, all of its rows are sorted."""

@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
+from lbg_core.group import DeliveredRecord, PublishedRecord, encode
 
 START_US = 1_700_000_000_000_000
 HASHES, QUEUES, KEYS, MEMBERS = 256, 16, 80 * 256, 4

@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from bench.pipeline.answers import Answer, Message
 from lbg_pipeline.spark.jobs import shown_progress
 from lbg_pipeline.spark.session import spark_session
 from lbg_pipeline.verify.batch import validate_journals
 from lbg_pipeline.verify.settings import ValidationSettings
+from testing.pipeline.answers import Answer, Message
 
 
 def answer_in(out: Path) -> Answer:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from lbg_broker.group import hash_of
+from lbg_core.group import hash_of
 
 GROUP = "flights"
 KEYS, HASHES, QUEUES, MEMBERS, PUBLISHERS = 4000, 1024, 16, 8, 4

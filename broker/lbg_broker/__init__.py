@@ -1,13 +1,34 @@
-"""Load-balanced groups on a broker: contract, wire, client, publisher, administration, and the embedded broker.
+"""The embedded broker: AMQP 0-9-1 on one node, durable in one SQLite file.
 
-Sub-packages and what each may touch:
+- ``core/``        a pure machine: commands in, effects and batches of changes out; no I/O
+- ``store/``       batches on disk, pages back
+- ``management/``  the part of RabbitMQ's management HTTP API that provisioning and observation use
+- here             the asyncio shell: sockets, heartbeats, back-pressure, start and stop
 
-- ``group``         the contract; pure, standard library only, no I/O
-- ``amqp``          AMQP 0-9-1 as a sans-IO codec and connection machine, both roles; no I/O
-- ``client``        asyncio client on ``amqp``
-- ``journal``       append-only record files, written by publishers and members
-- ``publisher``     the ordered publisher of a group
-- ``admin``         create, show, list and delete a group on a broker
-- ``dead_letters``  list, replay and discard dead letters
-- ``server``        the embedded broker; only the command line and tests may import it
+``running(settings)`` is a broker for the length of a block, ``serve(settings)`` one until SIGTERM.
 """
+
+from __future__ import annotations
+
+from lbg_broker.main import running, serve
+from lbg_broker.server import Server
+from lbg_broker.settings import (
+    Address,
+    AdministratorFiles,
+    ServerError,
+    ServerSettings,
+    StartError,
+    TlsSettings,
+)
+
+__all__ = [
+    "Address",
+    "AdministratorFiles",
+    "Server",
+    "ServerError",
+    "ServerSettings",
+    "StartError",
+    "TlsSettings",
+    "running",
+    "serve",
+]

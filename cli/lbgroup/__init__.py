@@ -14,9 +14,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lbg_broker.admin import GroupAdmin, connect_admin
-    from lbg_broker.group import GroupSpec as Group
-    from lbg_broker.publisher import GroupPublisher as Publisher
+    from lbg_core.admin import GroupAdmin, connect_admin
+    from lbg_core.group import GroupSpec as Group
+    from lbg_core.publisher import GroupPublisher as Publisher
     from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
     from lbgroup.runner import run
 
@@ -37,14 +37,14 @@ __all__ = [
 
 _LAZY = {
     "ACK": "lbg_sidecar:ACK",
-    "Group": "lbg_broker.group:GroupSpec",
-    "GroupAdmin": "lbg_broker.admin:GroupAdmin",
+    "Group": "lbg_core.group:GroupSpec",
+    "GroupAdmin": "lbg_core.admin:GroupAdmin",
     "Member": "lbg_sidecar:Member",
     "MemberSettings": "lbg_sidecar:MemberSettings",
     "Message": "lbg_sidecar:Message",
-    "Publisher": "lbg_broker.publisher:GroupPublisher",
+    "Publisher": "lbg_core.publisher:GroupPublisher",
     "Verdict": "lbg_sidecar:Verdict",
-    "connect_admin": "lbg_broker.admin:connect_admin",
+    "connect_admin": "lbg_core.admin:connect_admin",
     "drop": "lbg_sidecar:drop",
     "retry": "lbg_sidecar:retry",
     "run": "lbgroup.runner:run",

@@ -11,7 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-from lbg_broker.redaction import password_spans
+from lbg_core.redaction import password_spans
 
 _ARGUMENTS_BEGIN, _ARGUMENTS_END = 48, 49
 """Fields of /proc/PID/stat, counted from 1: `arg_start` and `arg_end` in proc(5)."""

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
+from lbg_core.command_output import echo_json, output_option
 from lbgroup.options import FILE
 
 if TYPE_CHECKING:
-    from lbg_broker.server import Address, Server
-    from lbg_broker.server.store.backup import StoreCopy
+    from lbg_broker import Address, Server
+    from lbg_broker.store.backup import StoreCopy
     from lbgroup import documents
 
 
@@ -48,7 +48,7 @@ def backup(data_dir: Path, file: str, as_json: bool) -> None:
     The copy holds everything that was confirmed when it began, users and the hashes of their passwords too. It is
     read again and checked before it gets its name. A copy to standard output takes as much space in the data directory.
     """
-    from lbg_broker.server.store.backup import back_up, copied_out
+    from lbg_broker.store.backup import back_up, copied_out
 
     if as_json and file == STANDARD:
         raise click.UsageError("--output json needs a FILE: the copy goes to standard output")
@@ -75,7 +75,7 @@ def restore(data_dir: Path, replace: bool, file: BinaryIO, as_json: bool) -> Non
 
     A damaged or truncated file is refused, and changes nothing.
     """
-    from lbg_broker.server.store.backup import restore as restore_store
+    from lbg_broker.store.backup import restore as restore_store
 
     copy = restore_store(file, data_dir, replace=replace)
     if as_json:
@@ -200,8 +200,8 @@ def serve(
     """
     import logging
 
-    from lbg_broker.server import AdministratorFiles, ServerSettings, TlsSettings
-    from lbg_broker.server import serve as serve_broker
+    from lbg_broker import AdministratorFiles, ServerSettings, TlsSettings
+    from lbg_broker import serve as serve_broker
 
     if (certfile is None) != (keyfile is None):
         raise click.UsageError("--certfile and --keyfile go together")
@@ -255,7 +255,7 @@ def stop(data_dir: Path, timeout_s: float, as_json: bool) -> None:
 
     Confirmed messages are on disk, and `lbg broker serve` with the same directory has them again.
     """
-    from lbg_broker.server.store.schema import holds, lock_holder
+    from lbg_broker.store.schema import holds, lock_holder
 
     process = lock_holder(data_dir)
     if process is None:
@@ -286,7 +286,7 @@ broker.add_command(restore)
 
 def _detach(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
     """Start the same command in a session of its own, and end with its status unless it is ready."""
-    from lbg_broker.private_files import make_private_directory, open_private
+    from lbg_core.private_files import make_private_directory, open_private
 
     command = [sys.executable, "-m", "lbgroup", "broker", "serve", "--json", *_arguments(context)]
     log = data_dir / LOG_FILE
@@ -343,7 +343,7 @@ def _arguments(context: click.Context) -> list[str]:
 
 
 def _address(option: str, text: str) -> Address:
-    from lbg_broker.server import Address
+    from lbg_broker import Address
 
     try:
         return Address.parse(text)

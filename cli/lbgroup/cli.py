@@ -76,7 +76,7 @@ class _NeedsSpark(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> object:
         if importlib.util.find_spec("pyspark") is None:
-            from lbg_broker.extras import install_command
+            from lbg_core.extras import install_command
 
             raise CliError(
                 f"lbg pipeline needs PySpark, and a JRE of Java 17 or 21: run {install_command('pipeline')}"

@@ -14,7 +14,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from lbg_broker.redaction import redacted
+from lbg_core.redaction import redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class LazyCommand:
 @contextmanager
 def exporting_traces(service: str) -> Iterator[None]:
     """For the length of the block: traces are exported if OTEL_… variables ask for it. Raises UsageError."""
-    from lbg_broker.tracing import TracingError, exporting
+    from lbg_core.tracing import TracingError, exporting
 
     try:
         with exporting(service):
@@ -84,9 +84,9 @@ class CliError(Exception):
 
 def error_line(error: BaseException) -> str:
     """Line that describes `error` to a person, without a password."""
-    from lbg_broker.admin.errors import plain_reason
-    from lbg_broker.client.errors import NoListener
-    from lbg_broker.peers import listen_reason
+    from lbg_core.admin.errors import plain_reason
+    from lbg_core.client.errors import NoListener
+    from lbg_core.peers import listen_reason
 
     text = " ".join(redacted(plain_reason(str(error))).split())
     if isinstance(error, OSError) and error.strerror:
@@ -132,8 +132,8 @@ def run(command: click.Command, args: list[str] | None = None, *, name: str = "l
 def _is_wrong_argument(error: Exception) -> bool:
     """True if it is of a group's attribute or an address, which only arguments give: what a record or an input has is
     another error's cause."""
-    from lbg_broker.client.errors import SettingsError
-    from lbg_broker.group import SpecError
+    from lbg_core.client.errors import SettingsError
+    from lbg_core.group import SpecError
 
     return isinstance(error, SpecError | SettingsError)
 

@@ -15,17 +15,17 @@ from lbgroup.options import broker_options
 from lbgroup.runner import run
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.live import LiveAdmin
-    from lbg_broker.client import BrokerAddress
-    from lbg_broker.server import Address
+    from lbg_broker import Address
+    from lbg_core.admin.live import LiveAdmin
+    from lbg_core.client import BrokerAddress
 
 DEFAULT_LISTEN = "127.0.0.1:8780"
 
 
 async def _require_group(name: str, admin: LiveAdmin) -> None:
     """Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name."""
-    from lbg_broker.admin.errors import GroupNotFound
-    from lbg_broker.group import Names
+    from lbg_core.admin.errors import GroupNotFound
+    from lbg_core.group import Names
 
     Names(name)
     if (await admin.observe(name)).is_empty:
@@ -33,7 +33,7 @@ async def _require_group(name: str, admin: LiveAdmin) -> None:
 
 
 def _listen(_context: click.Context, _option: click.Parameter, text: str) -> Address:
-    from lbg_broker.server import Address
+    from lbg_broker import Address
 
     try:
         return Address.parse(text)
@@ -94,11 +94,11 @@ def console(
     once, with the login of this command; for all groups it takes an administrator's. It serves HTTP: for other machines
     put a proxy with TLS before it, and give its address as --url.
     """
-    from lbg_broker.admin.errors import AdminError
-    from lbg_broker.admin.management import ManagementSettings
-    from lbg_broker.client import ClientError
-    from lbg_broker.peers import listen_reason, raise_descriptor_limit
     from lbg_console.application import Console, ConsoleSettings
+    from lbg_core.admin.errors import AdminError
+    from lbg_core.admin.management import ManagementSettings
+    from lbg_core.client import ClientError
+    from lbg_core.peers import listen_reason, raise_descriptor_limit
 
     try:
         for management in address.management_urls or ():

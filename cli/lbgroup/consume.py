@@ -19,7 +19,7 @@ from lbgroup.commands import CliError, exporting_traces
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.client import BrokerAddress
     from lbg_sidecar import Member, MemberSettings, Message, Verdict
     from lbg_sidecar.process.metrics import Measures
     from lbg_sidecar.process.settings import Listener
@@ -412,7 +412,7 @@ def _listener(address: str) -> Listener:
 @asynccontextmanager
 async def _serving_metrics(listener: Listener, member: Member, measures: Measures) -> AsyncIterator[None]:
     """Raises CliError if the address cannot be used."""
-    from lbg_broker.peers import PeerLog
+    from lbg_core.peers import PeerLog
     from lbg_sidecar.process.http import address_of, listen, metrics_route, observed_bounds
     from lbg_sidecar.process.lag import LagWatch
     from lbg_sidecar.process.settings import ConfigurationError
@@ -440,7 +440,7 @@ async def _serving_metrics(listener: Listener, member: Member, measures: Measure
 
 async def _first_connection(settings: MemberSettings, timeout_s: float) -> None:
     """Report the error of the first connection; a member retries later ones for ever. Raises ConnectError."""
-    from lbg_broker.client import ConnectionSettings, connect_any
+    from lbg_core.client import ConnectionSettings, connect_any
 
     places = [ConnectionSettings.parse(one) if isinstance(one, str) else one for one in settings.addresses]
     connection = await connect_any(places, name=f"lbg consume {settings.name}", within_s=timeout_s)

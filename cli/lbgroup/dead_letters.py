@@ -15,13 +15,13 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
+from lbg_core.command_output import echo_json, output_option
 from lbgroup.commands import CliError
 from lbgroup.options import body_bytes_option, body_text, broker_options, require_consent
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
-    from lbg_broker.dead_letters import DeadLetter, DeadQueue, ReplayResult, Selection
+    from lbg_core.admin.dead_letters import DeadLetter, DeadQueue, ReplayResult, Selection
+    from lbg_core.client import BrokerAddress
 
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def selecting(command: C) -> C:
     def with_selection(
         *args: Any, ids: tuple[str, ...], key: str | None, reason: str | None, all_: bool, **kwargs: Any
     ) -> Any:
-        from lbg_broker.dead_letters import Selection
+        from lbg_core.admin.dead_letters import Selection
 
         if all_ == bool(ids or key is not None or reason is not None):
             raise click.UsageError("say which: --id, --key, --reason (what is given must all hold), or --all")
@@ -100,7 +100,7 @@ def list_(
     A body that is not UTF-8 is shown in base64. In JSON it is `body` or `body_base64`, and `body_bytes` is the size of
     all of it.
     """
-    from lbg_broker.dead_letters import Selection
+    from lbg_core.admin.dead_letters import Selection
 
     print_listing(
         DEAD_LETTERS,
@@ -134,8 +134,8 @@ def replay(
     A missing binding of the group is restored first. To members a replayed message is a new one: its headers
     lbg-original-publisher and lbg-original-seq have the former stamp.
     """
-    from lbg_broker.dead_letters import ReplayResult
-    from lbg_broker.dead_letters import replay as replay_letters
+    from lbg_core.admin.dead_letters import ReplayResult
+    from lbg_core.admin.dead_letters import replay as replay_letters
 
     done = ReplayResult()
     with reported(DEAD_LETTERS, done, group, "replayed", as_json=as_json):
@@ -182,7 +182,7 @@ def print_listing(
     as_json: bool,
 ) -> None:
     """Prints the oldest of those selected, with so much of their bodies (None: without)."""
-    from lbg_broker.dead_letters import list_letters
+    from lbg_core.admin.dead_letters import list_letters
 
     listing = with_queue(
         kind, address, group, lambda queue: list_letters(queue, selection, limit=limit, body_bytes=body_bytes)
@@ -217,8 +217,8 @@ def discard_selected(
     as_json: bool,
 ) -> None:
     """Deletes those selected after consent, with `save` once they are on disk there."""
-    from lbg_broker.dead_letters import ReplayResult, count
-    from lbg_broker.dead_letters import discard as discard_letters
+    from lbg_core.admin.dead_letters import ReplayResult, count
+    from lbg_core.admin.dead_letters import discard as discard_letters
 
     def question() -> str:
         selected = with_queue(kind, address, group, lambda queue: count(queue, selection))
@@ -234,7 +234,7 @@ def discard_selected(
 def with_queue(
     kind: Kind, address: BrokerAddress, group: str, work: Callable[[DeadQueue], Awaitable[T]]
 ) -> T:
-    from lbg_broker.dead_letters import open_dead_queue
+    from lbg_core.admin.dead_letters import open_dead_queue
 
     async def run() -> T:
         async with open_dead_queue(address.places(), group, is_unrouted=kind.is_unrouted) as queue:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lbg_broker.admin.rows import MemberQueue
-from lbg_broker.group.order_checker import Lost
-from lbg_broker.publisher import PublishingReport
+from lbg_core.admin.rows import MemberQueue
+from lbg_core.group.order_checker import Lost
+from lbg_core.publisher import PublishingReport
 from lbgroup.letter_documents import (
     DeadLetters,
     Discarded,

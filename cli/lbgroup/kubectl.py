@@ -26,7 +26,7 @@ from lbgroup.commands import CliError, LazyCommand, LazyGroup, run
 from lbgroup.options import BROKER_OPTIONS
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.client import BrokerAddress
     from lbg_operator.resources.credentials import Login
 
 GROUP, SECRET = "LoadBalancedGroup", "Secret"
@@ -248,7 +248,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 def broker_of(kubectl: Kubectl, access: GroupAccess) -> Iterator[BrokerAddress]:
     """The group's broker, for the length of the block: an address in the cluster by a forwarded port. The management
     API is not used, as it refuses the users of groups. Raises CliError where no address can be used."""
-    from lbg_broker.client import BrokerAddress, ConnectionSettings
+    from lbg_core.client import BrokerAddress, ConnectionSettings
 
     login = access.login
     urls: list[str] = []

@@ -13,15 +13,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.describe import describe
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.rows import members_of
-from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
-from lbg_broker.admin.status_reports import REPORT_KEYS, WATCH_AGAIN_S, watch_reports
-from lbg_broker.client import Delivery
-from lbg_broker.group import Engine, GroupSpec, Names, stream_queues
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.describe import describe
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.snapshot import UNKNOWN, Snapshot
+from lbg_core.admin.status_reports import REPORT_KEYS, WATCH_AGAIN_S, watch_reports
+from lbg_core.client import Delivery
+from lbg_core.group import Engine, GroupSpec, Names, stream_queues
 
 READ_EVERY_S = 0.4
 

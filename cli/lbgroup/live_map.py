@@ -1,6 +1,6 @@
 """Live map of a group in a terminal: its queues, partitions or sessions, and the members that serve them.
 
-It draws the rows of a description (`lbg_broker.admin.describe`) with rich. Heavy lines carry traffic, light ones do
+It draws the rows of a description (`lbg_core.admin.describe`) with rich. Heavy lines carry traffic, light ones do
 not; solid is a primary, dotted a secondary.
 """
 
@@ -19,12 +19,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus
-from lbg_broker.group import SESSIONS
+from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
+from lbg_core.group import SESSIONS
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.describe import Description
-    from lbg_broker.admin.rows import QueueBinding, ServiceRow, SessionRow
+    from lbg_core.admin.describe import Description
+    from lbg_core.admin.rows import QueueBinding, ServiceRow, SessionRow
 
 RATE_OVER_S = 2.0
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
+from lbg_core.command_output import echo_json, output_option
 from lbgroup.commands import EXIT_USAGE, CliError, error_line
 
 if TYPE_CHECKING:

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from lbg_broker.admin.rows import Count
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.peers import printable
+from lbg_core.admin.rows import Count
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.peers import printable
 from lbgroup.commands import CliError
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.management import ManagementApi
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.admin.management import ManagementApi
+    from lbg_core.client import BrokerAddress
 
 
 def count_text(count: Count | None) -> str:
@@ -82,7 +82,7 @@ class Urls(click.types.StringParamType):
 def management_of(address: BrokerAddress) -> ManagementApi:
     """The API at its address, or else on its usual port of the broker's hosts; with the broker's login unless the
     address has one."""
-    from lbg_broker.admin.management import ManagementApi, management_places
+    from lbg_core.admin.management import ManagementApi, management_places
 
     try:
         where = management_places(address)
@@ -118,7 +118,7 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
     def decorate(command: C) -> C:
         @functools.wraps(command)
         def with_address(*args: Any, **kwargs: Any) -> Any:
-            from lbg_broker.client import AddressConflict, BrokerAddress, split_urls
+            from lbg_core.client import AddressConflict, BrokerAddress, split_urls
 
             if "address" in kwargs:  # of `kubectl lbg`, which has none of these options
                 return command(*args, **kwargs)

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
-from lbg_broker.peers import printable
+from lbg_core.command_output import echo_json, output_option
+from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.dead_letters import letter_line, new_file
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, require_consent
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
-    from lbg_broker.group.parked_keys import ParkedKey
+    from lbg_core.client import BrokerAddress
+    from lbg_core.group.parked_keys import ParkedKey
     from lbgroup import letter_documents
 
 DONE = output_option("one object, that states what was done.")
@@ -43,7 +43,7 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
     All members of the group follow the parked keys from then on. Members of versions before parking do not: upgrade
     them first.
     """
-    from lbg_broker.admin.parking_queue import enable_parking
+    from lbg_core.admin.parking_queue import enable_parking
 
     actions = with_admin(address, lambda admin: enable_parking(admin, group))
     done: letter_documents.ParkingEnabled = {
@@ -63,7 +63,7 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
     """List the parked keys of GROUP, in the order in which they were parked."""
-    from lbg_broker.parked_messages import administration
+    from lbg_core.admin.parked_messages import administration
 
     listing = with_admin(
         address, lambda admin: administration.list_parked(admin, group), with_management=False
@@ -100,7 +100,7 @@ def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def show(group: str, key: str, address: BrokerAddress, limit: int, as_json: bool) -> None:
     """List the parked messages of KEY, oldest first, with the reason of those that failed, and leave them there."""
-    from lbg_broker.parked_messages import administration
+    from lbg_core.admin.parked_messages import administration
 
     letters = with_admin(
         address,
@@ -140,7 +140,7 @@ def release(
     reported. When the command ends early, by a signal or a full queue, nothing is lost or out of order: the same
     command completes the release.
     """
-    from lbg_broker.parked_messages import administration
+    from lbg_core.admin.parked_messages import administration
 
     if all_ == bool(keys):
         raise click.UsageError("say which: --key, or --all")
@@ -167,7 +167,7 @@ def release(
 @broker_options(login=True)
 def replay_one(group: str, key: str, address: BrokerAddress, as_json: bool) -> None:
     """Give the first parked message of KEY back, as a trial: the others stay parked, whether it succeeds or fails."""
-    from lbg_broker.parked_messages import administration
+    from lbg_core.admin.parked_messages import administration
 
     first = with_admin(
         address, lambda admin: administration.replay_first(admin, group, key), with_management=False
@@ -203,8 +203,8 @@ def discard(
     as_json: bool,
 ) -> None:
     """Delete parked messages of GROUP. A key that has none left goes on with what is published next."""
-    from lbg_broker.dead_letters import Selection
-    from lbg_broker.parked_messages import administration
+    from lbg_core.admin.dead_letters import Selection
+    from lbg_core.admin.parked_messages import administration
 
     if all_ == bool(ids or key is not None):
         raise click.UsageError("say which: --key, --id (what is given must all hold), or --all")

@@ -24,16 +24,16 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from lbg_broker.command_output import echo_json, output_option
-from lbg_broker.redaction import redacted
+from lbg_core.command_output import echo_json, output_option
+from lbg_core.redaction import redacted
 from lbgroup.commands import EXIT_UNROUTED, CliError, exporting_traces
 from lbgroup.live_map import Meter
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
-    from lbg_broker.publisher import BadRow, GroupPublisher, PublisherEvent, PublishingReport, RowOptions
-    from lbg_broker.publisher.input.source import Source
+    from lbg_core.client import BrokerAddress
+    from lbg_core.publisher import BadRow, GroupPublisher, PublisherEvent, PublishingReport, RowOptions
+    from lbg_core.publisher.input.source import Source
     from lbg_sidecar.io.log_events import StateLogger
 
 
@@ -54,7 +54,7 @@ class PublishingProgress:
         """States of the queues as few lines, where there is no bar that shows them."""
 
     def show(self, event: PublisherEvent) -> None:
-        from lbg_broker.publisher import events
+        from lbg_core.publisher import events
         from lbg_sidecar.core.state_log import FULL
 
         match event:
@@ -244,8 +244,8 @@ def publish(
     every message. The exit status is 1 if something went wrong, and 3 if all is confirmed and messages came to
     lbg.NAME.unrouted meanwhile, because a queue or binding is missing.
     """
-    from lbg_broker.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
-    from lbg_broker.publisher.input.rows import NO_KEY_VALUES
+    from lbg_core.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
+    from lbg_core.publisher.input.rows import NO_KEY_VALUES
 
     if (key_field is None) != keyless:
         raise click.UsageError("say which field is the key with --key FIELD, or --keyless that there is none")
@@ -303,7 +303,7 @@ def publish(
 
 
 def unrouted_lines(report: PublishingReport, group: str) -> Iterator[str]:
-    from lbg_broker.publisher.events import Unrouted
+    from lbg_core.publisher.events import Unrouted
 
     if report.unrouted is None:
         yield (
@@ -323,7 +323,7 @@ async def _publish(
     skips_bad_rows: bool,
     rate: float | None,
 ) -> None:
-    from lbg_broker.publisher import open_source, publish_rows, without_rows
+    from lbg_core.publisher import open_source, publish_rows, without_rows
 
     task = asyncio.current_task()
     assert task is not None
@@ -376,7 +376,7 @@ def default_name(file: str) -> str:
 
 def summary(report: PublishingReport, group: str) -> str:
     """Summary for a person at the end."""
-    from lbg_broker.publisher.events import utc
+    from lbg_core.publisher.events import utc
 
     head = (
         f"{report.confirmed:,} of {report.published:,} messages confirmed by group {group}, "

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
+from lbg_core.command_output import echo_json, output_option
 from lbgroup.commands import EXIT_USAGE, CliError, error_line
 
 if TYPE_CHECKING:
@@ -103,9 +103,9 @@ def sidecar(config: Path | None) -> int:
     SIGTERM hands the queues over before it ends; a second one ends it at once. The status is 1 when messages in
     flight are delivered again.
     """
-    from lbg_broker.client import SettingsError as AddressError
-    from lbg_broker.journal import DirectoryUnusable
-    from lbg_broker.tracing import TracingError
+    from lbg_core.client import SettingsError as AddressError
+    from lbg_core.journal import DirectoryUnusable
+    from lbg_core.tracing import TracingError
     from lbg_sidecar import CommandFailed, SettingsError
     from lbg_sidecar.commit_log import CommitsError
     from lbg_sidecar.process.main import run_sidecar

@@ -1,6 +1,6 @@
 """`lbg top`: the groups of a broker, or one of them, as they are now.
 
-`lbg_broker.admin.observations` has what it shows: rates, changes, ages. The screens are those of `live_map`, drawn with
+`lbg_core.admin.observations` has what it shows: rates, changes, ages. The screens are those of `live_map`, drawn with
 rich.
 """
 
@@ -21,21 +21,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_broker.admin.errors import RecordUnavailable, Unreachable
-from lbg_broker.admin.group_reader import EVERY_S, GroupReader, Watching
-from lbg_broker.admin.observations import SORTS, GroupRow, Observations, age_text
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.command_output import output_option, text_table
-from lbg_broker.peers import printable
+from lbg_core.admin.errors import RecordUnavailable, Unreachable
+from lbg_core.admin.group_reader import EVERY_S, GroupReader, Watching
+from lbg_core.admin.observations import SORTS, GroupRow, Observations, age_text
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.command_output import output_option, text_table
+from lbg_core.peers import printable
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from lbg_broker.admin.live import LiveAdmin
-    from lbg_broker.admin.rows import ServiceRow
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.admin.live import LiveAdmin
+    from lbg_core.admin.rows import ServiceRow
+    from lbg_core.client import BrokerAddress
 
 MANY_GROUPS = 50
 MANY_EVERY_S = 5.0
@@ -214,7 +214,7 @@ def _one_queue(
     from rich.console import Group
     from rich.text import Text
 
-    from lbg_broker.admin.member_requests import unread_lines
+    from lbg_core.admin.member_requests import unread_lines
     from lbgroup.live_map import service_word
 
     one = row.description

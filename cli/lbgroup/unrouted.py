@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.command_output import output_option
+from lbg_core.command_output import output_option
 from lbgroup.commands import CliError
 from lbgroup.dead_letters import (
     AS_JSON,
@@ -24,7 +24,7 @@ from lbgroup.dead_letters import (
 from lbgroup.options import body_bytes_option, broker_options
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.client import BrokerAddress
 
 
 @click.group(no_args_is_help=True, epilog="Example: lbg unrouted replay orders")
@@ -47,7 +47,7 @@ def list_(
     group: str, address: BrokerAddress, limit: int, bodies: bool, body_bytes: int, as_json: bool
 ) -> None:
     """List the unrouted messages of GROUP, oldest first, and leave them there, as `lbg dead list` does."""
-    from lbg_broker.dead_letters import Selection
+    from lbg_core.admin.dead_letters import Selection
 
     excerpt_bytes = body_bytes if bodies else None
     print_listing(
@@ -66,7 +66,7 @@ def replay(group: str, address: BrokerAddress, as_json: bool) -> None:
     its former identity: members process it, and drop what a killed replay published twice. The first that is refused
     ends the command. Messages of another prefix or hash count stay.
     """
-    from lbg_broker.dead_letters import ReplayResult, replay_unrouted
+    from lbg_core.admin.dead_letters import ReplayResult, replay_unrouted
 
     done = ReplayResult()
     with reported(UNROUTED, done, group, "replayed", as_json=as_json):
@@ -86,6 +86,6 @@ def replay(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def discard(group: str, address: BrokerAddress, save: Path | None, yes: bool, as_json: bool) -> None:
     """Delete the unrouted messages of GROUP."""
-    from lbg_broker.dead_letters import Selection
+    from lbg_core.admin.dead_letters import Selection
 
     discard_selected(UNROUTED, address, group, Selection(), save=save, yes=yes, as_json=as_json)

@@ -16,20 +16,20 @@ from itertools import count
 from typing import Any
 from urllib.parse import urlencode
 
-from lbg_broker.admin import GroupAdmin, ProvisioningError
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.ownership import is_of_kubernetes
-from lbg_broker.admin.repartition import repartition_group
-from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.dead_letters import DeadLetterError, DeadQueue, ReplayResult, Selection, open_dead_queue
-from lbg_broker.dead_letters import discard as discard_letters
-from lbg_broker.dead_letters import replay as replay_letters
-from lbg_broker.group import UNCOUNTED_MODES, SpecError
-from lbg_broker.parked_messages import administration
-from lbg_broker.peers import printable
-from lbg_broker.redaction import redacted
 from lbg_console.sessions import Session, admin_of, places_of
+from lbg_core.admin import GroupAdmin, ProvisioningError
+from lbg_core.admin.dead_letters import DeadLetterError, DeadQueue, ReplayResult, Selection, open_dead_queue
+from lbg_core.admin.dead_letters import discard as discard_letters
+from lbg_core.admin.dead_letters import replay as replay_letters
+from lbg_core.admin.describe import Description
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import is_of_kubernetes
+from lbg_core.admin.parked_messages import administration
+from lbg_core.admin.repartition import repartition_group
+from lbg_core.client import BrokerAddress, ClientError
+from lbg_core.group import UNCOUNTED_MODES, SpecError
+from lbg_core.peers import printable
+from lbg_core.redaction import redacted
 
 log = logging.getLogger("lbg.console.audit")
 

@@ -12,11 +12,6 @@ from urllib.parse import urlencode, urlsplit
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi
-from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.http_listener import BoundedRunner, bad_input
-from lbg_broker.peers import PeerLog, descriptors
 from lbg_console.protection import (
     TRANSPORT_SECURITY,
     add_headers,
@@ -25,6 +20,11 @@ from lbg_console.protection import (
 )
 from lbg_console.survey import GroupSurvey
 from lbg_console.views import Views
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi
+from lbg_core.client import BrokerAddress, ClientError
+from lbg_core.http_listener import BoundedRunner, bad_input
+from lbg_core.peers import PeerLog, descriptors
 
 log = logging.getLogger("lbg.console")
 

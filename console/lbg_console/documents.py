@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.ownership import is_of_kubernetes
-from lbg_broker.admin.rows import Count, MemberRow, ServiceRow, SessionRows
-from lbg_broker.admin.snapshot import UNKNOWN, MessageGroupsStatus
 from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
+from lbg_core.admin.describe import Description
+from lbg_core.admin.ownership import is_of_kubernetes
+from lbg_core.admin.rows import Count, MemberRow, ServiceRow, SessionRows
+from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
 
 CRASH_SHOWN_S = 300.0
 SESSIONS_MAX = 200

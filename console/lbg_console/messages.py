@@ -12,12 +12,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_broker.admin import GroupAdmin, ProvisioningError
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.member_requests import POISONED, PeekedMessage, unread_lines
-from lbg_broker.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
-from lbg_broker.dead_letters import (
+from lbg_console.acts import ACTS, offer
+from lbg_console.sessions import Session, admin_of, places_of
+from lbg_core.admin import GroupAdmin, ProvisioningError
+from lbg_core.admin.dead_letters import (
     DeadLetter,
     DeadLetterError,
     Listing,
@@ -25,11 +23,13 @@ from lbg_broker.dead_letters import (
     list_letters,
     open_dead_queue,
 )
-from lbg_broker.group import SpecError, hash_of, queue_of
-from lbg_broker.parked_messages import administration
-from lbg_broker.redaction import redacted
-from lbg_console.acts import ACTS, offer
-from lbg_console.sessions import Session, admin_of, places_of
+from lbg_core.admin.describe import Description
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.member_requests import POISONED, PeekedMessage, unread_lines
+from lbg_core.admin.parked_messages import administration
+from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
+from lbg_core.group import SpecError, hash_of, queue_of
+from lbg_core.redaction import redacted
 
 MESSAGES_MAX = 20
 LETTERS_MAX = 50

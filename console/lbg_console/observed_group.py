@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.member_requests import MemberActivity
-from lbg_broker.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
-from lbg_broker.admin.rows import members_of
-from lbg_broker.admin.snapshot import UNKNOWN
 from lbg_console.timeline import Event, Timeline
+from lbg_core.admin.describe import Description
+from lbg_core.admin.member_requests import MemberActivity
+from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.snapshot import UNKNOWN
 
 SILENT_S = 3.0
 """Members that are asked report every second, 1.2 s apart at most. One that is silent for longer stands still, or is

@@ -12,11 +12,11 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from lbg_broker.admin.errors import AdminError, Denied, Unreachable, Unsupported
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, management_places
-from lbg_broker.client import BrokerAddress, ConnectionSettings
-from lbg_broker.peers import network_of
+from lbg_core.admin.errors import AdminError, Denied, Unreachable, Unsupported
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, management_places
+from lbg_core.client import BrokerAddress, ConnectionSettings
+from lbg_core.peers import network_of
 
 SESSION_S = 8 * 3600.0
 """As of RabbitMQ's page."""

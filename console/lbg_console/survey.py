@@ -15,17 +15,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from lbg_broker.admin.describe import Description, describe
-from lbg_broker.admin.errors import AdminError, GroupNotFound, ProvisioningError
-from lbg_broker.admin.group_reader import EVERY_S, GroupRecords, waiting_us
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.member_requests import watch_activity
-from lbg_broker.admin.snapshot import UNKNOWN, Snapshot
-from lbg_broker.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS, WATCH_AGAIN_S, watch_reports
-from lbg_broker.client import Delivery
-from lbg_broker.group import GroupSpec, Names
 from lbg_console.documents import SurveyState, overview_row
 from lbg_console.observed_group import ObservedGroup, Probe
+from lbg_core.admin.describe import Description, describe
+from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError
+from lbg_core.admin.group_reader import EVERY_S, GroupRecords, waiting_us
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.member_requests import watch_activity
+from lbg_core.admin.snapshot import UNKNOWN, Snapshot
+from lbg_core.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS, WATCH_AGAIN_S, watch_reports
+from lbg_core.client import Delivery
+from lbg_core.group import GroupSpec, Names
 
 log = logging.getLogger("lbg.console")
 

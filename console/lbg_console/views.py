@@ -18,15 +18,6 @@ from urllib.parse import quote, urlencode
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.errors import Denied
-from lbg_broker.client import BrokerAddress, ClientError
-from lbg_broker.dead_letters import Selection
-from lbg_broker.group import SpecError
-from lbg_broker.group.names import default_group_name
-from lbg_broker.http_listener import form_of
-from lbg_broker.peers import PeerLog, printable
-from lbg_broker.redaction import redacted
 from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
 from lbg_console.documents import known
 from lbg_console.event_streams import EventStreams
@@ -41,6 +32,15 @@ from lbg_console.sessions import (
     check_login,
 )
 from lbg_console.survey import GroupSurvey, SurveyedGroup
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.dead_letters import Selection
+from lbg_core.admin.errors import Denied
+from lbg_core.client import BrokerAddress, ClientError
+from lbg_core.group import SpecError
+from lbg_core.group.names import default_group_name
+from lbg_core.http_listener import form_of
+from lbg_core.peers import PeerLog, printable
+from lbg_core.redaction import redacted
 
 audit = logging.getLogger("lbg.console.audit")
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lbg_broker.group import epoch_of
+from lbg_core.group import epoch_of
 
 Ints = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]

@@ -62,7 +62,7 @@ BROKEN = _table(
     StructField("text", _TEXT, nullable=False),
     StructField("reason", _TEXT, nullable=False),
 )
-"""A row for each line that is no record: its place, the line, and the error of `lbg_broker.group.decode`."""
+"""A row for each line that is no record: its place, the line, and the error of `lbg_core.group.decode`."""
 
 _ARROW: dict[DataType, pa.DataType] = {
     _TEXT: pa.string(),

@@ -38,8 +38,8 @@ from pathlib import Path
 from typing import NamedTuple, Self
 from weakref import WeakSet
 
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.private_files import DIRECTORY_MODE, allocate, open_private
+from lbg_core.client import ConnectionSettings
+from lbg_core.private_files import DIRECTORY_MODE, allocate, open_private
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.suspects import Suspected
 

@@ -17,7 +17,7 @@ found, which lets repeats through. See docs/exactly-once.md.
 A write takes 1.7 us for a stream without holes and 4.9 us for one with four runs, on two cores with other work on them
 (CPython 3.11)::
 
-    python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_broker.group import SequenceSet
+    python -m timeit -s 'from lbg_sidecar.commit_log import CommitLog; from lbg_core.group import SequenceSet
     log = CommitLog("/tmp/timed.commits"); numbers = SequenceSet([(0, 9)])' 'log.write("p", 1, numbers)'
 
 The session position:
@@ -55,9 +55,9 @@ from pathlib import Path
 from typing import Self
 from zlib import crc32
 
-from lbg_broker.forks import lock, own_map
-from lbg_broker.group import SequenceSet
-from lbg_broker.private_files import allocate, make_private_directory, open_private, report_wide
+from lbg_core.forks import lock, own_map
+from lbg_core.group import SequenceSet
+from lbg_core.private_files import allocate, make_private_directory, open_private, report_wide
 from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.errors import MemberError
 

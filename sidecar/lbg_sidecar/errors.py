@@ -10,8 +10,8 @@
         ├── CommandFailed  the command cannot be started at all
         └── StreamError    the application sent an invalid frame on its stream
 
-A group that does not exist is `lbg_broker.admin.GroupNotFound`; a broker that refuses the credentials is
-`lbg_broker.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
+A group that does not exist is `lbg_core.admin.GroupNotFound`; a broker that refuses the credentials is
+`lbg_core.client.AuthenticationError`. Losing the connection is no error: the member comes back by itself.
 """
 
 from __future__ import annotations

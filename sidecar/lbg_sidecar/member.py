@@ -11,11 +11,11 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any, Self, cast
 
-from lbg_broker.admin import RecordUnavailable
-from lbg_broker.admin.errors import plain_reason
-from lbg_broker.client import ClientConnection, ClientError, ConnectError, reconnect_loop
-from lbg_broker.group import GroupSpec, Names, differences
-from lbg_broker.tracing import tracing
+from lbg_core.admin import RecordUnavailable
+from lbg_core.admin.errors import plain_reason
+from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
+from lbg_core.group import GroupSpec, Names, differences
+from lbg_core.tracing import tracing
 from lbg_sidecar.app import (
     CONCURRENCY,
     AppChannel,

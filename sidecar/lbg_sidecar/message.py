@@ -22,8 +22,8 @@ from struct import Struct
 from struct import error as _StructError
 from typing import Any, TypeAlias
 
-from lbg_broker.client import BodyExcerpt, Delivery
-from lbg_broker.group import (
+from lbg_core.client import BodyExcerpt, Delivery
+from lbg_core.group import (
     HEADER_FENCE,
     HEADER_KEY,
     HEADER_PARKED_COPY,
@@ -36,7 +36,7 @@ from lbg_broker.group import (
     HEADER_TS,
     key_in,
 )
-from lbg_broker.tracing import CallSpan
+from lbg_core.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
 from lbg_sidecar.core.protocol import HeldMessage, HeldState
 

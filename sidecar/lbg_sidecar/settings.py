@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
+from lbg_core.client import ConnectionSettings
+from lbg_core.client.backoff import Backoff
+from lbg_core.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules

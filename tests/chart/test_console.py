@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from support.kubernetes.chart import LARGE, Object, named, of_kind, rendered
+from testing.kubernetes.chart import LARGE, Object, named, of_kind, rendered
 
 
 @pytest.fixture(scope="module", autouse=True)

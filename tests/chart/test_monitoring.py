@@ -15,9 +15,9 @@ import yaml
 from lbg_operator.resources.names import GROUP_LABEL, selector_of
 from lbg_operator.resources.sidecar_injection import OBSERVED_PORT
 from lbg_sidecar.process.metrics import SERIES as OF_SIDECAR
-from support.kubernetes.chart import CHART, LARGE, Object, named, of_kind, rendered
-from support.operator.metrics import series_of_operator
-from support.waiting import GUARD_S
+from testing.kubernetes.chart import CHART, LARGE, Object, named, of_kind, rendered
+from testing.operator.metrics import series_of_operator
+from testing.waiting import GUARD_S
 
 ALERTS = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())
 RULES = {rule["alert"]: rule for group in ALERTS["groups"] for rule in group["rules"]}

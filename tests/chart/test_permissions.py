@@ -12,7 +12,7 @@ from lbg_operator.kube.kinds import NAMESPACE as KUBE_NAMESPACE
 from lbg_operator.metrics_api.lag import Service
 from lbg_operator.metrics_api.tls import secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
-from support.kubernetes.chart import LARGE, NAMESPACE, Object, named, of_kind, rendered
+from testing.kubernetes.chart import LARGE, NAMESPACE, Object, named, of_kind, rendered
 
 Right = tuple[str, str, str]
 

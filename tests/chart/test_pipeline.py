@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from lbgroup.cli import PIPELINE_COMMANDS
-from support.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
+from testing.kubernetes.chart import CHART, LARGE, Object, of_kind, rendered
 
 
 @pytest.fixture(scope="module", autouse=True)

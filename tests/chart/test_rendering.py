@@ -13,8 +13,8 @@ import yaml
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from lbgroup.cli import cli
-from support.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, named, of_kind, pods_of, rendered
-from support.kubernetes.manifests import CRDS, fill_in, schema_of
+from testing.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, named, of_kind, pods_of, rendered
+from testing.kubernetes.manifests import CRDS, fill_in, schema_of
 
 
 @pytest.fixture(scope="module", autouse=True)

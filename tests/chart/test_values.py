@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from support.kubernetes.chart import CHART, Object, rendered
+from testing.kubernetes.chart import CHART, Object, rendered
 
 
 @pytest.fixture(scope="module", autouse=True)

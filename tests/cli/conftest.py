@@ -13,14 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import GroupSpec
+from lbg_core.group import GroupSpec
 from lbgroup.cli import cli
 from lbgroup.commands import run
-from support.admin.group_on_broker import declare_group
-from support.command_line import Lbg, Said, Where, clean_environment
-from support.output_documents import check_output, checked
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from testing.admin.group_on_broker import declare_group
+from testing.command_line import Lbg, Said, Where, clean_environment
+from testing.output_documents import check_output, checked
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture

@@ -11,12 +11,12 @@ from urllib.parse import quote
 
 import pytest
 
-from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
-from lbg_broker.client import BrokerAddress
+from lbg_core.admin.management import ManagementApi, ManagementSettings, path
+from lbg_core.client import BrokerAddress
 from lbgroup.options import management_of
-from support.command_line import Lbg, start_lbg
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from testing.command_line import Lbg, start_lbg
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S
 
 NOBODY = "amqp://guest:guest@127.0.0.1:1/"
 DOWN = "http://127.0.0.1:1"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import Lbg, clean_environment
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import Lbg, clean_environment
 
 LBG = (sys.executable, "-m", "lbgroup")
 

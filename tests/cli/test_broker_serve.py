@@ -17,11 +17,11 @@ import pika
 import pytest
 import trustme
 
-from lbg_broker.server.store.schema import DirectoryLock
-from support.command_line import Lbg, Said, start_lbg
-from support.kubernetes.mounted import MountedSecret
-from support.output_documents import check_output
-from support.waiting import GUARD_S
+from lbg_broker.store.schema import DirectoryLock
+from testing.command_line import Lbg, Said, start_lbg
+from testing.kubernetes.mounted import MountedSecret
+from testing.output_documents import check_output
+from testing.waiting import GUARD_S
 
 
 @dataclass(frozen=True)

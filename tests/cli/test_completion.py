@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, clean_environment
+from testing.command_line import Lbg, clean_environment
 
 
 def completed(words: str, *, imports: bool = False) -> list[str]:

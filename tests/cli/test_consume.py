@@ -16,11 +16,11 @@ import pytest
 
 from lbg_sidecar import MemberSettings
 from lbgroup.consume import consume
-from support.broker.embedded import free_port
-from support.command_line import Lbg, Where, start_lbg
-from support.output_documents import checked
-from support.rabbitmq.node import wait_until
-from support.waiting import GUARD_S
+from testing.broker.embedded import free_port
+from testing.command_line import Lbg, Where, start_lbg
+from testing.output_documents import checked
+from testing.rabbitmq.node import wait_until
+from testing.waiting import GUARD_S
 
 ROWS = 300
 ECHO = """

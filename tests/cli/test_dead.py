@@ -9,14 +9,14 @@ import pty
 import subprocess
 from pathlib import Path
 
-from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
-from lbg_broker.group import Names
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_core.client import ConnectionSettings, connect
+from lbg_core.group import Names
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
-from support.admin.dead_letters import dead, ids, listed, put, refused
-from support.command_line import Lbg, Where, start_lbg
-from support.waiting import GUARD_S, until
+from testing.admin.dead_letters import dead, ids, listed, put, refused
+from testing.command_line import Lbg, Where, start_lbg
+from testing.waiting import GUARD_S, until
 
 
 def test_what_a_member_refused_comes_to_it_again_in_order_while_it_runs(

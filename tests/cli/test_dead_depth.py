@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import ConnectionSettings, Delivery, connect
-from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
-from lbg_broker.dead_letters.letter import FIRST_MESSAGES, LARGEST_MESSAGES, UNACKED_MAX_BYTES, ReadWindow
-from lbg_broker.group import Names, binding_key
-from support.admin.dead_letters import dead, ids, listed, put, refused
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import Lbg, Said, Where, start_lbg
-from support.member.group_load import group_spec
-from support.waiting import GUARD_S, until
+from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_core.admin.dead_letters.letter import FIRST_MESSAGES, LARGEST_MESSAGES, UNACKED_MAX_BYTES, ReadWindow
+from lbg_core.client import ConnectionSettings, Delivery, connect
+from lbg_core.group import Names, binding_key
+from testing.admin.dead_letters import dead, ids, listed, put, refused
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import Lbg, Said, Where, start_lbg
+from testing.member.group_load import group_spec
+from testing.waiting import GUARD_S, until
 
 DEEP = 4 * FIRST_MESSAGES
 """Two windows of letters that are passed over, and some."""
@@ -173,7 +173,7 @@ def test_a_replay_that_takes_longer_than_the_broker_lets_it_hold_messages_begins
 def test_a_broker_that_is_busy_with_acks_for_long_is_waited_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.dead_letters.queue.ANSWER_S", 0.2)
+    monkeypatch.setattr("lbg_core.admin.dead_letters.queue.ANSWER_S", 0.2)
 
     async def taken_at_the_first_page(broker: EmbeddedBroker) -> tuple[int, int]:
         await declare_group(broker.url, group_spec("g"))

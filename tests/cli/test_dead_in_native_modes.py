@@ -7,12 +7,12 @@ import secrets
 
 import pytest
 
-from lbg_broker.group import NATIVE_MODES, PARTITIONED, UNCOUNTED_MODES, GroupSpec
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.group import NATIVE_MODES, PARTITIONED, UNCOUNTED_MODES, GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
-from support.admin.group_on_broker import declare_group
-from support.command_line import Lbg, Where
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.command_line import Lbg, Where
+from testing.waiting import until
 
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)

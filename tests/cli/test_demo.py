@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import DeliveredRecord, PublishedRecord
-from lbg_broker.journal import JournalReader
-from support.command_line import Lbg, start_lbg
-from support.output_documents import checked
-from support.waiting import GUARD_S
+from lbg_core.group import DeliveredRecord, PublishedRecord
+from lbg_core.journal import JournalReader
+from testing.command_line import Lbg, start_lbg
+from testing.output_documents import checked
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, Where, start_lbg
-from support.waiting import GUARD_S
+from testing.command_line import Lbg, Where, start_lbg
+from testing.waiting import GUARD_S
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 ON_EMBEDDED = pytest.mark.parametrize("broker", ["embedded"], indirect=True)

@@ -7,7 +7,7 @@ import json
 
 from rich.console import Console
 
-from lbg_broker.group import UNCOUNTED_MODES, Engine, GroupSpec, Mode
+from lbg_core.group import UNCOUNTED_MODES, Engine, GroupSpec, Mode
 from lbgroup.demo.model import DemoModel
 from lbgroup.demo.report import Kill, demo_report
 from lbgroup.demo.screen import summary

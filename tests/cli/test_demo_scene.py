@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.snapshot import (
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
     PartitionsStatus,
@@ -20,9 +20,9 @@ from lbg_broker.admin.snapshot import (
     SessionStatus,
     Snapshot,
 )
-from lbg_broker.group import MODES, UNCOUNTED_MODES, Engine, GroupSpec
-from lbg_broker.publisher import BadRow, RowOptions, open_source
-from lbg_broker.publisher.input.rows import count_rows
+from lbg_core.group import MODES, UNCOUNTED_MODES, Engine, GroupSpec
+from lbg_core.publisher import BadRow, RowOptions, open_source
+from lbg_core.publisher.input.rows import count_rows
 from lbgroup.demo.command import rate_for
 from lbgroup.demo.model import COLOURS, DemoModel
 from lbgroup.demo.screen import PlainView, frame, status_line

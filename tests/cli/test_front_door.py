@@ -15,7 +15,7 @@ from typing import Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import lbgroup
-from lbg_broker.admin import (
+from lbg_core.admin import (
     Denied,
     GroupDiffers,
     GroupNotFound,
@@ -25,12 +25,12 @@ from lbg_broker.admin import (
     connect_admin,
     group_admin,
 )
-from lbg_broker.client import SettingsError
-from lbg_broker.group import HASH_FUNCTIONS, MODES, GroupSpec, HashFunction, Mode
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.client import SettingsError
+from lbg_core.group import HASH_FUNCTIONS, MODES, GroupSpec, HashFunction, Mode
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
-from support.command_line import Where, clean_environment
-from support.waiting import GUARD_S
+from testing.command_line import Where, clean_environment
+from testing.waiting import GUARD_S
 
 QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
 LINES_MAX = 25
@@ -45,7 +45,7 @@ def test_every_name_is_that_of_the_package_that_defines_it() -> None:
     assert lbgroup.connect_admin is group_admin.connect_admin is connect_admin
 
 
-@pytest.mark.parametrize("package", ["lbgroup", "lbg_broker.admin"])
+@pytest.mark.parametrize("package", ["lbgroup", "lbg_core.admin"])
 def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
     with pytest.raises(AttributeError, match=f"module '{package}' has no attribute 'Consumer'"):
         _ = importlib.import_module(package).Consumer
@@ -59,7 +59,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
     [
         ("import lbgroup", "aiohttp, asyncio, ssl, click, lbg_broker, lbg_sidecar"),
         ("from lbgroup import Group", "aiohttp, asyncio, ssl, lbg_sidecar"),
-        ("from lbgroup import Publisher", "aiohttp, lbg_broker.admin.live, lbg_sidecar"),
+        ("from lbgroup import Publisher", "aiohttp, lbg_core.admin.live, lbg_sidecar"),
     ],
 )
 def test_an_import_brings_nothing_that_it_does_not_need(statement: str, heavy: str) -> None:

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.admin import connect_admin
-from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.ownership import Record, kubernetes_owner
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
-from support.command_line import Lbg, Where, end_started, start_lbg
-from support.output_documents import checked
-from support.waiting import GUARD_S
+from lbg_core.admin import connect_admin
+from lbg_core.admin.actions import WriteRecord
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import Record, kubernetes_owner
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from testing.command_line import Lbg, Where, end_started, start_lbg
+from testing.output_documents import checked
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture(autouse=True)

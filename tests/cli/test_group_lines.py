@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import create_group, list_groups, show_group
-from lbg_broker.admin.ownership import Claim, kubernetes_owner
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import GroupSpec, Names, forwarded_key
-from lbg_broker.group.key_moves import KeyMove
-from lbg_broker.group.topology import Binding
 from lbg_console.documents import problem_document
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group, list_groups, show_group
+from lbg_core.admin.ownership import Claim, kubernetes_owner
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import GroupSpec, Names, forwarded_key
+from lbg_core.group.key_moves import KeyMove
+from lbg_core.group.topology import Binding
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
-from support.admin.fake_admin import FakeAdmin
-from support.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
+from testing.admin.fake_admin import FakeAdmin
+from testing.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
 
 BEAT: dict[str, Any] = {
     "v": 1,

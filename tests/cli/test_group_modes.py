@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, Where
+from testing.command_line import Lbg, Where
 
 EMBEDDED = pytest.mark.parametrize("broker", ["embedded"], indirect=True)
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.ownership import Record, kubernetes_owner
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.publisher import GroupPublisher
-from lbg_broker.publisher.events import IngressPaused, PublisherEvent
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import Record, kubernetes_owner
+from lbg_core.client import ConnectionSettings
+from lbg_core.publisher import GroupPublisher
+from lbg_core.publisher.events import IngressPaused, PublisherEvent
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.io.driver import Driver
-from support.command_line import Lbg, Said, Where
-from support.waiting import until
+from testing.command_line import Lbg, Said, Where
+from testing.waiting import until
 
 KEYS = [f"k{number}" for number in range(10)]
 

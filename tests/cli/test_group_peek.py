@@ -6,13 +6,13 @@ import asyncio
 import json
 from typing import Any
 
-from lbg_broker.admin import connect_admin
-from lbg_broker.admin.member_requests import READY, PeekResult
-from lbg_broker.group import Names, hash_of
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin import connect_admin
+from lbg_core.admin.member_requests import READY, PeekResult
+from lbg_core.group import Names, hash_of
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
-from support.command_line import Lbg, Where
-from support.waiting import until
+from testing.command_line import Lbg, Where
+from testing.waiting import until
 
 BODIES = [b"a0", b"\xff\x00", b"a2", b"a3", b"a4"]
 

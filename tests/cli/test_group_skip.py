@@ -9,14 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.member_requests import ask_members
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.member_requests import ask_members
+from lbg_core.client import ConnectionSettings
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
-from support.admin.dead_letters import ids, listed
-from support.command_line import Lbg, Said, Where, end_started, start_lbg
-from support.waiting import until
+from testing.admin.dead_letters import ids, listed
+from testing.command_line import Lbg, Said, Where, end_started, start_lbg
+from testing.waiting import until
 
 FAILING = """
 import json, sys

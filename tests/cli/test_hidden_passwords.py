@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from lbgroup.__main__ import hide_passwords
-from support.command_line import start_lbg
-from support.waiting import GUARD_S
+from testing.command_line import start_lbg
+from testing.waiting import GUARD_S
 
 SECRET = "s3cret/w0rd"
 ESCAPED = "s3cret%2Fw0rd"

@@ -20,13 +20,13 @@ from urllib.parse import urlsplit
 import pytest
 import trustme
 
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbgroup.commands import run
 from lbgroup.kubectl import ForwardTarget, Kubectl, PortForward, kubectl_lbg, target_of
-from support.command_line import Lbg, Said, Where, end_started, start_lbg
-from support.kubernetes.stand_in_kubectl import StandInKubectl
-from support.rabbitmq.node import wait_until
+from testing.command_line import Lbg, Said, Where, end_started, start_lbg
+from testing.kubernetes.stand_in_kubectl import StandInKubectl
+from testing.rabbitmq.node import wait_until
 
 GUARD_S = 60
 OPTIONS = ("--namespace", "shop", "--context", "here")

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.client import ConnectionSettings, connect
+from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
 from lbgroup.live_group import observed
-from support.command_line import Where
-from support.waiting import until
+from testing.command_line import Where
+from testing.waiting import until
 
 
 @pytest.mark.process

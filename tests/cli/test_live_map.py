@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import GroupSpec
 from lbgroup.live_group import running
 from lbgroup.live_map import MapMember, MemberState, live_map, map_lines, sharing_line, timeline
-from support.admin.fake_admin import FakeAdmin
-from support.admin.native_groups import SESSIONS, made
+from testing.admin.fake_admin import FakeAdmin
+from testing.admin.native_groups import SESSIONS, made
 
 MEMBERS = (
     MapMember("m1", "cyan"),

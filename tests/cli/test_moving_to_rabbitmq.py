@@ -11,10 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import Lbg, Where, start_lbg
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import Lbg, Where, start_lbg
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S
 
 ROWS, KEYS = 3000, 50
 

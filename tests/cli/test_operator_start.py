@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import Lbg, end_started, start_lbg
-from support.waiting import GUARD_S
+from testing.command_line import Lbg, end_started, start_lbg
+from testing.waiting import GUARD_S
 
 NEEDED = {"LBG_OPERATOR_SIDECAR_IMAGE": "s:1", "LBG_OPERATOR_BROKER_IMAGE": "b:1"}
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from lbg_broker.group import GroupSpec
+from lbg_core.group import GroupSpec
 from lbgroup.documents import DOCUMENTS
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import Lbg, Where, start_lbg
-from support.output_documents import SCHEMA, checked, leaves
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import Lbg, Where, start_lbg
+from testing.output_documents import SCHEMA, checked, leaves
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

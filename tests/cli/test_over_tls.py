@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from support.command_line import Lbg, start_lbg
-from support.rabbitmq.node import RabbitNode, free_ports
-from support.waiting import GUARD_S
+from testing.command_line import Lbg, start_lbg
+from testing.rabbitmq.node import RabbitNode, free_ports
+from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.rabbitmq
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.admin import connect_admin
-from lbg_broker.dead_letters import Selection
-from lbg_broker.parked_messages import NoParking, NotParked
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin import connect_admin
+from lbg_core.admin.dead_letters import Selection
+from lbg_core.admin.parked_messages import NoParking, NotParked
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
-from support.command_line import Lbg, Where
-from support.waiting import GUARD_S, until
+from testing.command_line import Lbg, Where
+from testing.waiting import GUARD_S, until
 
 
 class App:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from support.command_line import Lbg, Where, end_started, start_lbg
+from testing.command_line import Lbg, Where, end_started, start_lbg
 
 TIMEOUT_S = 40.0
 

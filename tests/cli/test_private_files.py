@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import Said, start_lbg
-from support.sidecar.process import PROMPT, Sidecar
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import Said, start_lbg
+from testing.sidecar.process import PROMPT, Sidecar
+from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 

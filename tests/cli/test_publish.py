@@ -13,14 +13,14 @@ from typing import cast
 import pika
 import pytest
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.journal import JournalReader
-from lbg_broker.publisher import GroupPublisher
-from lbg_broker.publisher import resume as layout
+from lbg_core.group import GroupSpec
+from lbg_core.journal import JournalReader
+from lbg_core.publisher import GroupPublisher
+from lbg_core.publisher import resume as layout
 from lbgroup.publish import counts_text, default_name
-from support.admin.group_on_broker import declare_group
-from support.command_line import Lbg, Where, clean_environment, start_lbg
-from support.waiting import GUARD_S
+from testing.admin.group_on_broker import declare_group
+from testing.command_line import Lbg, Where, clean_environment, start_lbg
+from testing.waiting import GUARD_S
 
 FLIGHTS = Path(__file__).resolve().parent.parent.parent / "examples" / "flights-sample.csv.gz"
 

@@ -21,10 +21,10 @@ from typing import Any
 import pika
 import pytest
 
-from lbg_broker.group import GroupSpec
-from support.admin.group_on_broker import declare_group
-from support.command_line import Lbg, Where, clean_environment
-from support.waiting import GUARD_S
+from lbg_core.group import GroupSpec
+from testing.admin.group_on_broker import declare_group
+from testing.command_line import Lbg, Where, clean_environment
+from testing.waiting import GUARD_S
 
 QUEUES = 4
 

@@ -7,12 +7,12 @@ import asyncio
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_broker.admin import connect_admin
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin import connect_admin
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.app import PushChannel
-from support.command_line import Where
-from support.waiting import GUARD_S
+from testing.command_line import Where
+from testing.waiting import GUARD_S
 
 
 async def test_unreadable_verdicts_and_long_waits_are_problems_until_they_are_over(

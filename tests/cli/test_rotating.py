@@ -16,10 +16,10 @@ from typing import TypeVar
 
 import pytest
 
-from lbg_broker.admin import Refused
-from lbg_broker.admin.management import ManagementApi, ManagementSettings, path
-from lbg_broker.client import ConnectionSettings
-from support.command_line import Lbg, Where, start_lbg
+from lbg_core.admin import Refused
+from lbg_core.admin.management import ManagementApi, ManagementSettings, path
+from lbg_core.client import ConnectionSettings
+from testing.command_line import Lbg, Where, start_lbg
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 RATE = 500

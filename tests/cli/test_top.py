@@ -19,25 +19,25 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
-from lbg_broker.admin.observations import Observations
-from lbg_broker.admin.snapshot import PartitionStatus
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
+from lbg_core.admin.observations import Observations
+from lbg_core.admin.snapshot import PartitionStatus
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbgroup.top import HEADER, View, screen, text_lines
-from support.admin.fake_admin import FakeAdmin
-from support.command_line import (
+from testing.admin.fake_admin import FakeAdmin
+from testing.command_line import (
     Lbg,
     Where,
     end_started,
     start_lbg,
 )
-from support.output_documents import checked
-from support.rabbitmq.node import wait_until
-from support.waiting import GUARD_S
+from testing.output_documents import checked
+from testing.rabbitmq.node import wait_until
+from testing.waiting import GUARD_S
 
 
 def beat(index: int, *, active: set[int], acked: int = 0, delivered: int = 0) -> dict[str, Any]:

@@ -16,10 +16,10 @@ import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
-from support.broker.embedded import free_port
-from support.command_line import Lbg, Where, clean_environment, end_started, start_lbg
-from support.rabbitmq.node import wait_until
-from support.waiting import GUARD_S
+from testing.broker.embedded import free_port
+from testing.command_line import Lbg, Where, clean_environment, end_started, start_lbg
+from testing.rabbitmq.node import wait_until
+from testing.waiting import GUARD_S
 
 HANDLER = """
 import json, sys
@@ -207,8 +207,8 @@ def test_what_cannot_be_followed_is_one_line(environment: dict[str, str], words:
 
 USED = """
 import asyncio, sys
-from lbg_broker.publisher import GroupPublisher
-from lbg_broker.tracing import exporting
+from lbg_core.publisher import GroupPublisher
+from lbg_core.tracing import exporting
 from lbg_sidecar import Member, MemberSettings
 url, group = sys.argv[1:]
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pika
 import pytest
 
-from lbg_broker.client import Delivery, connect
-from lbg_broker.group import Names
+from lbg_core.client import Delivery, connect
+from lbg_core.group import Names
 from lbg_sidecar import Member, MemberSettings, Message
-from support.admin.dead_letters import Letter, put
-from support.command_line import Lbg, Said, Where, start_lbg
-from support.waiting import until
+from testing.admin.dead_letters import Letter, put
+from testing.command_line import Lbg, Said, Where, start_lbg
+from testing.waiting import until
 
 KEYS = 16
 

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
-from lbg_broker.group import Names
-from support.command_line import Lbg, Where, start_lbg
-from support.output_documents import checked
-from support.waiting import GUARD_S
+from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
+from lbg_core.group import Names
+from testing.command_line import Lbg, Where, start_lbg
+from testing.output_documents import checked
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
-from support.broker.engines import eventually
-from support.command_line import clean_environment
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker.engines import eventually
+from testing.command_line import clean_environment
+from testing.waiting import GUARD_S
 
 TESTS = Path(__file__).resolve().parents[1]
-CELERY = ("celery", "-A", "support.amqp.celery_tasks")
+CELERY = ("celery", "-A", "testing.amqp.celery_tasks")
 TASKS = 30
 
 
@@ -62,7 +62,7 @@ def ask(broker: EmbeddedBroker, tasks: int, *, workers: int = 1, **settings: str
         [
             sys.executable,
             "-c",
-            "from support.amqp.celery_tasks import main; main()",
+            "from testing.amqp.celery_tasks import main; main()",
             str(tasks),
             str(workers),
         ],

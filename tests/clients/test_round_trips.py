@@ -22,8 +22,8 @@ import kombu
 import pika
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.waiting import GUARD_S
 
 HERE = Path(__file__).resolve().parent
 MESSAGES = 50

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.management import ManagementSettings
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
-from lbg_broker.server import Address, ServerSettings, running
+from lbg_broker import Address, ServerSettings, running
 from lbg_console.application import Console
-from support.admin.place import Place
-from support.console import Client, client_of, console_of
-from support.waiting import until
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.management import ManagementSettings
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from testing.admin.place import Place
+from testing.console import Client, client_of, console_of
+from testing.waiting import until
 
 PASSWORD = "a password"
 

@@ -7,17 +7,17 @@ import logging
 import re
 
 import pytest
-from tests.console.conftest import PASSWORD
 
-from lbg_broker.admin.groups import create_group, delete_group, show_group
-from lbg_broker.admin.ownership import CLAIM_BY_HAND, Claim, kubernetes_owner
-from lbg_broker.client import connect
-from lbg_broker.group import TO_ALL, GroupSpec, Names
-from lbg_broker.group.names import default_group_name
-from lbg_broker.publisher import GroupPublisher
-from support.admin.place import Place
-from support.console import Client, address_of, client_of, live_member
-from support.waiting import until
+from lbg_core.admin.groups import create_group, delete_group, show_group
+from lbg_core.admin.ownership import CLAIM_BY_HAND, Claim, kubernetes_owner
+from lbg_core.client import connect
+from lbg_core.group import TO_ALL, GroupSpec, Names
+from lbg_core.group.names import default_group_name
+from lbg_core.publisher import GroupPublisher
+from testing.admin.place import Place
+from testing.console import Client, address_of, client_of, live_member
+from testing.waiting import until
+from tests.console.conftest import PASSWORD
 
 HOSTILE = "<script>alert(1)</script>\"'&\u202e/../\x00"
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from tests.console.conftest import PASSWORD
 
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.management import ManagementSettings
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
-from support.admin.place import Place
-from support.console import client_of, console_of, live_member
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.management import ManagementSettings
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from testing.admin.place import Place
+from testing.console import client_of, console_of, live_member
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
+from tests.console.conftest import PASSWORD
 
 pytestmark = [pytest.mark.process, pytest.mark.rabbitmq]
 

@@ -14,16 +14,16 @@ import aiohttp
 import pytest
 import trustme
 
-from lbg_broker.admin.errors import Denied
-from lbg_broker.client import BrokerAddress, CredentialsUnreadable, SettingsError
-from lbg_broker.server import Address, AdministratorFiles, Server, TlsSettings
+from lbg_broker import Address, AdministratorFiles, Server, TlsSettings
 from lbg_console.application import Console, ConsoleSettings
+from lbg_core.admin.errors import Denied
+from lbg_core.client import BrokerAddress, CredentialsUnreadable, SettingsError
 from lbgroup import Group, connect_admin
-from support.broker.embedded import in_process
-from support.command_line import start_lbg
-from support.console import Client
-from support.kubernetes.mounted import MountedSecret
-from support.waiting import GUARD_S
+from testing.broker.embedded import in_process
+from testing.command_line import start_lbg
+from testing.console import Client
+from testing.kubernetes.mounted import MountedSecret
+from testing.waiting import GUARD_S
 
 ANY = Address("127.0.0.1", 0)
 

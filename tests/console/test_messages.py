@@ -10,20 +10,20 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tests.console.conftest import PASSWORD
 
-from lbg_broker.admin import GroupAdmin
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.management import ManagementSettings
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.dead_letters import Selection, list_letters, open_dead_queue
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin import GroupAdmin
+from lbg_core.admin.dead_letters import Selection, list_letters, open_dead_queue
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.management import ManagementSettings
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop, retry
-from support.admin.place import Place
-from support.console import Answer, Client, address_of, client_of, console_of
-from support.rabbitmq.node import RabbitNode
-from support.waiting import until
+from testing.admin.place import Place
+from testing.console import Answer, Client, address_of, client_of, console_of
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import until
+from tests.console.conftest import PASSWORD
 
 LONG = b"x" * 2000
 Run = Callable[..., Awaitable[str]]

@@ -6,12 +6,7 @@ import asyncio
 from http.cookies import SimpleCookie
 
 import pytest
-from tests.console.conftest import PASSWORD
 
-from lbg_broker.admin.actions import DeleteUser
-from lbg_broker.admin.errors import Denied
-from lbg_broker.client import BrokerAddress
-from lbg_broker.group import GroupSpec
 from lbg_console.application import public_url
 from lbg_console.protection import CONTENT_SECURITY_POLICY, local_path
 from lbg_console.sessions import (
@@ -26,9 +21,14 @@ from lbg_console.sessions import (
     Sessions,
     places_of,
 )
-from support.admin.place import Place
-from support.console import Client, client_of, console_of, cookie_of
-from support.waiting import until
+from lbg_core.admin.actions import DeleteUser
+from lbg_core.admin.errors import Denied
+from lbg_core.client import BrokerAddress
+from lbg_core.group import GroupSpec
+from testing.admin.place import Place
+from testing.console import Client, client_of, console_of, cookie_of
+from testing.waiting import until
+from tests.console.conftest import PASSWORD
 
 PAGES = (
     "/",

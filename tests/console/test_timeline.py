@@ -5,10 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.member_requests import MemberActivity, Takeover
-from lbg_broker.group import GroupSpec
 from lbg_console.documents import group_document, overview_row
 from lbg_console.observed_group import ObservedGroup, Probe
 from lbg_console.timeline import (
@@ -20,7 +16,11 @@ from lbg_console.timeline import (
     UNSERVED_AFTER_S,
     Timeline,
 )
-from support.admin.fake_admin import FakeAdmin
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.member_requests import MemberActivity, Takeover
+from lbg_core.group import GroupSpec
+from testing.admin.fake_admin import FakeAdmin
 
 
 def spans(timeline: Timeline, now_s: float, queue: int = 0) -> list[tuple[int, str | None, str]]:

@@ -18,8 +18,8 @@ from lbg_operator.metrics_api.selector import groups_asked
 from lbg_operator.metrics_api.tls import API_SERVICE_NAME, secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from lbg_operator.status.status import scheduled_of
-from support.kubernetes.manifests import group_manifest
-from support.operator.lag_reader import HANGS, Lags
+from testing.kubernetes.manifests import group_manifest
+from testing.operator.lag_reader import HANGS, Lags
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md").read_text()
 

@@ -28,18 +28,18 @@ import yaml
 
 from lbg_sidecar.process.settings import configure, table
 from lbgroup.cli import cli
-from support.command_line import Where, clean_environment
-from support.images.build_context import DOCKERFILE, ROOT, instructions
-from support.ports import free_port
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from testing.command_line import Where, clean_environment
+from testing.images.build_context import DOCKERFILE, ROOT, instructions
+from testing.ports import free_port
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S
 
 FOLDER = ROOT / "examples" / "compose"
 TEXT = (FOLDER / "compose.yaml").read_text()
 PAGE = (ROOT / "docs" / "compose.md").read_text()
 FILE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = FILE["services"]
-SCHEMA = json.loads((ROOT / "tests/support/images/compose/compose-spec.json").read_text())
+SCHEMA = json.loads((ROOT / "testing/images/compose/compose-spec.json").read_text())
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 OURS = [name for name, service in SERVICES.items() if service["image"].startswith("lbg-")]
 SIDECARS = [name for name in OURS if name.startswith("sidecar-")]

@@ -26,7 +26,7 @@ import yaml
 
 from lbgroup.cli import cli
 from lbgroup.kubectl import kubectl_lbg
-from support.documents import BLOCKS, PAGES, ROOT, Block, Command, called
+from testing.documents import BLOCKS, PAGES, ROOT, Block, Command, called
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_-]*|.*(…|\$|<).*")
 

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import pytest
 
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import clean_environment
-from support.documents import BLOCKS, ROOT, SHELL, Block, Command, commands, on_free_ports
-from support.member.group_load import group_spec
-from support.ports import free_port
-from support.rabbitmq.node import wait_until
-from support.waiting import GUARD_S
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import clean_environment
+from testing.documents import BLOCKS, ROOT, SHELL, Block, Command, commands, on_free_ports
+from testing.member.group_load import group_spec
+from testing.ports import free_port
+from testing.rabbitmq.node import wait_until
+from testing.waiting import GUARD_S
 
 RUN_BY = {
     ("README.md", "Try it"): "docs/test_readme.py",
@@ -48,7 +48,7 @@ NOT_RUN = {
     "lbg pipeline": "takes the start of a JVM, and journals; tests/pipeline/commands",
     "make": "installs packages, or takes minutes",
     "pip": "needs a package index",
-    "rabbitmqctl": "needs a RabbitMQ node; tests/broker/admin/test_on_rabbitmq.py",
+    "rabbitmqctl": "needs a RabbitMQ node; tests/core/admin/test_on_rabbitmq.py",
 }
 """Programs and commands that a test of some seconds cannot run, and why."""
 

@@ -11,13 +11,13 @@ import jsonschema
 import kubernetes_validate
 import yaml
 
-from lbg_broker.client import Credentials
-from lbg_broker.server.management.server import METRICS
+from lbg_broker.management.server import METRICS
+from lbg_core.client import Credentials
 from lbg_operator.crds import BrokerManifest
 from lbg_operator.resources.embedded_broker import embedded_of
 from lbg_operator.settings import OperatorSettings
 from lbgroup.broker import broker as broker_command
-from support.kubernetes.manifests import broker_manifest, schema_of
+from testing.kubernetes.manifests import broker_manifest, schema_of
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "embedded-broker.md").read_text()
 SETTINGS = OperatorSettings(sidecar_image="s", broker_image="lbg-broker:0.1.0", namespace="lbg-system")

@@ -13,13 +13,13 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import clean_environment
-from support.sidecar.postgres import PostgresServer
-from support.waiting import until
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import clean_environment
+from testing.sidecar.postgres import PostgresServer
+from testing.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactly-once.md"
 MESSAGES, KEYS, KILLS = 4_000, 100, 4

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker, free_port
-from support.command_line import clean_environment, start_lbg
-from support.member.group_load import group_spec
-from support.waiting import GUARD_S, until
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker, free_port
+from testing.command_line import clean_environment, start_lbg
+from testing.member.group_load import group_spec
+from testing.waiting import GUARD_S, until
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "app-channels.md").read_text()

@@ -1,4 +1,4 @@
-"""Frozen words are those of the product (`support.frozen_words`); tests/pipeline has the words that Spark writes."""
+"""Frozen words are those of the product (`testing.frozen_words`); tests/pipeline has the words that Spark writes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from support.frozen_words.families import FAMILIES, PARQUET, difference
-from support.frozen_words.words import FILE, REFRESH, Words, failure, read_frozen, written
+from testing.frozen_words.families import FAMILIES, PARQUET, difference
+from testing.frozen_words.words import FILE, REFRESH, Words, failure, read_frozen, written
 
 
 def test_every_family_is_frozen_and_none_is_empty() -> None:

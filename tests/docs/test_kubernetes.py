@@ -19,10 +19,10 @@ from lbg_operator.crds import App, BrokerManifest, GroupManifest, Journal, Rabbi
 from lbg_operator.resources.names import credentials_name
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.chart import named, of_kind, rendered
-from support.kubernetes.manifests import fill_in, schema_of
-from support.ports import free_port
-from support.waiting import GUARD_S
+from testing.kubernetes.chart import named, of_kind, rendered
+from testing.kubernetes.manifests import fill_in, schema_of
+from testing.ports import free_port
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture(scope="module", autouse=True)

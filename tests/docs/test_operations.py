@@ -9,7 +9,7 @@ from types import ModuleType
 
 import lbg_operator.settings
 from lbg_operator.status.conditions import Reason
-from support.operator.metrics import series_of_operator
+from testing.operator.metrics import series_of_operator
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = (DOCS / "operations.md").read_text()

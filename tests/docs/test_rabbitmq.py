@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from support.rabbitmq.node import RabbitNode
-from support.terminal import Terminal
+from testing.rabbitmq.node import RabbitNode
+from testing.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rabbitmq.md").read_text()

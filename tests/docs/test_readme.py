@@ -16,11 +16,11 @@ from typing import Any
 import pika
 import pytest
 
-from lbg_broker.server.store.errors import StoreError
-from lbg_broker.server.store.schema import lock_holder
-from support.broker.embedded import EmbeddedBroker, free_port
-from support.documents import on_free_ports
-from support.terminal import Terminal
+from lbg_broker.store.errors import StoreError
+from lbg_broker.store.schema import lock_holder
+from testing.broker.embedded import EmbeddedBroker, free_port
+from testing.documents import on_free_ports
+from testing.terminal import Terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"

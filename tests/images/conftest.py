@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.images.installation import Installed, installed_in
+from testing.images.installation import Installed, installed_in
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import click
 import pytest
 
 from lbgroup.cli import cli
-from support.images.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
+from testing.images.build_context import DOCKERFILE, ROOT, copied, instructions, is_sent, rules, sent_files
 
 FILE = instructions(DOCKERFILE.read_text())
 IMAGES = ("broker", "sidecar", "operator", "pipeline")

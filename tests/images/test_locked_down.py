@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import clean_environment
-from support.images.installation import Installed
-from support.images.locked_down import UID, locked_down
-from support.kubernetes.quiet_cluster import quiet_cluster
-from support.ports import free_port
-from support.waiting import GUARD_S
+from testing.command_line import clean_environment
+from testing.images.installation import Installed
+from testing.images.locked_down import UID, locked_down
+from testing.kubernetes.quiet_cluster import quiet_cluster
+from testing.ports import free_port
+from testing.waiting import GUARD_S
 
 PROBE = """
 import os, sys
@@ -38,7 +38,7 @@ MESSAGES = 300
 STORE = """
 import sys
 from pathlib import Path
-from lbg_broker.server.store.schema import open_database
+from lbg_broker.store.schema import open_database
 
 database = open_database(Path(sys.argv[1]) / "broker.sqlite3")
 database.execute("BEGIN")

@@ -14,15 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.server.store.schema import lock_holder
+from lbg_broker.store.schema import lock_holder
 from lbgroup.cli import COMMANDS
-from support.command_line import clean_environment
-from support.documents import on_free_ports
-from support.images.build_context import ROOT, known_files
-from support.images.installation import Installed
-from support.ports import free_port
-from support.terminal import Terminal
-from support.waiting import GUARD_S
+from testing.command_line import clean_environment
+from testing.documents import on_free_ports
+from testing.images.build_context import ROOT, known_files
+from testing.images.installation import Installed
+from testing.ports import free_port
+from testing.terminal import Terminal
+from testing.waiting import GUARD_S
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -112,7 +112,7 @@ def test_the_page_names_the_wheel_and_every_extra(installed: Installed) -> None:
 @pytest.mark.parametrize("extra", ["pipeline", "otel", "operator", "postgres"])
 def test_what_lacks_an_extra_is_told_to_install_its_packages(installed: Installed, extra: str) -> None:
     """By their names: nobody may be sent to an index for a distribution that is not there."""
-    code = "import sys; from lbg_broker.extras import install_command; print(install_command(sys.argv[1]))"
+    code = "import sys; from lbg_core.extras import install_command; print(install_command(sys.argv[1]))"
     told = subprocess.run(
         [installed.python, "-c", code, extra], cwd="/", check=True, capture_output=True, text=True
     )

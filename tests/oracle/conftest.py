@@ -8,9 +8,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.embedded import EmbeddedBroker
-from support.broker.engines import Engine
-from support.rabbitmq.node import RabbitNode
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker.engines import Engine
+from testing.rabbitmq.node import RabbitNode
 
 
 @pytest.fixture(scope="session")

@@ -11,8 +11,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, Inbox, drain, read_all, refusal
-from support.waiting import GUARD_S
+from testing.broker.engines import Engine, Inbox, drain, read_all, refusal
+from testing.waiting import GUARD_S
 
 REFUSED = ("channel", 403, "ACCESS_REFUSED")
 

@@ -10,8 +10,8 @@ import aiormq
 import pytest
 from aio_pika.abc import AbstractConnection, AbstractIncomingMessage
 
-from support.broker.engines import Engine
-from support.waiting import GUARD_S
+from testing.broker.engines import Engine
+from testing.waiting import GUARD_S
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def _close_all(engine: Engine) -> None:
     """As an operator: RabbitMQ lists a connection a moment after it was opened."""
     from urllib.parse import quote
 
-    from support.broker.engines import eventually
+    from testing.broker.engines import eventually
 
     assert eventually(lambda: bool(engine.ask("GET", "/connections")[1]))
     for connection in engine.ask("GET", "/connections")[1]:

@@ -10,9 +10,9 @@ from functools import partial
 import pika
 import pytest
 
-from support.amqp.open_pika import OpenConnection
-from support.amqp.plain_client import PlainClient
-from support.broker.engines import Engine, read_all, refusal
+from testing.amqp.open_pika import OpenConnection
+from testing.amqp.plain_client import PlainClient
+from testing.broker.engines import Engine, read_all, refusal
 
 
 def test_tuning_takes_the_smaller_of_both_wishes(engine: Engine) -> None:

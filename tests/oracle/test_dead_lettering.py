@@ -8,7 +8,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, Inbox, drain, eventually
+from testing.broker.engines import Engine, Inbox, drain, eventually
 
 
 @pytest.fixture

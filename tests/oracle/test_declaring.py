@@ -10,8 +10,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker
 
-from support.amqp.open_pika import OpenConnection
-from support.broker.engines import Engine, Inbox, cut, drain, eventually, refusal
+from testing.amqp.open_pika import OpenConnection
+from testing.broker.engines import Engine, Inbox, cut, drain, eventually, refusal
 
 NOT_FOUND = ("channel", 404, "NOT_FOUND")
 LOCKED = ("channel", 405, "RESOURCE_LOCKED")

@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, Inbox, drain, eventually, refusal
+from testing.broker.engines import Engine, Inbox, drain, eventually, refusal
 
 GONE = ("channel", 404, "NOT_FOUND")
 SHORT_MS, LONG_MS = 200, 600_000

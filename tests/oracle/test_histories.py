@@ -18,11 +18,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from support.amqp.open_pika import OpenConnection
-from support.broker.engines import Engine, drain
-from support.broker.side import CHANNELS, Side
-from support.exploration import example_count
-from support.waiting import GUARD_S
+from testing.amqp.open_pika import OpenConnection
+from testing.broker.engines import Engine, drain
+from testing.broker.side import CHANNELS, Side
+from testing.exploration import example_count
+from testing.waiting import GUARD_S
 
 Links = list[tuple[Engine, list[pika.BlockingConnection]]]
 

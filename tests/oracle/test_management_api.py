@@ -8,9 +8,9 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from lbg_broker.amqp.methods import ConnectionClose
-from support.amqp.plain_client import PlainClient
-from support.broker.engines import Engine, Inbox, eventually
+from lbg_core.amqp.methods import ConnectionClose
+from testing.amqp.plain_client import PlainClient
+from testing.broker.engines import Engine, Inbox, eventually
 
 Step = tuple[str, str, Any]
 

@@ -12,10 +12,10 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.amqp.open_pika import raw
-from support.broker.embedded import EmbeddedBroker
-from support.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
-from support.rabbitmq.message_size import messages_of_at_most
+from testing.amqp.open_pika import raw
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
+from testing.rabbitmq.message_size import messages_of_at_most
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pika
 import pytest
 
-from support.broker.engines import eventually
-from support.rabbitmq.node import NodeFailedError, RabbitNode
-from support.waiting import GUARD_S
+from testing.broker.engines import eventually
+from testing.rabbitmq.node import NodeFailedError, RabbitNode
+from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.rabbitmq
 
 TESTS = Path(__file__).parents[1]
 START_ONE_AND_STAY = """
 import pathlib, signal, sys
-from support.rabbitmq.node import RabbitNode
+from testing.rabbitmq.node import RabbitNode
 node = RabbitNode(directory=pathlib.Path(sys.argv[1]))
 node.spawn()
 print(node.pid, flush=True)
@@ -87,7 +87,7 @@ def test_a_node_ends_with_the_process_that_started_it(tmp_path: Path) -> None:
 
 def test_a_command_is_given_a_node_of_its_own_and_its_status_comes_back() -> None:
     command = "import os, sys; print(os.environ['LBG_BROKER'], os.environ['LBG_MANAGEMENT']); sys.exit(7)"
-    with run_python("-m", "support.rabbitmq.node", "--", sys.executable, "-c", command) as run:
+    with run_python("-m", "testing.rabbitmq.node", "--", sys.executable, "-c", command) as run:
         output, _ = run.communicate(timeout=GUARD_S)
     assert run.returncode == 7
     assert output.startswith("amqp://guest:guest@127.0.0.1:")

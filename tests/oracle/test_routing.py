@@ -6,7 +6,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, drain, refusal
+from testing.broker.engines import Engine, drain, refusal
 
 TOPICS = [
     ("orders.1.#", "orders.1", True),

@@ -9,8 +9,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.amqp.open_pika import OpenConnection, raw
-from support.broker.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
+from testing.amqp.open_pika import OpenConnection, raw
+from testing.broker.engines import Engine, Inbox, close_at_once, cut, drain, eventually, pump, refusal
 
 SINGLE: dict[str, Any] = {"x-single-active-consumer": True}
 

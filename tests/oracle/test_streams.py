@@ -11,8 +11,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
 
-from support.amqp.open_pika import OpenConnection
-from support.broker.engines import Engine, Inbox, eventually, pump, refusal
+from testing.amqp.open_pika import OpenConnection
+from testing.broker.engines import Engine, Inbox, eventually, pump, refusal
 
 STREAM = {"x-queue-type": "stream"}
 OFFSET = "x-stream-offset"

@@ -7,7 +7,7 @@ from functools import partial
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
+from testing.broker.engines import Engine, Inbox, drain, eventually, pump, refusal
 
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
 

@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from support.broker.engines import Engine, Inbox, drain, refusal
+from testing.broker.engines import Engine, Inbox, drain, refusal
 
 Action = Callable[[BlockingChannel, str], Any]
 UNSUPPORTED = ("channel", 406, "PRECONDITION_FAILED")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from support.frozen_words.families import PARQUET, difference
+from testing.frozen_words.families import PARQUET, difference
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

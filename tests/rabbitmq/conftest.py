@@ -4,9 +4,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.admin.group_on_broker import declare_group
-from support.member.group_load import Load, group_spec, load_on
-from support.member.place import Place
+from testing.admin.group_on_broker import declare_group
+from testing.member.group_load import Load, group_spec, load_on
+from testing.member.place import Place
 
 
 @pytest.fixture

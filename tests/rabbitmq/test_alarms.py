@@ -10,11 +10,11 @@ import logging
 
 import pytest
 
-from lbg_broker.admin.groups import create_group, show_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.status_reports import collect_reports
-from lbg_broker.client import ConnectionSettings, Delivery, connect
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.status_reports import collect_reports
+from lbg_core.client import ConnectionSettings, Delivery, connect
+from lbg_core.group import GroupSpec
 from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.protocol import Identity
@@ -24,13 +24,13 @@ from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.posts import Posts
-from support.member.balance import active
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.rabbitmq.alarm import ALARMS, alarm
-from support.rabbitmq.driven_member import DrivenMember
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S, until
+from testing.member.balance import active
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.rabbitmq.alarm import ALARMS, alarm
+from testing.rabbitmq.driven_member import DrivenMember
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S, until
 
 
 def talk_is_blocked(member: DrivenMember) -> bool:

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lbg_broker.admin import RecordUnavailable, Unreachable
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import delete_group, show_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.admin.survey import lags, survey
-from lbg_broker.client import (
+from lbg_core.admin import RecordUnavailable, Unreachable
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import delete_group, show_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.survey import lags, survey
+from lbg_core.client import (
     BasicProperties,
     ConfirmingPublisher,
     ConnectionSettings,
@@ -29,16 +29,16 @@ from lbg_broker.client import (
     Unroutable,
     connect,
 )
-from lbg_broker.group import GroupSpec, Names
-from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
+from lbg_core.group import GroupSpec, Names
+from lbg_core.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, MemberSettings, Message
-from support.admin.group_on_broker import declare_group
-from support.aside import aside
-from support.member.group_load import Judge, Load, group_spec, under_load
-from support.rabbitmq.attached import Attached
-from support.rabbitmq.cluster import RabbitCluster
-from support.rabbitmq.tried_queue import QUORUM, of_a_group
-from support.waiting import GUARD_S, until
+from testing.admin.group_on_broker import declare_group
+from testing.aside import aside
+from testing.member.group_load import Judge, Load, group_spec, under_load
+from testing.rabbitmq.attached import Attached
+from testing.rabbitmq.cluster import RabbitCluster
+from testing.rabbitmq.tried_queue import QUORUM, of_a_group
+from testing.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.rabbitmq
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pika
 import pytest
 
-from support.rabbitmq.cluster import RabbitCluster
-from support.rabbitmq.node import NodeFailedError, RabbitNode
+from testing.rabbitmq.cluster import RabbitCluster
+from testing.rabbitmq.node import NodeFailedError, RabbitNode
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster]
 

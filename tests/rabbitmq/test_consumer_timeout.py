@@ -13,15 +13,15 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import pytest
 
-from lbg_broker.client import PreconditionFailed
+from lbg_core.client import PreconditionFailed
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.io.consumers import consumer_timeout_in
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.rabbitmq.driven_member import DrivenMember
-from support.rabbitmq.node import RabbitNode
-from support.rabbitmq.tried_queue import of_a_group, queue_on
-from support.waiting import GUARD_S, until
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.rabbitmq.driven_member import DrivenMember
+from testing.rabbitmq.node import RabbitNode
+from testing.rabbitmq.tried_queue import of_a_group, queue_on
+from testing.waiting import GUARD_S, until
 
 TIMEOUT_S = 12.0
 """A member cuts calls off after three quarters of it, so a busy machine has 3 s for that to reach the broker."""

@@ -15,12 +15,12 @@ from contextlib import contextmanager
 
 import pytest
 
-from lbg_broker.amqp.methods import BasicConsume, BasicConsumeOk
-from lbg_broker.client import ClientConnection, ResourceLocked, connect
-from support.amqp.plain_client import PlainClient
-from support.rabbitmq.node import RabbitNode
-from support.rabbitmq.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
-from support.waiting import GUARD_S
+from lbg_core.amqp.methods import BasicConsume, BasicConsumeOk
+from lbg_core.client import ClientConnection, ResourceLocked, connect
+from testing.amqp.plain_client import PlainClient
+from testing.rabbitmq.node import RabbitNode
+from testing.rabbitmq.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
+from testing.waiting import GUARD_S
 
 WINDOW = 20
 HOLD_A_LOCK = """

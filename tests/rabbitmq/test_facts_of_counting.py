@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from lbg_broker.client import ConfirmingPublisher, ResourceLocked, connect
-from support.aside import aside
-from support.rabbitmq.node import RabbitNode
-from support.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
-from support.waiting import GUARD_S
+from lbg_core.client import ConfirmingPublisher, ResourceLocked, connect
+from testing.aside import aside
+from testing.rabbitmq.node import RabbitNode
+from testing.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
+from testing.waiting import GUARD_S
 
 SINCE_4 = (4, 0, 0)
 SINCE_4_3 = (4, 3, 0)

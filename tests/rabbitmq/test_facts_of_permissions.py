@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from lbg_broker.admin.actions import PutPermissions, PutUser
-from lbg_broker.admin.ingress import without
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.client import (
+from lbg_core.admin.actions import PutPermissions, PutUser
+from lbg_core.admin.ingress import without
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.client import (
     AccessRefused,
     ClientConnection,
     ConfirmingPublisher,
@@ -19,9 +19,9 @@ from lbg_broker.client import (
     ConnectionSettings,
     connect,
 )
-from lbg_broker.group import Permissions
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S
+from lbg_core.group import Permissions
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S
 
 EXCHANGE = "amq.topic"
 SILENT_S = 4.0

@@ -1,7 +1,7 @@
 """Policies that change a group's limits while messages flow: what RabbitMQ then does, and who notices.
 
 A policy is in force as soon as it is set, on queues that exist. `lbg group create` and `lbg group show` refuse and show
-the ones that lose messages (lbg_broker.admin.policies); here is why each of them is on that list.
+the ones that lose messages (lbg_core.admin.policies); here is why each of them is on that list.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.client import Delivery, connect
-from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
+from lbg_core.client import Delivery, connect
+from lbg_core.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member
-from support.aside import aside
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.rabbitmq.installation import NodeFailedError
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S, until
+from testing.aside import aside
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.rabbitmq.installation import NodeFailedError
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S, until
 
 
 @asynccontextmanager

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 
 from lbg_sidecar import Member, Message, Verdict, retry
-from support.admin.group_on_broker import declare_group
-from support.member.group_load import Judge, group_spec, load_on
-from support.member.place import Place
-from support.rabbitmq.driven_member import DrivenMember
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.member.group_load import Judge, group_spec, load_on
+from testing.member.place import Place
+from testing.rabbitmq.driven_member import DrivenMember
+from testing.waiting import until
 
 HANDOFFS = 320
 

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from lbg_broker.publisher import GroupPublisher, PublisherEvent, events
+from lbg_core.publisher import GroupPublisher, PublisherEvent, events
 from lbg_sidecar import Member, Message
-from support.admin.group_on_broker import declare_group
-from support.aside import aside
-from support.member.group_load import Judge, Load, group_spec, under_load
-from support.member.place import Place
-from support.needs import repeated
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S, until
+from testing.admin.group_on_broker import declare_group
+from testing.aside import aside
+from testing.member.group_load import Judge, Load, group_spec, under_load
+from testing.member.place import Place
+from testing.needs import repeated
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.rabbitmq
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import hash_of, queue_of
+from lbg_core.group import hash_of, queue_of
 from lbg_sidecar import Member, Message, Verdict, retry
-from support.amqp.swallowing_proxy import SwallowingProxy
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.needs import repeated
-from support.waiting import GUARD_S, until
+from testing.amqp.swallowing_proxy import SwallowingProxy
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.needs import repeated
+from testing.waiting import GUARD_S, until
 
 QUEUE = 0  # the first member is its primary
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from support import exploration
+from testing import exploration
 
 pytestmark = pytest.mark.process
 
 DRAWS = """
 import sys
-from support.exploration import load_profile
+from testing.exploration import load_profile
 load_profile()
 from hypothesis import given, strategies as st
 for name in sys.argv[1:]:
@@ -52,7 +52,7 @@ def test_a_property_has_the_same_examples_whatever_ran_before(tmp_path: Path) ->
     )
     alone = drawn(tmp_path, hash_seed=1)
     assert alone.count("(") >= 100
-    assert alone == drawn(tmp_path, "some_module", "lbg_broker.amqp", hash_seed=2)
+    assert alone == drawn(tmp_path, "some_module", "lbg_core.amqp", hash_seed=2)
 
 
 @pytest.mark.parametrize("ci", ["", "true"], ids=["by-hand", "in-ci"])
@@ -81,7 +81,7 @@ def test_targets_draw_fewer_examples_and_make_test_all_draws_all() -> None:
 
 FAILING = """
 from hypothesis import given, strategies as st
-from support.exploration import over_seeds
+from testing.exploration import over_seeds
 
 @given(st.integers(0, 1000))
 def test_property(number):
@@ -100,7 +100,7 @@ def test_what_is_found_is_kept_with_the_way_to_run_it_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "test_failing.py").write_text(FAILING)
-    (tmp_path / "conftest.py").write_text("from support.exploration import load_profile\nload_profile()\n")
+    (tmp_path / "conftest.py").write_text("from testing.exploration import load_profile\nload_profile()\n")
     (tmp_path / "pytest.ini").write_text(
         "[pytest]\nmarkers = seeded: x\nasyncio_default_fixture_loop_scope = function\n"
     )

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from support.ports import COUNT, FIRST, Ports
+from testing.ports import COUNT, FIRST, Ports
 
 TESTS = Path(__file__).resolve().parents[1]
 HOLDER = """
 import sys
 from pathlib import Path
-from support.ports import Ports
+from testing.ports import Ports
 ports = Ports(Path(sys.argv[1]), start=7)
 print(ports.free(), ports.free(), flush=True)
 sys.stdin.read()

@@ -11,20 +11,20 @@ import pytest
 TESTS = Path(__file__).resolve().parents[1]
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}
 ALLOWED = {
-    "tests/support/exploration.py: providers._get_local_constants": "Hypothesis has no setting for it",
+    "testing/exploration.py: providers._get_local_constants": "Hypothesis has no setting for it",
     **dict.fromkeys(
         (
-            "tests/broker/server/test_isolation.py: server._back_pressure",
-            "tests/broker/server/test_isolation.py: server._back_pressure._release",
-            "tests/broker/server/test_isolation.py: transport._extra",
-            "tests/broker/server/test_isolation.py: victim._awaits_login",
-            "tests/broker/server/test_isolation.py: victim._handshake",
-            "tests/broker/server/test_isolation.py: victim._read_pause",
-            "tests/broker/server/test_isolation.py: victim._wire",
+            "tests/broker/test_isolation.py: server._back_pressure",
+            "tests/broker/test_isolation.py: server._back_pressure._release",
+            "tests/broker/test_isolation.py: transport._extra",
+            "tests/broker/test_isolation.py: victim._awaits_login",
+            "tests/broker/test_isolation.py: victim._handshake",
+            "tests/broker/test_isolation.py: victim._read_pause",
+            "tests/broker/test_isolation.py: victim._wire",
         ),
         "faults are put into what a session alone has",
     ),
-    "tests/support/operator/metrics.py: _labelnames": "prometheus_client shows no labels of a family without samples",
+    "testing/operator/metrics.py: _labelnames": "prometheus_client shows no labels of a family without samples",
 }
 
 

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_broker.client import BrokerAddress
-from lbg_broker.command_output import echo_json, output_option
-from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, Mode
+from lbg_core.client import BrokerAddress
+from lbg_core.command_output import echo_json, output_option
+from lbg_core.group import PARTITIONED, UNCOUNTED_MODES, GroupSpec, Mode
 from lbgroup.commands import CliError
 from lbgroup.options import other_broker_options
 
@@ -123,7 +123,7 @@ def demo(
 
     The exit status is 1 if anything was lost or out of order.
     """
-    from lbg_broker.journal import JournalWriter
+    from lbg_core.journal import JournalWriter
     from lbgroup.demo.run import DemoSettings
 
     source, key = _input(source, key)
@@ -210,8 +210,8 @@ def _input(source: Path | None, key: str | None) -> tuple[Path, str]:
 
 def _counted(source: Path, key: str) -> int:
     """Number of messages in the input; a bad input is reported before anything is started."""
-    from lbg_broker.publisher import InputError, RowOptions, open_source
-    from lbg_broker.publisher.input.rows import count_rows
+    from lbg_core.publisher import InputError, RowOptions, open_source
+    from lbg_core.publisher.input.rows import count_rows
 
     with open_source(str(source)) as opened:
         rows = count_rows(opened, RowOptions(key_field=key))

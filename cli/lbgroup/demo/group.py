@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.groups import create_group, delete_group
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.client import BrokerAddress
-from lbg_broker.group import Engine, GroupSpec
-from lbg_broker.private_files import open_private
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.groups import create_group, delete_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.client import BrokerAddress
+from lbg_core.group import Engine, GroupSpec
+from lbg_core.private_files import open_private
 from lbgroup.child_processes import ProcessGroup
 from lbgroup.commands import CliError
 from lbgroup.options import management_of

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.group import Engine, GroupSpec
+from lbg_core.admin.describe import Description
+from lbg_core.group import Engine, GroupSpec
 from lbgroup.demo.report import Kill, is_crash
 from lbgroup.demo.script import MEMBERS, Act
 from lbgroup.live_group import LiveGroup

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lbg_broker.group import PARTITIONED, UNCOUNTED_MODES
-from lbg_broker.group.order_checker import Kind
+from lbg_core.group import PARTITIONED, UNCOUNTED_MODES
+from lbg_core.group.order_checker import Kind
 from lbgroup.validate.validator import MovePauses
 
 Moves = Sequence[Mapping[str, Any]]

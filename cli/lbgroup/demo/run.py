@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.admin.groups import close_group
-from lbg_broker.client import BrokerAddress
-from lbg_broker.group import (
+from lbg_core.admin.groups import close_group
+from lbg_core.client import BrokerAddress
+from lbg_core.group import (
     EXCLUSIVE,
     PARTITIONED,
     SESSIONS,

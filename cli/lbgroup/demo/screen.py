@@ -14,8 +14,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import UNCOUNTED_MODES
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import UNCOUNTED_MODES
 from lbgroup.demo.model import COLOURS, DemoModel
 from lbgroup.demo.script import SCRIPT
 from lbgroup.live_map import live_map, map_lines, rate_text, sharing_line, timeline

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from lbg_broker.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS
+from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS
 
 
 class Do(Enum):

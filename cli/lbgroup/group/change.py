@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
-from lbg_broker.peers import printable
+from lbg_core.command_output import echo_json, output_option
+from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import (
     handed_over,
@@ -25,7 +25,7 @@ from lbgroup.group.create import (
 from lbgroup.options import FILE, broker_options, count_text, require_consent
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.client import BrokerAddress
     from lbgroup import documents
 
 DONE = output_option("one object, that states what was done.")
@@ -62,7 +62,7 @@ def rotate(
     Refused for a group of Kubernetes, whose Secret has the password. No connection is closed. A client with
     --password-file reads the new password when it connects again, and retries until it is there.
     """
-    from lbg_broker.admin.groups import finish_rotation, rotate_user
+    from lbg_core.admin.groups import finish_rotation, rotate_user
 
     if finish and (client_username or client_password_file or write_password):
         raise click.UsageError("--finish goes without a new user or password")
@@ -137,7 +137,7 @@ def publisher(
     delete. No connection is closed. A former user of the publishers may still log in until `lbg group rotate NAME
     --finish`. Refused for a group of Kubernetes.
     """
-    from lbg_broker.admin.groups import separate_publishers
+    from lbg_core.admin.groups import separate_publishers
 
     password = None
     if publisher_password_file is not None:
@@ -220,7 +220,7 @@ def repartition(
     A group that is not drained in time is not changed. After an interruption the same command finishes the change, and
     one with the former number reverts it.
     """
-    from lbg_broker.admin.repartition import repartition_group
+    from lbg_core.admin.repartition import repartition_group
 
     steps = Steps()
     try:
@@ -298,8 +298,8 @@ def adopt(name: str, address: BrokerAddress, as_json: bool) -> None:
     Queues, messages, members, user and password stay. From then on `lbg group rotate` and `delete` change the group,
     and the operator does not: its object reports NotOwned, and leaves the group on the broker when it is deleted.
     """
-    from lbg_broker.admin.groups import adopt_group
-    from lbg_broker.admin.ownership import is_of_kubernetes, owner_text
+    from lbg_core.admin.groups import adopt_group
+    from lbg_core.admin.ownership import is_of_kubernetes, owner_text
 
     adopted = with_admin(
         address, lambda admin: adopt_group(admin, name), with_management=bool(address.management_urls)
@@ -335,7 +335,7 @@ def close(name: str, address: BrokerAddress, session: str | None, as_json: bool)
 
     Prints what is left. A session without a consumer keeps its messages until a consumer of that name connects.
     """
-    from lbg_broker.admin.groups import close_group
+    from lbg_core.admin.groups import close_group
     from lbgroup.group.show import leftover_document, leftover_lines
 
     left = with_admin(address, lambda admin: close_group(admin, name, session=session))
@@ -362,9 +362,9 @@ def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: b
     Refused while messages or consumers remain, unless --force, and for a group of Kubernetes, which `lbg group adopt`
     takes over.
     """
-    from lbg_broker.admin.describe import describe
-    from lbg_broker.admin.groups import delete_group
-    from lbg_broker.admin.snapshot import UNKNOWN
+    from lbg_core.admin.describe import describe
+    from lbg_core.admin.groups import delete_group
+    from lbg_core.admin.snapshot import UNKNOWN
 
     with_management = not no_user or bool(address.management_urls)
 
@@ -406,7 +406,7 @@ def skip(name: str, id: str, address: BrokerAddress, as_json: bool) -> None:
     member that holds it does this: it waits until the broker has the dead letter before it acknowledges the message.
     A message that is being called now is skipped when this call has failed.
     """
-    from lbg_broker.admin.member_requests import skip_message
+    from lbg_core.admin.member_requests import skip_message
 
     skipped = with_admin(address, lambda admin: skip_message(admin, name, id))
     if as_json:
@@ -456,7 +456,7 @@ def pause(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress, as_
 @broker_options(login=True, management=True)
 def resume(name: str, is_ingress: bool, is_all: bool, address: BrokerAddress, as_json: bool) -> None:
     """End the pause of group NAME: its members start calls again, or its publishers publish."""
-    from lbg_broker.admin.ingress import pause_ingress
+    from lbg_core.admin.ingress import pause_ingress
 
     with _reported(name, is_paused=False, as_json=as_json) as done:
         if is_all or not is_ingress:
@@ -500,7 +500,7 @@ def _print_paused(done: documents.Paused) -> None:
 
 
 def _pause_ingress(done: documents.Paused, address: BrokerAddress) -> None:
-    from lbg_broker.admin.ingress import PUBLISHERS_S, pause_ingress
+    from lbg_core.admin.ingress import PUBLISHERS_S, pause_ingress
 
     is_closed = with_admin(
         address,
@@ -515,7 +515,7 @@ def _pause_ingress(done: documents.Paused, address: BrokerAddress) -> None:
 
 
 def _pause(done: documents.Paused, address: BrokerAddress, *, is_paused: bool) -> None:
-    from lbg_broker.admin.member_requests import pause_group
+    from lbg_core.admin.member_requests import pause_group
 
     behind = with_admin(address, lambda admin: pause_group(admin, done["group"], is_paused=is_paused))
     done["consumption"], done["members_behind"] = True, list(behind)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
-from lbg_broker.command_output import echo_json, output_option
-from lbg_broker.group import (
+from lbg_core.command_output import echo_json, output_option
+from lbg_core.group import (
     DEFAULT_HASH_COUNT,
     DEFAULT_HASH_FUNCTION,
     DEFAULT_QUEUE_COUNT,
@@ -25,14 +25,14 @@ from lbg_broker.group import (
     Names,
     Publishers,
 )
-from lbg_broker.private_files import open_private
+from lbg_core.private_files import open_private
 from lbgroup.commands import CliError
 from lbgroup.options import FILE, broker_options, management_of
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.groups import Created
-    from lbg_broker.admin.live import LiveAdmin
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.admin.groups import Created
+    from lbg_core.admin.live import LiveAdmin
+    from lbg_core.client import BrokerAddress
     from lbgroup import documents
 
 
@@ -46,7 +46,7 @@ def with_admin(
     with_management: bool = True,
 ) -> T:
     """Run `work` on an admin that is closed afterwards."""
-    from lbg_broker.admin.live import LiveAdmin
+    from lbg_core.admin.live import LiveAdmin
 
     async def run() -> T:
         uses_management = with_management and address.management_urls is not None
@@ -86,7 +86,7 @@ def password_from(file: Path | None) -> str | None:
 
 
 def password_in(file: Path, *, option: str = "--client-password-file") -> str:
-    from lbg_broker.client.settings import first_line
+    from lbg_core.client.settings import first_line
 
     try:
         return first_line(file)
@@ -240,7 +240,7 @@ def create(
     repaired; one with other attributes is refused, with the difference, and one of another owner without. What an
     interrupted create left is finished, or deleted first where it had other attributes.
     """
-    from lbg_broker.admin.groups import create_group
+    from lbg_core.admin.groups import create_group
 
     defaults = {"hash_prefix": name, "client_username": name}
     if attributes["mode"] not in UNCOUNTED_MODES:

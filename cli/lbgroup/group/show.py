@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.ownership import is_of_kubernetes, owner_text
-from lbg_broker.admin.rows import (
+from lbg_core.admin.describe import Description
+from lbg_core.admin.ownership import is_of_kubernetes, owner_text
+from lbg_core.admin.rows import (
     MemberQueue,
     MemberRow,
     QueueRow,
@@ -22,24 +22,24 @@ from lbg_broker.admin.rows import (
     SessionRow,
     SessionRows,
 )
-from lbg_broker.admin.snapshot import (
+from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
     PartitionsStatus,
     SessionsStatus,
     native_json,
 )
-from lbg_broker.command_output import echo_json, output_option, text_table
-from lbg_broker.group import UNCOUNTED_MODES, GroupSpec
-from lbg_broker.peers import printable
+from lbg_core.command_output import echo_json, output_option, text_table
+from lbg_core.group import UNCOUNTED_MODES, GroupSpec
+from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
 from lbgroup.options import body_bytes_option, body_text, broker_options, count_text, counted
 
 if TYPE_CHECKING:
-    from lbg_broker.admin.live import LiveAdmin
-    from lbg_broker.admin.member_requests import PeekedMessage
-    from lbg_broker.client import BrokerAddress
+    from lbg_core.admin.live import LiveAdmin
+    from lbg_core.admin.member_requests import PeekedMessage
+    from lbg_core.client import BrokerAddress
     from lbgroup import documents
 
 
@@ -308,7 +308,7 @@ def _numbers(queues: Sequence[MemberQueue]) -> str:
 @broker_options(login=True, management=True)
 def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None) -> None:
     """Show group NAME: its attributes, its queues with their messages, its members and what they serve."""
-    from lbg_broker.admin.groups import show_group
+    from lbg_core.admin.groups import show_group
 
     async def work(admin: LiveAdmin) -> None:
         if every_s is not None:
@@ -325,8 +325,8 @@ def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None
 
 async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) -> None:
     """Shows the group until it is deleted: a broker that cannot be reached is reported, and tried again."""
-    from lbg_broker.admin.errors import RecordUnavailable, Unreachable
-    from lbg_broker.admin.groups import show_group
+    from lbg_core.admin.errors import RecordUnavailable, Unreachable
+    from lbg_core.admin.groups import show_group
 
     is_screen = sys.stdout.isatty() and not as_json
     is_shown = False
@@ -353,7 +353,7 @@ async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) 
 @broker_options(login=True, management=True)
 def list_(address: BrokerAddress, as_json: bool) -> None:
     """List the groups of a broker, by their records."""
-    from lbg_broker.admin.groups import list_groups
+    from lbg_core.admin.groups import list_groups
 
     groups = with_admin(address, list_groups)
     if as_json:
@@ -391,7 +391,7 @@ def peek(
     running, waiting, retrying or poisoned. The embedded broker shows the next ones, which are ready there, as far as
     they are in its memory. RabbitMQ shows none of them.
     """
-    from lbg_broker.admin.member_requests import Wanted, peek_group, unread_lines
+    from lbg_core.admin.member_requests import Wanted, peek_group, unread_lines
 
     wanted = Wanted(queue, key, id_)
     found = with_admin(

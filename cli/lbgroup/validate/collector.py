@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lbg_broker.admin import read_group
-from lbg_broker.amqp import Table
-from lbg_broker.client import (
+from lbg_core.admin import read_group
+from lbg_core.amqp import Table
+from lbg_core.client import (
     AccessRefused,
     AckBatcher,
     Channel,
@@ -25,7 +25,7 @@ from lbg_broker.client import (
     NotFound,
     reconnect_loop,
 )
-from lbg_broker.group import RABBITMQ, Names
+from lbg_core.group import RABBITMQ, Names
 from lbgroup.commands import CliError
 from lbgroup.validate.republished import NotRepublished, Republished
 from lbgroup.validate.validator import Finding, Overlaps, Validator

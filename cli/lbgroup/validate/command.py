@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_broker.command_output import output_option
+from lbg_core.command_output import output_option
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
-    from lbg_broker.client import BrokerAddress, ConnectionSettings
+    from lbg_core.client import BrokerAddress, ConnectionSettings
     from lbgroup.validate.collector import CollectingSettings, Collector
     from lbgroup.validate.validator import Finding, Validator
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lbg_broker.group import (
+from lbg_core.group import (
     HEADER_DELIVERED_AT,
     HEADER_FINISHED_AT,
     HEADER_HASH,

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS, OrderChecker, SessionChecker
-from lbg_broker.group.order_checker import Kind, Lost, Place, Verdict
+from lbg_core.group import EXCLUSIVE, PARTITIONED, SESSIONS, OrderChecker, SessionChecker
+from lbg_core.group.order_checker import Kind, Lost, Place, Verdict
 from lbgroup.validate.republished import Republished
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from lbg_broker.group.spec import BYTES_PER_MB
+from lbg_core.group.spec import BYTES_PER_MB
 from lbg_operator.errors import ManifestError
 
 

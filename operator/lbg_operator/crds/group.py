@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from lbg_broker.group import (
+from lbg_core.group import (
     PARTITIONED,
     SESSIONS,
     UNCOUNTED_MODES,
@@ -16,7 +16,7 @@ from lbg_broker.group import (
     group_name_of,
     recounted,
 )
-from lbg_broker.group.spec import BYTES_PER_MB
+from lbg_core.group.spec import BYTES_PER_MB
 from lbg_operator.crds.consumer import Consumer, bytes_in, consumer_of
 from lbg_operator.crds.scaling import Floor, Scaling, floor_at
 from lbg_operator.errors import ManifestError

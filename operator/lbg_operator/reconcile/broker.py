@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from lbg_broker.admin import Denied, ProvisioningError, Refused, Unsupported
-from lbg_broker.admin.groups import GENERATED_PASSWORD_BYTES
-from lbg_broker.admin.survey import backlogs, lags, survey
+from lbg_core.admin import Denied, ProvisioningError, Refused, Unsupported
+from lbg_core.admin.groups import GENERATED_PASSWORD_BYTES
+from lbg_core.admin.survey import backlogs, lags, survey
 from lbg_operator.certificates import Certificate, issue, renewal_due
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.errors import ManifestError

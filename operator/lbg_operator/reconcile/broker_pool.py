@@ -12,10 +12,10 @@ from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_netw
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.client import ConnectionSettings, TlsSettings
-from lbg_broker.client.settings import AddressFilter
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.client import ConnectionSettings, TlsSettings
+from lbg_core.client.settings import AddressFilter
 from lbg_operator.crds import BrokerManifest, RabbitMQ
 
 

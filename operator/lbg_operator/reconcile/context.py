@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, Protocol
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.group import group_name_of
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.group import group_name_of
 from lbg_operator.crds import BrokerManifest, BrokerRef, GroupManifest, has_authority
 from lbg_operator.errors import ManifestError
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden, Invalid, Terminating

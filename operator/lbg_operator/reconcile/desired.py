@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.ownership import Claim, kubernetes_owner
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group.names import default_group_name
+from lbg_core.admin.describe import Description
+from lbg_core.admin.ownership import Claim, kubernetes_owner
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group.names import default_group_name
 from lbg_operator.crds import BrokerManifest, GroupManifest
 from lbg_operator.kube.kinds import (
     BUDGET,

@@ -9,9 +9,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lbg_broker.admin import GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
-from lbg_broker.admin.groups import check_owned, delete_own
-from lbg_broker.group import GROUP_NAME_ANNOTATION, differences, group_name_of
+from lbg_core.admin import GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
+from lbg_core.admin.groups import check_owned, delete_own
+from lbg_core.group import GROUP_NAME_ANNOTATION, differences, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key

@@ -15,10 +15,10 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.lag import Backlog
-from lbg_broker.admin.snapshot import UNKNOWN, Unknown
-from lbg_broker.group import GroupSpec
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.lag import Backlog
+from lbg_core.admin.snapshot import UNKNOWN, Unknown
+from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.object_cache import Key
 
 log = logging.getLogger("lbg.operator")

@@ -8,24 +8,24 @@ from base64 import b64decode
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 
-from lbg_broker.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
-from lbg_broker.admin.actions import Action, PutUser
-from lbg_broker.admin.errors import Busy, MembersRun
-from lbg_broker.admin.groups import (
+from lbg_core.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
+from lbg_core.admin.actions import Action, PutUser
+from lbg_core.admin.errors import Busy, MembersRun
+from lbg_core.admin.groups import (
     GENERATED_PASSWORD_BYTES,
     Created,
     create_group,
     separate_publishers,
 )
-from lbg_broker.admin.ingress import pause_ingress
-from lbg_broker.admin.key_move import KeyMoveRun
-from lbg_broker.admin.member_requests import pause_announced
-from lbg_broker.admin.ownership import Claim
-from lbg_broker.admin.parking_queue import enable_parking, plan_parking
-from lbg_broker.admin.plan import recorded
-from lbg_broker.admin.repartition import change_online
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
+from lbg_core.admin.ingress import pause_ingress
+from lbg_core.admin.key_move import KeyMoveRun
+from lbg_core.admin.member_requests import pause_announced
+from lbg_core.admin.ownership import Claim
+from lbg_core.admin.parking_queue import enable_parking, plan_parking
+from lbg_core.admin.plan import recorded
+from lbg_core.admin.repartition import change_online
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET

@@ -12,9 +12,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.groups import close_group
-from lbg_broker.admin.snapshot import CLOSING, LIVE, SessionsStatus, SessionStatus
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.groups import close_group
+from lbg_core.admin.snapshot import CLOSING, LIVE, SessionsStatus, SessionStatus
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, STATEFUL_SET
 from lbg_operator.reconcile.context import ReconcileContext, broker_key

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lbg_broker.admin import AdminError, GroupNotFound, ProvisioningError
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import GroupSpec
+from lbg_core.admin import AdminError, GroupNotFound, ProvisioningError
+from lbg_core.admin.describe import Description
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.lag_counts import Counters, LagCounts
 from lbg_operator.reconcile.object_cache import Key
 

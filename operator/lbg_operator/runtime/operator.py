@@ -14,9 +14,9 @@ from pathlib import Path
 import kopf
 from pythonjsonlogger.json import JsonFormatter
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.admin.survey import lags
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.survey import lags
 from lbg_operator.errors import GroupNotFound, LagUnknown, ManifestError
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected

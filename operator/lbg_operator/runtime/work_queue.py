@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from lbg_broker.client.backoff import doubled_s
+from lbg_core.client.backoff import doubled_s
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.reconcile.object_cache import Key
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from lbg_broker.admin import (
+from lbg_core.admin import (
     AdminError,
     Denied,
     GroupDiffers,
@@ -18,9 +18,9 @@ from lbg_broker.admin import (
     UnderWay,
     Unsupported,
 )
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.errors import MembersRun, NotJoined
-from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_core.admin.describe import Description
+from lbg_core.admin.errors import MembersRun, NotJoined
+from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, timedelta
 from typing import Any
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.rows import ServiceRow
-from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_core.admin.describe import Description
+from lbg_core.admin.rows import ServiceRow
+from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.crds.group import INGRESS_OPEN, INGRESS_PAUSED
 from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name, publisher_name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lbg_broker.command_output import echo_json
+from lbg_core.command_output import echo_json
 from lbg_pipeline.commands.options import (
     default_group_option,
     groups_option,

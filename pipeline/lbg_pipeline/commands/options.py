@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from lbg_broker.command_output import output_option
+from lbg_core.command_output import output_option
 
 _SPAN = re.compile(r"([0-9]{1,9})(s|m|h|d|)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}

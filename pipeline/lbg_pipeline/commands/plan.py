@@ -9,9 +9,9 @@ from typing import Any
 
 import click
 
-from lbg_broker.command_output import echo_json
-from lbg_broker.group import HASH_FUNCTIONS
-from lbg_broker.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
+from lbg_core.command_output import echo_json
+from lbg_core.group import HASH_FUNCTIONS
+from lbg_core.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
 from lbg_pipeline.commands.options import default_group_option, journal_option, output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")

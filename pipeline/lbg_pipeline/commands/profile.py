@@ -6,7 +6,7 @@ import time
 
 import click
 
-from lbg_broker.command_output import echo_json
+from lbg_core.command_output import echo_json
 from lbg_pipeline.commands.options import journal_options, output_options
 
 

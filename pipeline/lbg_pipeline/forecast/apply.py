@@ -17,7 +17,7 @@ from kubernetes.client import ApiClient, Configuration, CustomObjectsApi
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from lbg_broker.group import group_name_of
+from lbg_core.group import group_name_of
 from lbg_pipeline.errors import ClusterRefused
 from lbg_pipeline.forecast.schedule import Entry, patch
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
-from lbg_broker.extras import install_command
+from lbg_core.extras import install_command
 from lbg_pipeline.errors import ClusterRefused, ForecastRefused
 from lbg_pipeline.forecast import groups as scoring
 from lbg_pipeline.forecast import report as terminal

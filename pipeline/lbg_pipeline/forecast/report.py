@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Any
 
-from lbg_broker.command_output import text_table
+from lbg_core.command_output import text_table
 from lbg_pipeline.forecast.model import SECOND_US, ForecastSettings
 from lbg_pipeline.forecast.result import Interval, Planned, Score, shown
 from lbg_pipeline.forecast.schedule import rfc3339

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from lbg_broker.group import EXCLUSIVE, SESSIONS, JournalError, PublishedRecord, decode
-from lbg_broker.group.journal_record import VERDICTS, VERSION
+from lbg_core.group import EXCLUSIVE, SESSIONS, JournalError, PublishedRecord, decode
+from lbg_core.group.journal_record import VERDICTS, VERSION
 from lbg_pipeline.errors import NewerSchema
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
 

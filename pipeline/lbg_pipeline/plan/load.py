@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import pandas_udf
 from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructField, StructType
 
-from lbg_broker.group import SpecError, hash_of
+from lbg_core.group import SpecError, hash_of
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.journal.cached import CachedJournals, tallied
 from lbg_pipeline.plan.manifest import Stamp

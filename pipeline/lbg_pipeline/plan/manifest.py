@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from lbg_broker.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, group_name_of, hash_of
-from lbg_broker.group.spec import HASH_COUNT_MAX
+from lbg_core.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, group_name_of, hash_of
+from lbg_core.group.spec import HASH_COUNT_MAX
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.simulate import ASSIGNMENTS, BALANCED
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_broker.group import UNCOUNTED_MODES
+from lbg_core.group import UNCOUNTED_MODES
 from lbg_pipeline.plan.choose import Choice
 from lbg_pipeline.plan.manifest import Declared
 from lbg_pipeline.plan.simulate import STATIC, Rules

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from lbg_broker.group import EXCLUSIVE, SESSIONS
+from lbg_core.group import EXCLUSIVE, SESSIONS
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.candidates import hot_keys
 from lbg_pipeline.plan.choose import Choice, Existing, choose, choose_freely

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from lbg_broker.command_output import text_table
+from lbg_core.command_output import text_table
 from lbg_pipeline.plan.candidates import summary
 from lbg_pipeline.plan.choose import Choice
 from lbg_pipeline.plan.load import MINUTE_US, Observed

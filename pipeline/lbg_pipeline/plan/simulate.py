@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lbg_broker.group import balanced_primaries, queue_of, static_primaries
+from lbg_core.group import balanced_primaries, queue_of, static_primaries
 
 BALANCED = "Balanced"
 STATIC = "Static"

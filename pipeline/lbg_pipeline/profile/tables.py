@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
-from lbg_broker.group import EXCLUSIVE, PARTITIONED
+from lbg_core.group import EXCLUSIVE, PARTITIONED
 from lbg_pipeline.journal.cached import CachedJournals, tallied
 from lbg_pipeline.schemas import DELIVERED, arrow_schema
 

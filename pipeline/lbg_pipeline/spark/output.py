@@ -8,7 +8,7 @@ from typing import Any
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import DataFrame, SparkSession
 
-from lbg_broker.private_files import DIRECTORY_MODE
+from lbg_core.private_files import DIRECTORY_MODE
 from lbg_pipeline.errors import OutputRefused
 
 

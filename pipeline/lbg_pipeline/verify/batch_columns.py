@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_broker.group import SESSIONS
-from lbg_broker.group.journal_record import VERDICTS
+from lbg_core.group import SESSIONS
+from lbg_core.group.journal_record import VERDICTS
 from lbg_pipeline.columns import NEVER, IntArray, histories_of, ints_of
 from lbg_pipeline.verify.shuffle import CHECKED_MODES
 

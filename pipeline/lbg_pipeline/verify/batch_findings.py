@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_broker.group import EXCLUSIVE, PARTITIONED
+from lbg_core.group import EXCLUSIVE, PARTITIONED
 from lbg_pipeline.columns import (
     NEVER,
     Flags,

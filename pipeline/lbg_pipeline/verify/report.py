@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from lbg_broker.command_output import text_table
+from lbg_core.command_output import text_table
 
 SHOWN = 20
 """Violations and lost ranges in a report; the tables have all."""

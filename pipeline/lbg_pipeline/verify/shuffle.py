@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructField, StructType
 
-from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS
-from lbg_broker.group.journal_record import VERDICTS
+from lbg_core.group import EXCLUSIVE, PARTITIONED, SESSIONS
+from lbg_core.group.journal_record import VERDICTS
 from lbg_pipeline.columns import to_bytes
 from lbg_pipeline.journal import Parsed
 from lbg_pipeline.schemas import BROKEN, arrow_schema

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_broker.group import EXCLUSIVE, PARTITIONED, SESSIONS
+from lbg_core.group import EXCLUSIVE, PARTITIONED, SESSIONS
 from lbg_pipeline.columns import NEVER, Flags, Ints, ranked, to_bytes
 from lbg_pipeline.verify.settings import Window
 

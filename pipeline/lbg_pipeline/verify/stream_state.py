@@ -2,7 +2,7 @@
 
 A *chain* of the state is a sub-stream of `lbg_pipeline.verify.checks.order`.
 
-A history is that of a publisher and hash, with all the epochs that `lbg_broker.group.epoch_of` joins; or a session,
+A history is that of a publisher and hash, with all the epochs that `lbg_core.group.epoch_of` joins; or a session,
 which is a history of one epoch.
 """
 

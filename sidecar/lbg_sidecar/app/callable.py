@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext, suppress
 
-from lbg_broker.forks import ForkGuard
+from lbg_core.forks import ForkGuard
 from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.state_log import AttemptLog

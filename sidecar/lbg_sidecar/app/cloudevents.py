@@ -20,7 +20,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from typing import Any
 from urllib.parse import quote
 
-from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in
 
 

@@ -18,8 +18,8 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
-from lbg_broker.client.backoff import Backoff
-from lbg_broker.redaction import without_passwords
+from lbg_core.client.backoff import Backoff
+from lbg_core.redaction import without_passwords
 from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.core.limits import ConcurrencyLimit

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
-from lbg_broker.http_listener import report
+from lbg_core.http_listener import report
 from lbg_sidecar.app.channel import Calls
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from lbg_broker.client.ack_window import UNPROVEN_FRAMES_MAX
+from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Ack, Done, Effect
 

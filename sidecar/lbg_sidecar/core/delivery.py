@@ -16,8 +16,8 @@ from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lbg_broker.client.ack_window import AckFrames, AckWindow
-from lbg_broker.group import SequenceSet
+from lbg_core.client.ack_window import AckFrames, AckWindow
+from lbg_core.group import SequenceSet
 
 if TYPE_CHECKING:
     from lbg_sidecar.core.suspects import Suspect
@@ -26,7 +26,7 @@ Identity = tuple[str, int, int]  # publisher, hash, sequence: what makes two del
 
 
 class Outcome(enum.StrEnum):
-    """Outcome of a delivery, in the words of the journal (`lbg_broker.group.journal_record.VERDICTS`)."""
+    """Outcome of a delivery, in the words of the journal (`lbg_core.group.journal_record.VERDICTS`)."""
 
     ACK = "ack"
     DEAD = "dead"

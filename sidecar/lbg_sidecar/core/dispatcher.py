@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from lbg_broker.client.backoff import Backoff
+from lbg_core.client.backoff import Backoff
 from lbg_sidecar.core.delivery import (
     Attachment,
     Identity,

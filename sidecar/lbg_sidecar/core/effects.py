@@ -6,8 +6,8 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lbg_broker.group.key_moves import Entry as KeyMoveEntry
-from lbg_broker.group.parked_keys import Entry
+from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.parked_keys import Entry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
 from lbg_sidecar.core.protocol import HeldState, Peek
 from lbg_sidecar.core.roster import Post

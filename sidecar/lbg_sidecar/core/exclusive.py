@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from lbg_broker.client.errors import NotFound, channel_closed
+from lbg_core.client.errors import NotFound, channel_closed
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, Reread, StandingBy

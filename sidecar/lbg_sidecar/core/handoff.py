@@ -12,7 +12,7 @@ import enum
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from lbg_broker.client.backoff import doubled_s
+from lbg_core.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved

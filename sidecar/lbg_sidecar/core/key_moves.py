@@ -1,6 +1,6 @@
 """Keys that move between the queues of a group while it runs: a member's part of it.
 
-docs/adr/0071-keys-move-between-queues.md has the protocol, `lbg_broker.group.key_moves` the state. A member reads the
+docs/adr/0071-keys-move-between-queues.md has the protocol, `lbg_core.group.key_moves` the state. A member reads the
 stream of the change, has the staging queues among its own, and consumes one of them when its old queue has passed its
 fence. It passes a fence when no message of the hashes that leave the queue is unsettled in its attachment. What it
 believes of the change can be late: then messages wait.
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from lbg_broker.group.key_moves import (
+from lbg_core.group.key_moves import (
     BarrierEntry,
     BeginEntry,
     EndEntry,

@@ -14,8 +14,8 @@ from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from lbg_broker.group.key_moves import Entry as KeyMoveEntry
-from lbg_broker.group.parked_keys import Entry
+from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.parked_keys import Entry
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, held_state

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from lbg_broker.group import INDEX_MAX
+from lbg_core.group import INDEX_MAX
 from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
 from lbg_sidecar.core.protocol import (
     ANSWER_MAX_CHARS,

@@ -275,7 +275,7 @@ class Repartition:
 @dataclass(frozen=True, slots=True)
 class KeysMove:
     """To all, from who changes the group's number of queues online and is no member: read the stream of the change with
-    this id (`lbg_broker.group.key_moves`)."""
+    this id (`lbg_core.group.key_moves`)."""
 
     sender: Identity
     move: str

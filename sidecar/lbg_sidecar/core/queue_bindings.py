@@ -6,8 +6,8 @@ import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import backed_up, balanced_owners, standbys_of, static_owners
+from lbg_core.client.backoff import Backoff
+from lbg_core.group import backed_up, balanced_owners, standbys_of, static_owners
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher

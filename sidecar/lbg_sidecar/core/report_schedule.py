@@ -13,7 +13,7 @@ from lbg_sidecar.core.timings import Timings
 
 JOINED_S = 30.0
 """A member that has just joined does not know who watches: for so long it counts as watched. Observers that stay ask
-again within 20 s (`lbg_broker.admin.status_reports`)."""
+again within 20 s (`lbg_core.admin.status_reports`)."""
 
 
 class ReportSchedule:

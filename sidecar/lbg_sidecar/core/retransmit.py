@@ -1,6 +1,6 @@
 """Retransmission of what a member publishes, over one channel after another. Pure.
 
-The window is the publisher's (`lbg_broker.client.retransmit`). A message that reaches no queue because no validator
+The window is the publisher's (`lbg_core.client.retransmit`). A message that reaches no queue because no validator
 listens yet is sent again like one that was refused. A channel that refuses everything, or has no answers,
 is replaced: `doubt` decides when, and `renewed` returns what it did not confirm to the front, in order.
 """
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lbg_broker.client.backoff import doubled_s
-from lbg_broker.client.retransmit import (
+from lbg_core.client.backoff import doubled_s
+from lbg_core.client.retransmit import (
     ANSWER_S,
     Outgoing,
     QueueWindow,

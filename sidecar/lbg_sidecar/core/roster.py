@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from lbg_broker.group import TO_OBSERVERS
+from lbg_core.group import TO_OBSERVERS
 from lbg_sidecar.core.change_queue import ChangeQueue
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import IndexOffers

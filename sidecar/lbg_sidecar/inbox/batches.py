@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from lbg_broker.forks import ForkGuard, own
+from lbg_core.forks import ForkGuard, own
 from lbg_sidecar.inbox.identity import Identified, InboxError, JsonStreams, identity_of
 from lbg_sidecar.message import Kind, Message, Verdict
 

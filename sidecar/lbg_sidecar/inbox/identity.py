@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Protocol
 
-from lbg_broker.group import SequenceSet
+from lbg_core.group import SequenceSet
 
 Stream = tuple[str, int]
 JsonStreams = list[list[object]]

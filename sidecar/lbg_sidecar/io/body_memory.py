@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Self
 from weakref import ReferenceType, ref
 
-from lbg_broker.client import Delivery
+from lbg_core.client import Delivery
 from lbg_sidecar.core.delivery import InFlight
 
 log = logging.getLogger("lbg.member")

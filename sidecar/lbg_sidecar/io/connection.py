@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Callable, Collection
 from contextlib import suppress
 
-from lbg_broker.client import (
+from lbg_core.client import (
     Channel,
     ClientConnection,
     ClientError,
@@ -22,7 +22,7 @@ from lbg_broker.client import (
     Returned,
     connect,
 )
-from lbg_broker.group import INDEX_MAX, Names, mailbox_of
+from lbg_core.group import INDEX_MAX, Names, mailbox_of
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.message_codec import LOOK, decode, encode
 from lbg_sidecar.core.presence import CONNECTIONS_S

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
-from lbg_broker.client import (
+from lbg_core.client import (
     Channel,
     ChannelClosed,
     ClientConnection,
@@ -18,7 +18,7 @@ from lbg_broker.client import (
     Delivery,
     PreconditionFailed,
 )
-from lbg_broker.group import EMBEDDED, RABBITMQ
+from lbg_core.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Attach, Detach
 from lbg_sidecar.core.state_log import Cause

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from lbg_broker.group import EXCLUSIVE, DeliveredRecord
-from lbg_broker.journal import JournalWriter
+from lbg_core.group import EXCLUSIVE, DeliveredRecord
+from lbg_core.journal import JournalWriter
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.protocol import Identity
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from lbg_broker.admin.errors import plain_reason
-from lbg_broker.client import Delivery
-from lbg_broker.client.republication import is_copyable
-from lbg_broker.group import HEADER_ROUTING_KEY, Names, hash_in
-from lbg_broker.group.key_moves import Entry as KeyMoveEntry
-from lbg_broker.group.parked_keys import Entry
-from lbg_broker.tracing import Tracing
+from lbg_core.admin.errors import plain_reason
+from lbg_core.client import Delivery
+from lbg_core.client.republication import is_copyable
+from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
+from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.parked_keys import Entry
+from lbg_core.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx

@@ -6,10 +6,10 @@ import asyncio
 import logging
 from typing import Protocol
 
-from lbg_broker.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
-from lbg_broker.client.republication import copied_properties
-from lbg_broker.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
-from lbg_broker.group.key_moves import Entry, EntryError, decoded_entry, encoded_entry
+from lbg_core.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
+from lbg_core.client.republication import copied_properties
+from lbg_core.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
+from lbg_core.group.key_moves import Entry, EntryError, decoded_entry, encoded_entry
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import RetransmitTimeouts

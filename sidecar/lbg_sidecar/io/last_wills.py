@@ -17,8 +17,8 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from lbg_broker.client import Channel, ChannelClosed, ClientConnection, ClientError, Delivery
-from lbg_broker.group import Names, last_will_of
+from lbg_core.client import Channel, ChannelClosed, ClientConnection, ClientError, Delivery
+from lbg_core.group import Names, last_will_of
 
 log = logging.getLogger("lbg.member")
 

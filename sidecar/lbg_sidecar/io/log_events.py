@@ -10,7 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
-from lbg_broker.peers import printable
+from lbg_core.peers import printable
 from lbg_sidecar.core.delivery import Identity
 from lbg_sidecar.core.effects import (
     CallFailed,

@@ -9,8 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from lbg_broker.amqp import EncodeError
-from lbg_broker.client import (
+from lbg_core.amqp import EncodeError
+from lbg_core.client import (
     BasicProperties,
     ClientError,
     ConfirmingPublisher,
@@ -18,9 +18,9 @@ from lbg_broker.client import (
     Nacked,
     Unroutable,
 )
-from lbg_broker.client.republication import copied_properties, published_header
-from lbg_broker.client.retransmit import Outgoing
-from lbg_broker.group import (
+from lbg_core.client.republication import copied_properties, published_header
+from lbg_core.client.retransmit import Outgoing
+from lbg_core.group import (
     HEADER_ATTEMPTS,
     HEADER_DELIVERED_AT,
     HEADER_FINISHED_AT,

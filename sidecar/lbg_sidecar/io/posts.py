@@ -9,9 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from lbg_broker.client import Channel, ClientError, Returned
-from lbg_broker.client.retransmit import OpenTags
-from lbg_broker.group import TO_ALL
+from lbg_core.client import Channel, ClientError, Returned
+from lbg_core.client.retransmit import OpenTags
+from lbg_core.group import TO_ALL
 from lbg_sidecar.core.message_codec import encode
 from lbg_sidecar.core.roster import Post
 

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.errors import RecordUnreadable
-from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.record import MEMBER_READS, read_record, spec_in
-from lbg_broker.client import ChannelClosed, ClientConnection, ConnectionLost
-from lbg_broker.group import (
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.errors import RecordUnreadable
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import MEMBER_READS, read_record, spec_in
+from lbg_core.client import ChannelClosed, ClientConnection, ConnectionLost
+from lbg_core.group import (
     IDENTITY_BYTES,
     MESSAGE_GROUPS,
     PARTITIONED,
@@ -26,7 +26,7 @@ from lbg_broker.group import (
     Names,
     is_native,
 )
-from lbg_broker.journal import JournalWriter, flush_regularly
+from lbg_core.journal import JournalWriter, flush_regularly
 from lbg_sidecar.call_notes import CallNotes, default_directory
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember

@@ -16,10 +16,10 @@ from typing import Any, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from lbg_broker.http_listener import BoundedRunner, bad_input
-from lbg_broker.http_listener import guard as browser_guard
-from lbg_broker.peers import FairPlaces, PeerLog, descriptors, listen_reason
-from lbg_broker.redaction import redacted
+from lbg_core.http_listener import BoundedRunner, bad_input
+from lbg_core.http_listener import guard as browser_guard
+from lbg_core.peers import FairPlaces, PeerLog, descriptors, listen_reason
+from lbg_core.redaction import redacted
 from lbg_sidecar.core.presence import LISTENERS_S
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle

@@ -9,9 +9,9 @@ from typing import Any
 
 from aiohttp import web
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.errors import plain_reason
-from lbg_broker.client import (
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.errors import plain_reason
+from lbg_core.client import (
     AccessRefused,
     AuthenticationError,
     Backoff,
@@ -21,7 +21,7 @@ from lbg_broker.client import (
     CredentialsUnreadable,
     TlsError,
 )
-from lbg_broker.client import SettingsError as AddressError
+from lbg_core.client import SettingsError as AddressError
 from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
 from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
 from lbg_sidecar.core.effects import Effect

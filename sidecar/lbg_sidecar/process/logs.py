@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from lbg_broker.peers import printable
-from lbg_broker.redaction import redacted
+from lbg_core.peers import printable
+from lbg_core.redaction import redacted
 from lbg_sidecar.process.settings import LogFormat
 
 TEXT = "%(asctime)s %(levelname)s %(message)s"

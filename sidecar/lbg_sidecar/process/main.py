@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
-from lbg_broker.peers import PeerLog, log_accept_errors
-from lbg_broker.tracing import exporting
+from lbg_core.peers import PeerLog, log_accept_errors
+from lbg_core.tracing import exporting
 from lbg_sidecar.core.presence import PUBLISHERS_S, LeavingTime
 from lbg_sidecar.process.http import (
     address_of,

@@ -17,8 +17,8 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Literal, Self, Union, get_args, get_origin, get_type_hints
 
-from lbg_broker.client import BrokerAddress, ConnectionSettings, split_urls
-from lbg_broker.client import SettingsError as AddressError
+from lbg_core.client import BrokerAddress, ConnectionSettings, split_urls
+from lbg_core.client import SettingsError as AddressError
 from lbg_sidecar.app import BatchSettings, HealthRules
 from lbg_sidecar.app.http_client import parse_target
 from lbg_sidecar.errors import MemberError, SettingsError

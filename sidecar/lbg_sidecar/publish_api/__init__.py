@@ -1,7 +1,7 @@
 """Publishing for an application that speaks HTTP: `POST /v1/publish/{group}`.
 
 `request` (a request's body as events, and refusals) and `dedup_window` are pure; `service` is the shell on
-`lbg_broker.publisher`, and `http` its HTTP.
+`lbg_core.publisher`, and `http` its HTTP.
 """
 
 from __future__ import annotations

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from urllib.parse import unquote
 
-from lbg_broker.admin import GroupNotFound
-from lbg_broker.client import AccessRefused, AuthenticationError
-from lbg_broker.group import SpecError
-from lbg_broker.publisher import BrokerRefused, GroupClosed, GroupGone, MessageOptions, SizeRefused
+from lbg_core.admin import GroupNotFound
+from lbg_core.client import AccessRefused, AuthenticationError
+from lbg_core.group import SpecError
+from lbg_core.publisher import BrokerRefused, GroupClosed, GroupGone, MessageOptions, SizeRefused
 from lbg_sidecar.message import trace_in, trace_of
 
 

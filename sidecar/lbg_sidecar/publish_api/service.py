@@ -9,12 +9,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.client import ClientError, ConnectionSettings
-from lbg_broker.group import SpecError
-from lbg_broker.group.names import require_group_name
-from lbg_broker.journal import JournalingError
-from lbg_broker.publisher import (
+from lbg_core.admin import ProvisioningError
+from lbg_core.client import ClientError, ConnectionSettings
+from lbg_core.group import SpecError
+from lbg_core.group.names import require_group_name
+from lbg_core.journal import JournalingError
+from lbg_core.publisher import (
     GroupPublisher,
     Identity,
     MessageTooLarge,
@@ -22,7 +22,7 @@ from lbg_broker.publisher import (
     PublishingSettings,
     SizeRefused,
 )
-from lbg_broker.publisher.events import (
+from lbg_core.publisher.events import (
     Connected,
     Disconnected,
     IngressClosed,
@@ -36,7 +36,7 @@ from lbg_broker.publisher.events import (
     Unreachable,
     Unrouted,
 )
-from lbg_broker.publisher.sender import SILENT_AFTER_S
+from lbg_core.publisher.sender import SILENT_AFTER_S
 from lbg_sidecar.core.state_log import FULL, AttemptLog, Cause
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.io.log_events import StateLogger

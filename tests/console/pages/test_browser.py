@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from lbgroup import Group, Publisher, connect_admin
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
-from support.command_line import clean_environment
-from support.ports import free_port
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.command_line import clean_environment
+from testing.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Dialog, Page, Route

@@ -17,7 +17,7 @@ from lbg_operator.resources.sidecar_injection import SIDECAR, injected
 from lbg_operator.resources.workload import budget_of, deployment_of
 from lbg_operator.settings import OperatorSettings
 from lbg_sidecar.process.settings import SidecarSettings, configure
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.manifests import consumer, group_manifest
 
 SETTINGS = OperatorSettings(sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1")
 PLAIN = OperatorSettings(sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1", native_sidecars=False)

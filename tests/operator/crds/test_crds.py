@@ -12,8 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg_broker.group import HASH_FUNCTIONS, MODES
-from lbg_broker.group.spec import (
+from lbg_core.group import HASH_FUNCTIONS, MODES
+from lbg_core.group.spec import (
     BYTES_PER_MB,
     DURATION_MAX_S,
     HASH_COUNT_MAX,

@@ -11,7 +11,7 @@ import kubernetes_validate
 import pytest
 from cryptography import x509
 
-from lbg_broker.client import BrokerAddress, Credentials
+from lbg_core.client import BrokerAddress, Credentials
 from lbg_operator.certificates import issue, renewal_due
 from lbg_operator.crds import BrokerManifest, GroupManifest, bytes_in, quantity_of
 from lbg_operator.errors import ManifestError
@@ -25,7 +25,7 @@ from lbg_operator.resources.embedded_broker import (
 )
 from lbg_operator.resources.network_policy import network_policy_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
+from testing.kubernetes.manifests import broker_manifest, consumer, group_manifest
 
 SETTINGS = OperatorSettings(
     sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1", namespace="lbg-system"

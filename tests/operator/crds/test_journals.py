@@ -13,7 +13,7 @@ from lbg_operator.errors import ManifestError
 from lbg_operator.resources.sidecar_injection import SIDECAR, injected
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.manifests import consumer, group_manifest
 
 SETTINGS = OperatorSettings(sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1")
 

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_operator.crds import BrokerManifest, BrokerRef, Embedded, GroupManifest, RabbitMQ, bytes_in
 from lbg_operator.errors import ManifestError
-from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
+from testing.kubernetes.manifests import broker_manifest, consumer, group_manifest
 
 
 def test_the_least_of_a_group_has_the_defaults_of_the_schema() -> None:

@@ -15,7 +15,7 @@ from lbg_operator.errors import ManifestError
 from lbg_operator.reconcile.desired import children_of
 from lbg_operator.resources.autoscaler import autoscaler_of, scaled_object_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.manifests import consumer, group_manifest
 
 SETTINGS = OperatorSettings(sidecar_image="s:1", broker_image="b:1")
 POD: dict[str, Any] = {

@@ -7,8 +7,8 @@ from datetime import datetime
 import pytest
 
 from lbg_operator.crds import GroupManifest, Scaling, floor_at
-from support.kubernetes.manifests import group_manifest
-from support.kubernetes.schedules import at, dated, scaling, weekly
+from testing.kubernetes.manifests import group_manifest
+from testing.kubernetes.schedules import at, dated, scaling, weekly
 
 MOST = 20
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lbg_operator.crds import floor_at
 from lbg_operator.crds.scaling import AHEAD, DAYS
-from support.kubernetes.schedules import at, scaling, weekly
+from testing.kubernetes.schedules import at, scaling, weekly
 
 MINUTE, DAY = timedelta(minutes=1), timedelta(days=1)
 TRANSITIONS = {

@@ -13,7 +13,7 @@ from lbg_operator.errors import ManifestError
 from lbg_operator.resources.sidecar_injection import SIDECAR, STATE_VOLUME
 from lbg_operator.resources.workload import NAME_MAX, session_set_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.manifests import Manifest, consumer, group_manifest
+from testing.kubernetes.manifests import Manifest, consumer, group_manifest
 
 SETTINGS = OperatorSettings(sidecar_image="lbg-sidecar:1", broker_image="lbg-broker:1")
 SESSIONS = {"mode": "Sessions", "queues": {"count": 1}}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import show_group
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import show_group
 from lbg_operator.status.status import seen_of
-from support.admin.fake_admin import FakeAdmin
-from support.admin.native_groups import made
+from testing.admin.fake_admin import FakeAdmin
+from testing.admin.native_groups import made
 
 
 async def shown(admin: FakeAdmin) -> Description:

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.rows import MemberQueue, MemberRow, ObservedQueue
-from lbg_broker.admin.snapshot import UNKNOWN, QueueStatus, Unknown
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.describe import Description
+from lbg_core.admin.rows import MemberQueue, MemberRow, ObservedQueue
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_core.group import GroupSpec
 from lbg_operator.status.condition_rules import Observation, degraded
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.status import seen_of
-from support.kubernetes.manifests import schema_of
+from testing.kubernetes.manifests import schema_of
 
 if TYPE_CHECKING:
     from lbg_operator.crds.group import GroupManifest

@@ -16,7 +16,7 @@ from lbg_operator.resources.autoscaler import (
     scaled_object_of,
     token_secret_of,
 )
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.manifests import consumer, group_manifest
 
 URL = "https://lbg-operator.lbg.svc:6443"
 

@@ -14,7 +14,7 @@ from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import API_SERVICE, SECRET, Kind
 from lbg_operator.metrics_api import Service, ServingConfig
 from lbg_operator.metrics_api.tls import ensure_serving_config, names_of
-from support.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.fake_cluster import FakeCluster
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 OURS = Service("lbg", "lbg-operator")

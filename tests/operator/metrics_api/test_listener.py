@@ -20,9 +20,9 @@ import trustme
 from lbg_operator.errors import LagUnknown
 from lbg_operator.kube.kinds import CONFIG_MAP
 from lbg_operator.metrics_api import MetricsApi, Service, serve, token_for
-from support.kubernetes.fake_cluster import FakeCluster
-from support.operator.lag_reader import HANGS, Lags
-from support.waiting import GUARD_S, until
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.operator.lag_reader import HANGS, Lags
+from testing.waiting import GUARD_S, until
 
 OURS = Service("lbg", "lbg-operator")
 VALUES = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/lbg_group_lag?labelSelector=group%3Dorders"

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_operator.errors import LagUnknown
 from lbg_operator.metrics_api.lag import Answer, metric_values
-from support.operator.lag_reader import HANGS, Lags
+from testing.operator.lag_reader import HANGS, Lags
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
 

@@ -14,8 +14,8 @@ from lbg_operator.metrics_api.tls import ensure_serving_config
 from lbg_operator.reconcile.metrics_provider import MetricsProviders
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import consumer, group_manifest
 
 OURS, KEDAS = Service("lbg", "lbg-operator"), Service("keda", "keda-metrics")
 SETTINGS = OperatorSettings(

@@ -10,9 +10,9 @@ import pytest
 from lbg_operator.kube.kinds import DEPLOYMENT, Kind
 from lbg_operator.reconcile.server_side_apply import REPEAT_AFTER_S
 from lbg_operator.status.status import TIME_ALONE_S
-from support.needs import repeated
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.needs import repeated
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 HOUR_S = 3600.0
 CHILDREN = 5

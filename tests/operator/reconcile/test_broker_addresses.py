@@ -12,10 +12,10 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_broker.admin import ProvisioningError
-from lbg_broker.admin.errors import Unreachable
-from lbg_broker.admin.management import ManagementApi, ManagementSettings
-from lbg_broker.client import ConnectError, ConnectionSettings, connect
+from lbg_core.admin import ProvisioningError
+from lbg_core.admin.errors import Unreachable
+from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.client import ConnectError, ConnectionSettings, connect
 from lbg_operator.reconcile.broker_pool import Access, BrokerAddresses, BrokerPool
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from lbg_broker.admin.actions import DeclareQueue
-from lbg_broker.admin.errors import Refused
+from lbg_core.admin.actions import DeclareQueue
+from lbg_core.admin.errors import Refused
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, SECRET
 from lbg_operator.reconcile.object_cache import Key
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.operator.operated_broker import OperatedBroker
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.operator.operated_broker import OperatedBroker
+from testing.virtual_time import in_virtual_time
 
 COPY = Key("shop", "copy")
 

@@ -13,8 +13,8 @@ from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT
 from lbg_operator.reconcile import group as rounds
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.provision import LIMIT_S, PROVISIONED_AT_ONCE
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 
 @in_virtual_time

@@ -10,8 +10,8 @@ import pytest
 from lbg_operator.kube.api import Forbidden
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operator.operated import MAIN, ORDERS, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import MAIN, ORDERS, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 DRAIN_S = 300
 QUEUE = "lbg.shop-orders.q.0"

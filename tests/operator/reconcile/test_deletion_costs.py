@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.groups import show_group
-from lbg_broker.admin.snapshot import UNKNOWN
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import show_group
+from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.reconcile.desired import deletion_costs
-from support.admin.native_groups import made
+from testing.admin.native_groups import made
 
 
 def beat(index: int, in_flight: int) -> dict[str, Any]:

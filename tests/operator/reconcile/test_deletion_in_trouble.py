@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 import pytest
 
-from lbg_broker.admin.actions import DeclareExchange, DeleteQueue
-from lbg_broker.admin.errors import Refused
-from lbg_broker.admin.snapshot import ExchangeState, QueueStatus, UserState
+from lbg_core.admin.actions import DeclareExchange, DeleteQueue
+from lbg_core.admin.errors import Refused
+from lbg_core.admin.snapshot import ExchangeState, QueueStatus, UserState
 from lbg_operator.kube.api import Forbidden
 from lbg_operator.kube.kinds import GROUP, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 DRAIN_S = 300
 QUEUE = "lbg.shop-orders.q.0"

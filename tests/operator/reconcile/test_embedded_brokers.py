@@ -13,9 +13,9 @@ from lbg_operator.kube.api import ClusterError, Forbidden, Invalid
 from lbg_operator.kube.kinds import BROKER, GROUP, SECRET, SERVICE, STATEFUL_SET, VOLUME_CLAIM, Kind
 from lbg_operator.reconcile.broker import CERTIFICATE_DAYS
 from lbg_operator.resources.names import admin_name, tls_name, volume_name
-from support.kubernetes.manifests import broker_manifest
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import broker_manifest
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 
 async def begun(place: Place, **embedded: Any) -> None:

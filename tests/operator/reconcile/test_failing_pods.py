@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, POD, STATEFUL_SET
-from support.kubernetes.manifests import broker_manifest, consumer
-from support.operator.operated import MAIN, SETTLED_S, Place, wall_clock
-from support.operator.operated_sessions import sessions_place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import broker_manifest, consumer
+from testing.operator.operated import MAIN, SETTLED_S, Place, wall_clock
+from testing.operator.operated_sessions import sessions_place
+from testing.virtual_time import in_virtual_time
 
 SOON_S = 5.0
 WITHIN_S = 30.0

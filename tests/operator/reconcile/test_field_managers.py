@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import DeclareQueue
-from lbg_broker.group import GroupSpec, recounted, topology_of
+from lbg_core.admin.actions import DeclareQueue
+from lbg_core.group import GroupSpec, recounted, topology_of
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import GROUP
 from lbg_operator.resources.names import MANAGER
-from support.kubernetes.managed_cluster import ManagedCluster, Path
-from support.kubernetes.manifests import consumer
-from support.operator.operated import SETTLED_S, Place, wall_clock
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.managed_cluster import ManagedCluster, Path
+from testing.kubernetes.manifests import consumer
+from testing.operator.operated import SETTLED_S, Place, wall_clock
+from testing.virtual_time import in_virtual_time
 
 ARGO = "argocd-controller"
 ORDERS = (GROUP, "shop", "orders")

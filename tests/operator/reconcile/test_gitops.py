@@ -9,10 +9,10 @@ import pytest
 
 from lbg_operator.kube.api import Forbidden, Invalid
 from lbg_operator.kube.kinds import BROKER, GROUP, POD, Kind
-from support.kubernetes.kstatus import argo_health, kstatus
-from support.kubernetes.manifests import broker_manifest
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.kstatus import argo_health, kstatus
+from testing.kubernetes.manifests import broker_manifest
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 OTHER = {"spec": {"containers": [{"name": "app", "image": "example.org/app:2"}]}}
 

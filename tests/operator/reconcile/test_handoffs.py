@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.rows import MemberQueue, MemberRow
-from lbg_broker.admin.snapshot import UNKNOWN
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.describe import Description
+from lbg_core.admin.rows import MemberQueue, MemberRow
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.survey_cache import KEPT, latest, moves
 from lbg_operator.status.status import TIME_ALONE_S, due_in_s, patch_of
 

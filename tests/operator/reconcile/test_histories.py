@@ -24,10 +24,10 @@ from lbg_operator.kube.kinds import (
 )
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.resources.names import GROUP_LABEL
-from support.exploration import example_count
-from support.kubernetes.fake_cluster import merged
-from support.operator.operated import Place
-from support.virtual_time import VirtualLoop
+from testing.exploration import example_count
+from testing.kubernetes.fake_cluster import merged
+from testing.operator.operated import Place
+from testing.virtual_time import VirtualLoop
 
 QUEUES = 4
 NAMES = ("orders", "payments")

@@ -10,10 +10,10 @@ from itertools import pairwise
 
 import pytest
 
-from lbg_broker.admin import Unreachable
-from lbg_broker.admin.lag import Backlog
-from lbg_broker.admin.snapshot import UNKNOWN, Unknown
-from lbg_broker.group import GroupSpec
+from lbg_core.admin import Unreachable
+from lbg_core.admin.lag import Backlog
+from lbg_core.admin.snapshot import UNKNOWN, Unknown
+from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.lag_counts import (
     COUNT_INTERVAL_MAX_S,
     COUNT_INTERVAL_S,
@@ -23,8 +23,8 @@ from lbg_operator.reconcile.lag_counts import (
     LagCounts,
 )
 from lbg_operator.reconcile.object_cache import Key
-from support.operator.operated import ORDERS, Place, wall_clock
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import ORDERS, Place, wall_clock
+from testing.virtual_time import in_virtual_time
 
 MAIN = Key("shop", "main")
 QUEUE = "lbg.shop-orders.q.0"

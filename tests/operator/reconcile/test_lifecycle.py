@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import DeclareExchange, PutUser
+from lbg_core.admin.actions import DeclareExchange, PutUser
 from lbg_operator.kube.kinds import (
     BROKER,
     BUDGET,
@@ -21,8 +21,8 @@ from lbg_operator.kube.kinds import (
     Kind,
 )
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 HALF_A_MINUTE_S = 30.0
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin import GroupNotFound, ProvisioningError, Unreachable
-from lbg_broker.admin.describe import Description
-from lbg_broker.admin.rows import MemberRow
-from lbg_broker.group import GroupSpec
+from lbg_core.admin import GroupNotFound, ProvisioningError, Unreachable
+from lbg_core.admin.describe import Description
+from lbg_core.admin.rows import MemberRow
+from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.survey_cache import INTERVAL_S, LIMIT_S, SOON_S, UNSETTLED_PER_S, SurveyCache
-from support.virtual_time import in_virtual_time
+from testing.virtual_time import in_virtual_time
 
 MAIN, OTHER = Key("shop", "main"), Key("shop", "other")
 A, B = Key("shop", "a"), Key("shop", "b")

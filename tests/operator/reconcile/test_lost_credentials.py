@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from lbg_operator.kube.kinds import DEPLOYMENT, SECRET
-from support.kubernetes.child_history import ChildHistory
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.child_history import ChildHistory
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 NAME = "orders-lbg"
 AWAY_S = 60.0

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import Bind, DeclareExchange
-from lbg_broker.admin.errors import Refused, Unreachable
-from lbg_broker.admin.groups import create_group
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.actions import Bind, DeclareExchange
+from lbg_core.admin.errors import Refused, Unreachable
+from lbg_core.admin.groups import create_group
+from lbg_core.group import GroupSpec
 from lbg_operator.kube.kinds import CONFIG_MAP, GROUP, SECRET
 from lbg_operator.reconcile.group_deletion import FINALIZER
-from support.operator.operated import ORDERS, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import ORDERS, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 AT_ONCE_S = 2.0
 DRAIN_S = 300

@@ -15,17 +15,17 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from lbg_broker.group import Engine
+from lbg_core.group import Engine
 from lbg_operator.kube.api import ClusterError, Object
 from lbg_operator.kube.kinds import API_SERVICE, BROKER, DEPLOYMENT, SECRET, STATEFUL_SET, Kind
 from lbg_operator.resources.names import admin_name
-from support.admin.fake_admin import EMBEDDED_ENGINE
-from support.exploration import example_count
-from support.kubernetes.child_history import ChildHistory
-from support.kubernetes.manifests import broker_manifest, consumer
-from support.operator.operated import MAIN, Place
-from support.operator.operated_sessions import sessions_place
-from support.virtual_time import VirtualLoop
+from testing.admin.fake_admin import EMBEDDED_ENGINE
+from testing.exploration import example_count
+from testing.kubernetes.child_history import ChildHistory
+from testing.kubernetes.manifests import broker_manifest, consumer
+from testing.operator.operated import MAIN, Place
+from testing.operator.operated_sessions import sessions_place
+from testing.virtual_time import VirtualLoop
 
 KEDA = "keda.sh/v1alpha1"
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "targetLag": 100}

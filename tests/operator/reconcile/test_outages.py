@@ -19,11 +19,11 @@ from lbg_operator.kube.kinds import (
     Kind,
 )
 from lbg_operator.resources.names import admin_name, credentials_name
-from support.kubernetes.child_history import ChildHistory
-from support.kubernetes.manifests import broker_manifest, consumer
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.operator.operated_sessions import SessionsBroker, sessions_place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.child_history import ChildHistory
+from testing.kubernetes.manifests import broker_manifest, consumer
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.operator.operated_sessions import SessionsBroker, sessions_place
+from testing.virtual_time import in_virtual_time
 
 SESSIONS = {"mode": "Sessions", "queues": {"count": 1}}
 CAFILE = "LBG_CAFILE"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import Action
-from lbg_broker.admin.groups import adopt_group, create_group
-from lbg_broker.admin.ownership import BY_HAND, Claim, kubernetes_owner
-from lbg_broker.group import GroupSpec
+from lbg_core.admin.actions import Action
+from lbg_core.admin.groups import adopt_group, create_group
+from lbg_core.admin.ownership import BY_HAND, Claim, kubernetes_owner
+from lbg_core.group import GroupSpec
 from lbg_operator.errors import LagUnknown
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.runtime.operator import lag_reader
-from support.operator.operated import MAIN, ORDERS, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import MAIN, ORDERS, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 NAME = "shop-orders"
 DEFAULT = "shop-orders-644f7b8c"

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.errors import Unreachable
-from lbg_broker.admin.ownership import Claim
-from lbg_broker.admin.parking_queue import plan_parking
-from lbg_broker.admin.protocol import StatusReport
-from lbg_broker.group import EMBEDDED, RABBITMQ, Engine, Names
+from lbg_core.admin.actions import WriteRecord
+from lbg_core.admin.errors import Unreachable
+from lbg_core.admin.ownership import Claim
+from lbg_core.admin.parking_queue import plan_parking
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.group import EMBEDDED, RABBITMQ, Engine, Names
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP
 from lbg_operator.resources.sidecar_injection import SIDECAR
-from support.kubernetes.manifests import consumer
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import consumer
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 NAME = "shop-orders"
 NAMES = Names(NAME)

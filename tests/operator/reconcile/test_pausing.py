@@ -8,18 +8,18 @@ from collections.abc import Sequence
 
 import pytest
 
-from lbg_broker.admin.actions import Announce, OpenIngress, WriteRecord
-from lbg_broker.admin.ingress_permissions import allows
-from lbg_broker.admin.ownership import CONSUMPTION, INGRESS
-from lbg_broker.admin.protocol import StatusReport
-from lbg_broker.group import Names
+from lbg_core.admin.actions import Announce, OpenIngress, WriteRecord
+from lbg_core.admin.ingress_permissions import allows
+from lbg_core.admin.ownership import CONSUMPTION, INGRESS
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.group import Names
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
 from lbg_operator.resources.autoscaler import scaled_object_of
-from support.kubernetes.manifests import consumer, group_manifest
-from support.kubernetes.schedules import weekly
-from support.operator.operated import Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.schedules import weekly
+from testing.operator.operated import Place
+from testing.virtual_time import in_virtual_time
 
 GROUP_NAME = "shop-orders"
 DISABLED = {"selectPolicy": "Disabled"}

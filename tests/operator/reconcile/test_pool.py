@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lbg_broker.admin.live import LiveAdmin
+from lbg_core.admin.live import LiveAdmin
 from lbg_operator.reconcile.broker_pool import Access, BrokerPool
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
 
 
 @pytest.fixture

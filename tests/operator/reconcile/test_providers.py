@@ -20,9 +20,9 @@ from lbg_operator.kube.kinds import (
 from lbg_operator.metrics_api import Service
 from lbg_operator.reconcile.metrics_provider import REFRESH_INTERVAL_S
 from lbg_operator.resources.autoscaler import token_secret_of
-from support.kubernetes.manifests import consumer, group_manifest
-from support.operator.operated import SETTINGS, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import consumer, group_manifest
+from testing.operator.operated import SETTINGS, Place
+from testing.virtual_time import in_virtual_time
 
 OURS = Service(SETTINGS.namespace, SETTINGS.service)
 KEDAS = Service("keda", "keda-operator-metrics-apiserver")

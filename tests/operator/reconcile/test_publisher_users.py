@@ -6,10 +6,10 @@ import asyncio
 from base64 import b64decode
 from typing import Any
 
-from lbg_broker.group import Names, Publishers
+from lbg_core.group import Names, Publishers
 from lbg_operator.kube.kinds import DEPLOYMENT, SECRET
-from support.operator.operated import ORDERS, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import ORDERS, Place
+from testing.virtual_time import in_virtual_time
 
 GROUP_NAME = "shop-orders"
 USER = f"{GROUP_NAME}.publisher"

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.admin.actions import Action, ActOnQueue, PutFence
-from lbg_broker.admin.errors import Refused
-from lbg_broker.admin.snapshot import MovingKeys, PartitionsStatus
-from lbg_broker.group import Engine, GroupSpec, Names, recounted, topology_of
+from lbg_core.admin.actions import Action, ActOnQueue, PutFence
+from lbg_core.admin.errors import Refused
+from lbg_core.admin.snapshot import MovingKeys, PartitionsStatus
+from lbg_core.group import Engine, GroupSpec, Names, recounted, topology_of
 from lbg_operator.kube.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, GROUP, POD
-from support.admin.fake_admin import EMBEDDED_ENGINE
-from support.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.admin.fake_admin import EMBEDDED_ENGINE
+from testing.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 BROKER_GROUP = "shop-orders"
 PARENT = Names(BROKER_GROUP).parent

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_broker.admin.actions import ActOnQueue, DeleteQueue, PutFence, Unbind
-from lbg_broker.admin.errors import Refused
-from lbg_broker.admin.snapshot import MovingKeys, PartitionsStatus
-from lbg_broker.group import GroupSpec, Names, marked, topology_of
+from lbg_core.admin.actions import ActOnQueue, DeleteQueue, PutFence, Unbind
+from lbg_core.admin.errors import Refused
+from lbg_core.admin.snapshot import MovingKeys, PartitionsStatus
+from lbg_core.group import GroupSpec, Names, marked, topology_of
 from lbg_operator.kube.kinds import GROUP as GROUP_KIND
-from support.operator.operated import ORDERS, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import ORDERS, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"
 LATER_S = 700.0

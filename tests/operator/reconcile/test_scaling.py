@@ -8,8 +8,8 @@ from typing import Any
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import DEPLOYMENT, POD, Kind
 from lbg_operator.reconcile.object_cache import Key
-from support.operator.operated import SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 COPY = Key("shop", "copy")
 

@@ -10,9 +10,9 @@ import pytest
 
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT, GROUP, SCALED_OBJECT, STATEFUL_SET
 from lbg_operator.reconcile.metrics_provider import REFRESH_INTERVAL_S
-from support.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
-from support.operator.operated_sessions import sessions_place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
+from testing.operator.operated_sessions import sessions_place
+from testing.virtual_time import in_virtual_time
 
 SESSIONS = {"mode": "Sessions", "queues": {"count": 1}}
 

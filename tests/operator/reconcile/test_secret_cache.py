@@ -11,9 +11,9 @@ from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, GROUP, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.reconcile.secret_cache import RETRY_MAX_S, SecretCache
-from support.kubernetes.fake_cluster import FakeCluster
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.virtual_time import in_virtual_time
 
 HOUR_S = 3600.0
 ADMIN = Key("shop", "main-admin")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_broker.admin.snapshot import AWAY, CLOSING, LIVE, STRANDED, SessionsStatus, SessionStatus
+from lbg_core.admin.snapshot import AWAY, CLOSING, LIVE, STRANDED, SessionsStatus, SessionStatus
 from lbg_operator.reconcile.scale import SessionPlan, names_of_sessions, ordinal_of, plan_sessions
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, STATEFUL_SET, Kind
-from support.operator.operated import SETTLED_S, Place
-from support.operator.operated_sessions import SessionsBroker, sessions_place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import SETTLED_S, Place
+from testing.operator.operated_sessions import SessionsBroker, sessions_place
+from testing.virtual_time import in_virtual_time
 
 SESSIONS = {"mode": "Sessions", "queues": {"count": 1}}
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from lbg_operator.kube.kinds import BUDGET, CONFIG_MAP, DEPLOYMENT, GROUP, NETWORK_POLICY, POD, SECRET, Kind
 from lbg_operator.runtime.watches import missed, take
-from support.operator.operated import ORDERS, Place
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import ORDERS, Place
+from testing.virtual_time import in_virtual_time
 
 LONG_S = 120.0
 

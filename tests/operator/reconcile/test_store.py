@@ -12,8 +12,8 @@ from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, NETWORK_POLIC
 from lbg_operator.reconcile.object_cache import Key, ObjectCache, version_of
 from lbg_operator.reconcile.server_side_apply import REPEAT_AFTER_S, ServerSideApply
 from lbg_operator.resources.names import GROUP_LABEL
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import group_manifest
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import group_manifest
 
 ORDERS = Key("shop", "orders")
 

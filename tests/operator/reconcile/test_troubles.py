@@ -10,9 +10,9 @@ import pytest
 from lbg_operator.kube.api import Forbidden, Invalid
 from lbg_operator.kube.kinds import BROKER, CONFIG_MAP, DEPLOYMENT, NETWORK_POLICY, SECRET, Kind
 from lbg_operator.reconcile.object_cache import Key
-from support.operator.operated import MAIN, SETTLED_S, Place
-from support.operator.operated_broker import OperatedBroker
-from support.virtual_time import in_virtual_time
+from testing.operator.operated import MAIN, SETTLED_S, Place
+from testing.operator.operated_broker import OperatedBroker
+from testing.virtual_time import in_virtual_time
 
 COPY = Key("shop", "copy")
 

@@ -27,10 +27,10 @@ from lbg_operator.kube.kinds import (
     Kind,
 )
 from lbg_operator.reconcile.object_cache import Key
-from support.kubernetes.manifests import broker_manifest, consumer
-from support.operator.operated import MAIN, ORDERS, SETTLED_S, Place, Told
-from support.operator.operated_sessions import sessions_place
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.manifests import broker_manifest, consumer
+from testing.operator.operated import MAIN, ORDERS, SETTLED_S, Place, Told
+from testing.operator.operated_sessions import sessions_place
+from testing.virtual_time import in_virtual_time
 
 SOON_S = 5.0
 MENDED_S = 70.0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.operator.recorded_workloads import workloads
+from testing.operator.recorded_workloads import workloads
 
 RECORDED = dict(map(json.loads, (Path(__file__).parent / "workloads_0afc101.jsonl").read_text().splitlines()))
 """Of the release before."""

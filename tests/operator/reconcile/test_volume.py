@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.client import Credentials
+from lbg_core.client import Credentials
 from lbg_operator.certificates import issue
 from lbg_operator.crds import BrokerManifest
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid
@@ -17,7 +17,7 @@ from lbg_operator.reconcile.object_cache import Key, ObjectCache
 from lbg_operator.reconcile.server_side_apply import ServerSideApply
 from lbg_operator.resources.embedded_broker import embedded_of, hosts_of
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.manifests import broker_manifest
+from testing.kubernetes.manifests import broker_manifest
 
 KEY = Key("shop", "main")
 SETTINGS = OperatorSettings(sidecar_image="s", broker_image="b")

@@ -17,11 +17,11 @@ from lbg_operator.kube.kinds import GROUP, Kind
 from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.runtime.watches import SELECTORS
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import group_manifest
-from support.kubernetes.served_cluster import ServedCluster
-from support.ports import free_port
-from support.waiting import until
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import group_manifest
+from testing.kubernetes.served_cluster import ServedCluster
+from testing.ports import free_port
+from testing.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,9 +9,9 @@ from typing import Any
 from lbg_operator.kube.api import Forbidden, Terminating
 from lbg_operator.kube.kinds import EVENT, Kind
 from lbg_operator.runtime.events import MESSAGE_MAX, WAITING_MAX, EventRecorder, event_of
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import group_manifest
-from support.virtual_time import in_virtual_time
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import group_manifest
+from testing.virtual_time import in_virtual_time
 
 
 def events(cluster: FakeCluster) -> list[Any]:

@@ -15,10 +15,10 @@ from kmock import RawHandler
 from lbg_operator.kube.api import ClusterError, Forbidden, Invalid, Terminating
 from lbg_operator.kube.kinds import CONFIG_MAP, EVENT, GROUP, NAMESPACE, POD, SECRET, Kind
 from lbg_operator.settings import OperatorSettings
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.served_cluster import TOKEN, ServedCluster
-from support.ports import free_port
-from support.waiting import until
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.served_cluster import TOKEN, ServedCluster
+from testing.ports import free_port
+from testing.waiting import until
 
 
 @pytest.fixture(scope="module", autouse=True)

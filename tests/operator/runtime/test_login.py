@@ -16,8 +16,8 @@ import yaml
 
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.login import Login, log_in, of_kubeconfig, of_service_account
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.served_cluster import TOKEN, ServedCluster
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.served_cluster import TOKEN, ServedCluster
 
 SERVER = "https://10.0.0.1:6443"
 

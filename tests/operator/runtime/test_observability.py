@@ -15,9 +15,9 @@ from lbg_operator.kube.kinds import BROKER, GROUP
 from lbg_operator.reconcile.object_cache import ObjectCache
 from lbg_operator.reconcile.survey_cache import SurveyCache
 from lbg_operator.runtime.metrics import Metrics, health_server
-from support.operator.operated import ORDERS, Place
-from support.virtual_time import in_virtual_time
-from support.waiting import GUARD_S
+from testing.operator.operated import ORDERS, Place
+from testing.virtual_time import in_virtual_time
+from testing.waiting import GUARD_S
 
 LABELS = (("group", "orders"), ("namespace", "shop"))
 

@@ -12,7 +12,7 @@ import pytest
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.runtime.work_queue import BATCH_S, FIRST_RETRY_S, LEAST_RETRY_S, LONGEST_RETRY_S, WorkQueue
-from support.virtual_time import in_virtual_time
+from testing.virtual_time import in_virtual_time
 
 A, B = Key("shop", "a"), Key("shop", "b")
 LONG_S = 600.0

@@ -13,21 +13,21 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.parked_messages import open_parked_stream, release_parked
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.parked_messages import open_parked_stream, release_parked
+from lbg_core.client import ConnectionSettings
+from lbg_core.publisher import GroupPublisher
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET, Kind
 from lbg_operator.resources.sidecar_injection import CREDENTIALS, SIDECAR
 from lbg_operator.runtime.watches import SELECTORS
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.process.settings import configure
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.manifests import broker_manifest, consumer, group_manifest
-from support.kubernetes.served_cluster import ServedCluster
-from support.operator.process import OperatorProcess
-from support.waiting import GUARD_S
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.manifests import broker_manifest, consumer, group_manifest
+from testing.kubernetes.served_cluster import ServedCluster
+from testing.operator.process import OperatorProcess
+from testing.waiting import GUARD_S
 
 KUBERNETES_S = 30.0
 """terminationGracePeriodSeconds, where a pod says nothing else (kubernetes.io, "Pod Lifecycle")."""

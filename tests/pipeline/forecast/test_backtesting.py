@@ -10,7 +10,7 @@ import pytest
 
 from lbg_pipeline.forecast.backtest import Backtest, Expectation
 from lbg_pipeline.forecast.model import History, Season
-from support.pipeline.demand_series import HOUR_US, MONDAY, before, hourly, noisy, office
+from testing.pipeline.demand_series import HOUR_US, MONDAY, before, hourly, noisy, office
 
 LEVELS = (0.1, 0.5, 0.9, 0.95)
 BERLIN = "Europe/Berlin"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from lbg_pipeline.forecast.model import ForecastSettings
-from support.pipeline.demand_series import HOUR_US
+from testing.pipeline.demand_series import HOUR_US
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,8 +9,8 @@ import pytest
 from lbg_pipeline.errors import HistoryRefused
 from lbg_pipeline.forecast.model import HOUR_S, ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
-from support.journal.rows import START_US, delivered, published, write_journal
-from support.pipeline.demand_series import HOUR_US
+from testing.journal.rows import START_US, delivered, published, write_journal
+from testing.pipeline.demand_series import HOUR_US
 
 
 @pytest.fixture(scope="module", autouse=True)

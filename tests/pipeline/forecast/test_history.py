@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lbg_pipeline.errors import HistoryRefused
-from support.pipeline.demand_series import HOUR_US
+from testing.pipeline.demand_series import HOUR_US
 
 
 @pytest.fixture(scope="module", autouse=True)

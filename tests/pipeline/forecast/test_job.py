@@ -12,9 +12,9 @@ import yaml
 from lbg_pipeline.errors import ForecastRefused
 from lbg_pipeline.forecast.model import ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
-from support.journal.rows import START_US, delivered, published, write_journal
-from support.output_documents import checked
-from support.pipeline.demand_series import HOUR_US, MONDAY, micros, office
+from testing.journal.rows import START_US, delivered, published, write_journal
+from testing.output_documents import checked
+from testing.pipeline.demand_series import HOUR_US, MONDAY, micros, office
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from lbg_pipeline.forecast.model import ForecastSettings, Season
 from lbg_pipeline.forecast.result import History, Interval, Planned, Scheduling, Score, planned
 from lbg_pipeline.forecast.schedule import Sizing
-from support.pipeline.demand_series import HOUR_US, MONDAY, micros, office
+from testing.pipeline.demand_series import HOUR_US, MONDAY, micros, office
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ import pytest_asyncio
 from lbg_operator.kube.api import ClusterError
 from lbg_operator.kube.kinds import GROUP, Kind
 from lbg_pipeline.errors import ClusterRefused
-from support.kubernetes.fake_cluster import FakeCluster
-from support.kubernetes.served_cluster import ServedCluster
+from testing.kubernetes.fake_cluster import FakeCluster
+from testing.kubernetes.served_cluster import ServedCluster
 
 
 @pytest.fixture(scope="module", autouse=True)

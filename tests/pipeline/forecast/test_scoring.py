@@ -7,7 +7,7 @@ from datetime import datetime
 import pytest
 
 from lbg_pipeline.forecast.model import ForecastSettings, History
-from support.pipeline.demand_series import HOUR_US, MONDAY, hourly, micros, noisy, office
+from testing.pipeline.demand_series import HOUR_US, MONDAY, hourly, micros, noisy, office
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lbg_pipeline.forecast.model import DAY_S, History, Season, columns_of, rows_back, season_of, wall_s
-from support.pipeline.demand_series import HOUR_US, MONDAY, hourly, micros, office
+from testing.pipeline.demand_series import HOUR_US, MONDAY, hourly, micros, office
 
 BERLIN, NEW_YORK, KOLKATA = "Europe/Berlin", "America/New_York", "Asia/Kolkata"
 

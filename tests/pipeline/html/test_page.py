@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from support.pipeline.html_page import Read
+from testing.pipeline.html_page import Read
 
 
 @pytest.fixture(scope="module", autouse=True)

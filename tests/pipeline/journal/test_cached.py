@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from support.journal.rows import delivered, published, write_journal, write_lines
+from testing.journal.rows import delivered, published, write_journal, write_lines
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,7 +29,7 @@ def _large_imports() -> None:
     from pyspark.sql.types import LongType, StructField, StructType
 
     from lbg_pipeline.journal.cached import CachedJournals, Step, cache_journals
-    from support.journal.tables import rows
+    from testing.journal.tables import rows
 
     COUNT = StructType([StructField("count", LongType())])
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import encode
+from lbg_core.group import encode
 from lbg_pipeline.errors import JournalNotFound, NewerSchema, error_of
-from support.journal.rows import delivered, published, write_journal, write_lines
+from testing.journal.rows import delivered, published, write_journal, write_lines
 
 
 @pytest.fixture(scope="module", autouse=True)

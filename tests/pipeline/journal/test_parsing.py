@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import JournalError, PublishedRecord, decode, encode
+from lbg_core.group import JournalError, PublishedRecord, decode, encode
 from lbg_pipeline.errors import NewerSchema, error_of
-from support.journal.rows import delivered, published
+from testing.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

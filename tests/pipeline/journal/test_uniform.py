@@ -12,10 +12,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lbg_broker.group import DeliveredRecord, PublishedRecord, encode
-from lbg_broker.group.journal_record import VERDICTS
+from lbg_core.group import DeliveredRecord, PublishedRecord, encode
+from lbg_core.group.journal_record import VERDICTS
 from lbg_pipeline.errors import NewerSchema
-from support.journal.rows import delivered, published
+from testing.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

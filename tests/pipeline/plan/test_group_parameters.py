@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_broker.group import HASH_FUNCTIONS, hash_of, queue_of
+from lbg_core.group import HASH_FUNCTIONS, hash_of, queue_of
 from lbg_pipeline.plan.manifest import ENOUGH, Recognised, Stamp, first_stranger, recognise
 
 

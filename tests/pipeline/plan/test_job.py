@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
-from lbg_broker.group import DeliveredRecord, hash_of, queue_of
+from lbg_core.group import DeliveredRecord, hash_of, queue_of
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.manifest import read_manifest
-from support.journal.rows import START_US, delivered, write_journal, write_lines
-from support.kubernetes.manifests import Manifest, group_manifest
-from support.output_documents import checked
+from testing.journal.rows import START_US, delivered, write_journal, write_lines
+from testing.kubernetes.manifests import Manifest, group_manifest
+from testing.output_documents import checked
 
 from .test_patches import require_acceptable
 

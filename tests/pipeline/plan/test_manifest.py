@@ -10,7 +10,7 @@ import yaml
 
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.manifest import read_manifest
-from support.kubernetes.manifests import consumer, group_manifest
+from testing.kubernetes.manifests import consumer, group_manifest
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import HASH_FUNCTIONS, hash_of
+from lbg_core.group import HASH_FUNCTIONS, hash_of
 from lbg_pipeline.errors import PlanRefused
 
 

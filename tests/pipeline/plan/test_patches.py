@@ -15,7 +15,7 @@ from lbg_pipeline.plan.choose import Choice, Existing, choose, choose_freely
 from lbg_pipeline.plan.manifest import Declared, read_manifest
 from lbg_pipeline.plan.propose import Proposal, Subject, propose
 from lbg_pipeline.plan.simulate import Demand, Rules
-from support.kubernetes.manifests import Manifest, fill_in, group_manifest, schema_of
+from testing.kubernetes.manifests import Manifest, fill_in, group_manifest, schema_of
 
 from .test_recommendation import even
 from .test_simulating import demand, rules

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_pipeline.plan.choose import Existing, choose, choose_freely, queue_ladder
 from lbg_pipeline.plan.simulate import Demand, simulate
-from support.exploration import example_count
+from testing.exploration import example_count
 
 from .test_simulating import demand, rules
 

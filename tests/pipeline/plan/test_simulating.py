@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_broker.group import balanced_primaries, queue_of, static_primaries
+from lbg_core.group import balanced_primaries, queue_of, static_primaries
 from lbg_pipeline.plan.simulate import BALANCED, STATIC, Demand, Rules, queue_loads, share_freely, simulate
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from support.journal.rows import delivered, published, write_journal, write_lines
-from support.output_documents import checked
-from support.pipeline.html_page import Read
+from testing.journal.rows import delivered, published, write_journal, write_lines
+from testing.output_documents import checked
+from testing.pipeline.html_page import Read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from support.exploration import example_count
-from support.journal.rows import START_US, delivered
+from testing.exploration import example_count
+from testing.journal.rows import START_US, delivered
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +37,7 @@ def _large_imports() -> None:
     )
     from lbg_pipeline.profile.skew import lorenz, skew
     from lbg_pipeline.profile.utilisation import utilisation
-    from support.journal.tables import kept_records
+    from testing.journal.tables import kept_records
 
 
 few = settings(

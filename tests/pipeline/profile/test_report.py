@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from support.journal.rows import START_US
-from support.needs import repeated
-from support.pipeline.html_page import Read
+from testing.journal.rows import START_US
+from testing.needs import repeated
+from testing.pipeline.html_page import Read
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import DeliveredRecord
-from support.journal.rows import START_US, delivered, published
+from lbg_core.group import DeliveredRecord
+from testing.journal.rows import START_US, delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -18,7 +18,7 @@ def _large_imports() -> None:
     from pyspark.sql import Row, SparkSession
 
     from lbg_pipeline.profile import profile
-    from support.journal.tables import kept_records
+    from testing.journal.tables import kept_records
 
 
 SECOND_US = 1_000_000

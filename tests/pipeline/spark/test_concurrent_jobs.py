@@ -10,7 +10,7 @@ import pytest
 
 from lbg_pipeline.spark import jobs
 from lbg_pipeline.spark.jobs import AT_ONCE, run_concurrently
-from support.waiting import GUARD_S
+from testing.waiting import GUARD_S
 
 
 def test_answers_come_in_order_whoever_is_first() -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from lbg_broker.group import DeliveredRecord
-from support.journal.rows import delivered, published
-from support.pipeline.findings import GroupJudgement, LostRange, Move
-from support.pipeline.reference import Record, judge
+from lbg_core.group import DeliveredRecord
+from testing.journal.rows import delivered, published
+from testing.pipeline.findings import GroupJudgement, LostRange, Move
+from testing.pipeline.reference import Record, judge
 
 SECOND_US = 1_000_000
 

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderChecker, PublishedRecord
-from lbg_broker.group.order_checker import Kind, Lost
+from lbg_core.group import EXCLUSIVE, MODES, SESSIONS, DeliveredRecord, OrderChecker, PublishedRecord
+from lbg_core.group.order_checker import Kind, Lost
 from lbgroup.validate.republished import Republished
 from lbgroup.validate.validator import Overlaps, Validator
-from support.journal.planted import plant
-from support.journal.random import EPOCHS, journals
-from support.pipeline.offences import message_of, when
-from support.pipeline.reference import FINAL, Record, judge
+from testing.journal.planted import plant
+from testing.journal.random import EPOCHS, journals
+from testing.pipeline.offences import message_of, when
+from testing.pipeline.reference import FINAL, Record, judge
 
 NAMES = {Kind.REWIND: "rewound", Kind.INVERSION: "inverted"}
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench.pipeline import live
-from bench.pipeline.answers import Answer
-from bench.pipeline.journal_generator import generate
 
-from lbg_broker.group import JournalError, decode
-from lbg_broker.journal import closed_files
-from support.pipeline.reference import judge
+from lbg_core.group import JournalError, decode
+from lbg_core.journal import closed_files
+from testing.pipeline import live
+from testing.pipeline.answers import Answer
+from testing.pipeline.journal_generator import generate
+from testing.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module")

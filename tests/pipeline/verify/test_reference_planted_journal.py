@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.group import JournalError, decode
-from lbg_broker.journal import JournalReader, closed_files
-from support.journal.broken_lines import broken_lines, newer_line
-from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
-from support.journal.planted_faults import FAULTS
-from support.pipeline.reference import judge
+from lbg_core.group import JournalError, decode
+from lbg_core.journal import JournalReader, closed_files
+from testing.journal.broken_lines import broken_lines, newer_line
+from testing.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from testing.journal.planted_faults import FAULTS
+from testing.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module")

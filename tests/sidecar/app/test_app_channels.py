@@ -16,8 +16,8 @@ from lbg_sidecar import ACK, CommandChannel, CommandFailed, Message, Verdict, dr
 from lbg_sidecar.app import handler_channel
 from lbg_sidecar.app.command import parse_verdict
 from lbg_sidecar.message import INTERRUPTED, Kind
-from support.app.fake_calls import FakeCalls, message, running
-from support.waiting import GUARD_S, until
+from testing.app.fake_calls import FakeCalls, message, running
+from testing.waiting import GUARD_S, until
 
 # A function in this process
 

@@ -19,9 +19,9 @@ from lbg_sidecar.app.http_client import verdicts_of_reply
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import INTERRUPTED, Kind, Verdict, unreadable
 from lbg_sidecar.settings import processing_rules
-from support.app.application_channel import Offering, offering_to
-from support.member.group_load import group_spec
-from support.waiting import until
+from testing.app.application_channel import Offering, offering_to
+from testing.member.group_load import group_spec
+from testing.waiting import until
 
 Answer = Callable[[list[dict[str, Any]]], Awaitable[web.Response]]
 NOW_S = 1_700_000_000.0

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.sdk.trace import TracerProvider
 
-from lbg_broker.tracing import CallSpan, Tracing
+from lbg_core.tracing import CallSpan, Tracing
 from lbg_sidecar import Message
 from lbg_sidecar.app.cloudevents import attributes, batch_item, binary_headers, message_json
-from support.app.application_channel import delivered
+from testing.app.application_channel import delivered
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 

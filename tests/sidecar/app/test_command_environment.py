@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from lbg_sidecar.app.command import has_ended, spawn
-from support.waiting import GUARD_S
+from testing.waiting import GUARD_S
 
 SHOW = "import json, os; print(json.dumps(dict(os.environ)))"
 

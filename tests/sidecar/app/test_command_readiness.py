@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import CommandChannel
-from support.app.application_channel import Offering, offering_to
-from support.app.subjects import COMMAND
-from support.waiting import until
+from testing.app.application_channel import Offering, offering_to
+from testing.app.subjects import COMMAND
+from testing.waiting import until
 
 pytestmark = pytest.mark.process
 

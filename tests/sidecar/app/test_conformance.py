@@ -14,10 +14,10 @@ import pytest
 
 from lbg_sidecar.app import PushChannel
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind
-from support.app.application_channel import Offering, offering_to
-from support.app.subjects import QUICK, SUBJECTS, HttpApp, Subject
-from support.ports import free_port
-from support.waiting import until
+from testing.app.application_channel import Offering, offering_to
+from testing.app.subjects import QUICK, SUBJECTS, HttpApp, Subject
+from testing.ports import free_port
+from testing.waiting import until
 
 Open = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lbg_sidecar.app.websocket_protocol import Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
-from support.exploration import example_count
+from testing.exploration import example_count
 
 
 def conversation(sent: int = 0, *, credit: int = 100) -> Conversation[int]:

@@ -13,8 +13,8 @@ import pytest
 from lbg_sidecar import ACK, Message, Verdict, retry
 from lbg_sidecar.app import handler_channel
 from lbg_sidecar.message import Kind
-from support.app.fake_calls import message, running
-from support.waiting import GUARD_S, passes
+from testing.app.fake_calls import message, running
+from testing.waiting import GUARD_S, passes
 
 
 class Fault(BaseException):

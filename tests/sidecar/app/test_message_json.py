@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lbg_sidecar import Message
 from lbg_sidecar.app.cloudevents import message_json
-from support.app.application_channel import delivered
+from testing.app.application_channel import delivered
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 OTHER_HEADERS = st.dictionaries(

@@ -10,7 +10,7 @@ from lbg_sidecar import AppError, Message
 from lbg_sidecar.app import handler_channel, request_position
 from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.message import Verdict
-from support.waiting import until
+from testing.waiting import until
 
 
 class AskingCalls:

@@ -10,9 +10,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar.app import HealthRules, PushChannel
-from support.app.application_channel import Offering, offering_to
-from support.ports import free_port
-from support.waiting import until
+from testing.app.application_channel import Offering, offering_to
+from testing.ports import free_port
+from testing.waiting import until
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 

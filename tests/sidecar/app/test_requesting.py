@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from lbg_sidecar.app.http_client import HttpClient, Unreachable, parse_target
-from support.waiting import until
+from testing.waiting import until
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 

@@ -10,9 +10,9 @@ from aiohttp.test_utils import TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Delivery
-from lbg_broker.server.core.queue_types.session_headers import end_of_session, numbered
+from lbg_broker.core.queue_types.session_headers import end_of_session, numbered
+from lbg_core.amqp import BasicProperties
+from lbg_core.client import Delivery
 from lbg_sidecar import Message
 from lbg_sidecar.app import HealthRules, PushChannel, request_position
 from lbg_sidecar.app.channel import parse_reported
@@ -21,8 +21,8 @@ from lbg_sidecar.app.websocket_protocol import read_hello
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import session_stamp_of
-from support.app.application_channel import Offering, delivered, offering_to
-from support.waiting import until
+from testing.app.application_channel import Offering, delivered, offering_to
+from testing.waiting import until
 
 texts = st.text(max_size=10) | st.just("\x0dx-session-seql")
 

@@ -17,19 +17,19 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Delivery
-from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ
+from lbg_core.amqp import BasicProperties
+from lbg_core.client import Delivery
+from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ
 from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
 from lbg_sidecar.app import StreamChannel, StreamSettings, withdraw
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.message import INTERRUPTED, in_flight_of
 from lbg_sidecar.stream_client import consume
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec, load_on
-from support.waiting import GUARD_S, until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec, load_on
+from testing.waiting import GUARD_S, until
 
 
 def message(seq: int, body: bytes = b"hello") -> Message:

@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec
-from support.member.place import Place
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec
+from testing.member.place import Place
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from lbg_sidecar import Member, Message
 from lbg_sidecar.call_notes import CallNotes, FormerCalls, default_directory
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.suspects import Suspect, Suspected
-from support.member.place import Place
-from support.waiting import GUARD_S
+from testing.member.place import Place
+from testing.waiting import GUARD_S
 
 BROKERS = ["amqp://guest:secret@broker.example/"]
 

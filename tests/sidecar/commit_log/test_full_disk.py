@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from support.app.noting_process import NotingApp, exit_status, until_so
-from support.broker.embedded import EmbeddedBroker
-from support.broker.small_disk import on_small_disk, seen_by
-from support.sidecar.load import new_group, publish
-from support.sidecar.process import SidecarProcess
-from support.waiting import GUARD_S
+from testing.app.noting_process import NotingApp, exit_status, until_so
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker.small_disk import on_small_disk, seen_by
+from testing.sidecar.load import new_group, publish
+from testing.sidecar.process import SidecarProcess
+from testing.waiting import GUARD_S
 
 COUNT = 300
 
 FILLS_UP = """
 import logging, sys
 from pathlib import Path
-from lbg_broker.group import SequenceSet
+from lbg_core.group import SequenceSet
 from lbg_sidecar.commit_log import CommitLog, CommitsError
 
 logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)

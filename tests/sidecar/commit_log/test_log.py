@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import SequenceSet
+from lbg_core.group import SequenceSet
 from lbg_sidecar import commit_log
 from lbg_sidecar.commit_log import CommitLog, CommitsError
 from lbg_sidecar.core.delivery import Positions, Processed

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import Member, MemberSettings, Message, SettingsError
-from support.member.group_load import load_on
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.member.group_load import load_on
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 DIES_INSTEAD_OF_ACKING = """
 import asyncio, json, os, signal, sys

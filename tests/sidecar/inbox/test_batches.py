@@ -17,9 +17,9 @@ import pytest
 from lbg_sidecar.inbox import BatchingInbox, InboxError, NoIdentity, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.message import Verdict, drop, retry
-from support.sidecar.postgres import PostgresServer
-from support.sidecar.sent import Sent
-from support.waiting import until
+from testing.sidecar.postgres import PostgresServer
+from testing.sidecar.sent import Sent
+from testing.waiting import until
 
 TABLES = (
     "CREATE TABLE parents (id INTEGER PRIMARY KEY)",

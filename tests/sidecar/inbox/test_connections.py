@@ -15,8 +15,8 @@ import pytest
 
 from lbg_sidecar.inbox import BatchingInbox, InboxError, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
-from support.sidecar.postgres import PostgresServer
-from support.sidecar.sent import Sent
+from testing.sidecar.postgres import PostgresServer
+from testing.sidecar.sent import Sent
 
 COUNT = 20
 Connect = Callable[[], Any]

@@ -9,16 +9,16 @@ from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
-from bench.exactly_once import Run, Sizes, Victim
 
-from lbg_broker.group import GroupSpec
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.needs import repeated
-from support.sidecar.batching_member import MAX_MESSAGES, ROWS, TABLES, TRANSACTIONS, connect
-from support.sidecar.postgres import PostgresServer
-from support.waiting import until
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.exactly_once import Run, Sizes, Victim
+from testing.needs import repeated
+from testing.sidecar.batching_member import MAX_MESSAGES, ROWS, TABLES, TRANSACTIONS, connect
+from testing.sidecar.postgres import PostgresServer
+from testing.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -70,7 +70,7 @@ async def test_batches_insert_each_message_once_and_in_order_through_kills_aroun
             await publisher.flush()
 
         async def start() -> asyncio.subprocess.Process:
-            module = "support.sidecar.batching_member"
+            module = "testing.sidecar.batching_member"
             return await asyncio.create_subprocess_exec(
                 *("setpriv", "--pdeathsig", "KILL"),
                 *(sys.executable, "-m", module, broker.url, spec.name, kind, place),

@@ -15,9 +15,9 @@ from psycopg.rows import dict_row
 from lbg_sidecar.app.channel import parse_processed
 from lbg_sidecar.inbox import InboxError, NoIdentity
 from lbg_sidecar.inbox.postgres import PostgresInbox
-from support.sidecar.postgres import PostgresServer
-from support.sidecar.sent import Sent
-from support.waiting import until
+from testing.sidecar.postgres import PostgresServer
+from testing.sidecar.sent import Sent
+from testing.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_sidecar.app.channel import parse_processed
 from lbg_sidecar.inbox import InboxError, NoIdentity, SQLiteInbox
-from support.sidecar.sent import Sent
+from testing.sidecar.sent import Sent
 
 
 def opened(path: Path | str, inbox: SQLiteInbox) -> sqlite3.Connection:

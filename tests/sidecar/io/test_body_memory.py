@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.client import Delivery
+from lbg_core.client import Delivery
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.io.body_memory import (
     SEGMENT_BYTES,

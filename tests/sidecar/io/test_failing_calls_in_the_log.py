@@ -11,7 +11,7 @@ import pytest
 from lbg_sidecar.app.callable import FailedCalls
 from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned
 from lbg_sidecar.io.log_events import CallLogger
-from support.virtual_time import in_virtual_time
+from testing.virtual_time import in_virtual_time
 
 
 @pytest.fixture(autouse=True)

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from lbg_broker.client import ChannelClosed, ClientConnection, ClientError
-from lbg_broker.group import EMBEDDED, RABBITMQ
+from lbg_core.client import ChannelClosed, ClientConnection, ClientError
+from lbg_core.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Attach
 from lbg_sidecar.io.consumers import QueueConsumers, QueueEvents
 from lbg_sidecar.io.log_events import LiveLogger, StateLogger
-from support.virtual_time import in_virtual_time
+from testing.virtual_time import in_virtual_time
 
 QUEUES = 128
 

@@ -6,15 +6,15 @@ import asyncio
 
 import pytest
 
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core import acks
 from lbg_sidecar.core.effects import Done, Effect
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec
-from support.member.place import Place
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec
+from testing.member.place import Place
+from testing.waiting import until
 
 NEVER_S = 3600.0
 

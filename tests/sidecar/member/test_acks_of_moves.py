@@ -11,9 +11,9 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved
 from lbg_sidecar.core.protocol import Handover
 from lbg_sidecar.core.queue_bindings import Assignment
-from support.member.world.member import SimMember
-from support.member.world.situations import fine
-from support.member.world.world import World
+from testing.member.world.member import SimMember
+from testing.member.world.situations import fine
+from testing.member.world.world import World
 
 DONE = 100
 """Messages behind the one that fails."""

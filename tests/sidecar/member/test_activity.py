@@ -15,7 +15,7 @@ from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import WATCH_MAX_S, Activity, Identity, Takeover, Watch
 from lbg_sidecar.core.status_report import HOT_KEYS_MAX, beat_content
 from lbg_sidecar.errors import MessageError
-from support.member.world import Chances, SimMember, World
+from testing.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")
 

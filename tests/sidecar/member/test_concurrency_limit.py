@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.group import Engine, GroupSpec
+from lbg_core.group import Engine, GroupSpec
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings, limit_of
 from lbg_sidecar.app.callable import handler_channel
@@ -22,7 +22,7 @@ from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
 from lbg_sidecar.core.protocol import Hello, Identity
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED
-from support.member.native_member import NativeMember
+from testing.member.native_member import NativeMember
 
 HANDOFF_S = 3.0
 MOST = 16

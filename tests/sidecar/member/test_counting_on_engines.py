@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from lbg_sidecar import Member
-from support.member.balance import in_balance
-from support.member.group_load import Judge, Load, under_load
-from support.member.place import Place
-from support.waiting import until
+from testing.member.balance import in_balance
+from testing.member.group_load import Judge, Load, under_load
+from testing.member.place import Place
+from testing.waiting import until
 
 
 async def test_what_waits_at_the_broker_and_what_is_in_flight_is_all_there_is(

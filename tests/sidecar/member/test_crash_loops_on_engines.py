@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.parking_queue import enable_parking
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.publisher import GroupPublisher
-from support.member.crash_loop import CrashLoop, crash_loop
-from support.member.place import Place
-from support.needs import repeated
-from support.waiting import until
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.client import ConnectionSettings
+from lbg_core.publisher import GroupPublisher
+from testing.member.crash_loop import CrashLoop, crash_loop
+from testing.member.place import Place
+from testing.needs import repeated
+from testing.waiting import until
 
 KEYS, COUNT = 20, 400
 KILLER = 43

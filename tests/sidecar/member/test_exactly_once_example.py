@@ -8,9 +8,9 @@ import sqlite3
 import sys
 from pathlib import Path
 
-from lbg_broker.publisher import GroupPublisher, Identity
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from lbg_core.publisher import GroupPublisher, Identity
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "exactly_once.py"
 ORDERS = [b"one", b"two", b"three"]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.publisher import GroupPublisher
-from support.member.place import Place
-from support.waiting import GUARD_S
+from lbg_core.publisher import GroupPublisher
+from testing.member.place import Place
+from testing.waiting import GUARD_S
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "consume.py"
 

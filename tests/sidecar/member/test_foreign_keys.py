@@ -14,13 +14,13 @@ from decimal import Decimal
 import pika
 import pytest
 
-from lbg_broker.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS, GroupSpec
+from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, SESSIONS, GroupSpec
 from lbg_sidecar import Member, Message
-from support.admin.group_on_broker import declare_group
-from support.member.group_load import group_spec
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.member.group_load import group_spec
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.waiting import until
 
 MESSAGES = 12
 """Of each key."""

@@ -11,7 +11,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from lbg_broker.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, TO_ALL, routing_key
+from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, TO_ALL, routing_key
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.delivery import Positions
 from lbg_sidecar.core.message_codec import encode
@@ -29,8 +29,8 @@ from lbg_sidecar.core.protocol import (
     Status,
 )
 from lbg_sidecar.core.protocol import Message as MemberMessage
-from support.member.place import Place
-from support.waiting import until
+from testing.member.place import Place
+from testing.waiting import until
 
 FORGER = Identity(7, "forger", "never-joined", PROTOCOL)
 PUBLISHER = "p-1"

@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.publisher import GroupPublisher
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec
-from support.member.place import Place
-from support.sidecar.forking_member import EXIT_STATUS, FORKS_EVERY, WORKERS
-from support.waiting import until
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec
+from testing.member.place import Place
+from testing.sidecar.forking_member import EXIT_STATUS, FORKS_EVERY, WORKERS
+from testing.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 
@@ -47,7 +47,7 @@ async def publish(place: Place, begin: int) -> None:
 @asynccontextmanager
 async def running(told: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
     """With its log in a file: its children have standard error too, and may outlive it."""
-    command = (sys.executable, "-W", "ignore::DeprecationWarning", "-m", "support.sidecar.forking_member")
+    command = (sys.executable, "-W", "ignore::DeprecationWarning", "-m", "testing.sidecar.forking_member")
     log = os.open(told["calls"] + ".log", os.O_WRONLY | os.O_CREAT, 0o600)
     process = await asyncio.create_subprocess_exec(
         *command, json.dumps(told), cwd=TESTS, stderr=log, start_new_session=True

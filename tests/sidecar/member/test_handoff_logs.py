@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from lbg_sidecar import Member
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.balance import active, in_balance
-from support.member.group_load import Judge, group_spec, load_on, under_load
-from support.member.place import Place
-from support.member.process import MemberProcess
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.balance import active, in_balance
+from testing.member.group_load import Judge, group_spec, load_on, under_load
+from testing.member.place import Place
+from testing.member.process import MemberProcess
+from testing.waiting import until
 
 
 async def test_a_move_a_leave_and_a_kill_each_give_one_line_with_their_why(

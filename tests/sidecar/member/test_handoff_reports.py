@@ -11,7 +11,7 @@ from lbg_sidecar.core.protocol import Move as MoveMessage
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import log_effect
-from support.member.world import World
+from testing.member.world import World
 
 OTHER = Identity(1, "other", "1-1")
 

@@ -7,13 +7,13 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from lbg_broker.client import BasicProperties, connect
+from lbg_core.client import BasicProperties, connect
 from lbg_sidecar import Assignment, Member, Message, Verdict, retry
 from lbg_sidecar.core import acks
-from support.member.balance import active, in_balance, primary
-from support.member.group_load import Judge, Load, under_load
-from support.member.place import Place
-from support.waiting import until
+from testing.member.balance import active, in_balance, primary
+from testing.member.group_load import Judge, Load, under_load
+from testing.member.place import Place
+from testing.waiting import until
 
 NEVER_S = 3600.0
 

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from lbg_broker.admin import GroupNotFound
-from lbg_broker.client import Delivery, connect
-from lbg_broker.group import mailbox_of
+from lbg_core.admin import GroupNotFound
+from lbg_core.client import Delivery, connect
+from lbg_core.group import mailbox_of
 from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.io import connection as member_connection
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 
 async def test_one_member_gets_everything_in_order_and_acknowledges_it(place: Place, load: Load) -> None:

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from lbg_broker.group import balanced_primaries
-from lbg_broker.group.key_moves import BarrierEntry, PassEntry
+from lbg_core.group import balanced_primaries
+from lbg_core.group.key_moves import BarrierEntry, PassEntry
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
-from support.exploration import example_count
-from support.member.world import Chances, SimMember, World
-from support.member.world.key_moves import KeyMover
+from testing.exploration import example_count
+from testing.member.world import Chances, SimMember, World
+from testing.member.world.key_moves import KeyMover
 
 KEYS = [f"k{number}" for number in range(23)] + [None]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, Message
-from support.member.place import Place
-from support.waiting import until
+from testing.member.place import Place
+from testing.waiting import until
 
 MESSAGES = 60
 SIZE = 200_000

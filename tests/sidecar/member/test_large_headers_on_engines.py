@@ -10,18 +10,18 @@ from dataclasses import replace
 
 import pika
 
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.parking_queue import enable_parking
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.dead_letters import ReplayResult, Selection, open_dead_queue, replay
-from lbg_broker.group import SESSIONS
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import SESSIONS
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member
-from support.broker.embedded import EmbeddedBroker
-from support.member.large_headers import App, publish
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.large_headers import App, publish
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.waiting import until
 
 
 def take_and_leave(place: Place, count: int) -> None:

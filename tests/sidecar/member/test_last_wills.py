@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.client import ChannelClosed, ClientConnection, Delivery, connect
-from lbg_broker.group import last_will_of
+from lbg_core.client import ChannelClosed, ClientConnection, Delivery, connect
+from lbg_core.group import last_will_of
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Ping
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io import last_wills
 from lbg_sidecar.io.last_wills import LastWills
-from support.member.place import Place
-from support.member.process import MemberProcess
-from support.rabbitmq.node import RabbitNode
-from support.waiting import GUARD_S, until
+from testing.member.place import Place
+from testing.member.process import MemberProcess
+from testing.rabbitmq.node import RabbitNode
+from testing.waiting import GUARD_S, until
 
 NEVER_S = 10 * GUARD_S
 PAIRS = 16

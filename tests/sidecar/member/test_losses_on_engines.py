@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.journal import JournalReader
+from lbg_core.client import ConnectionSettings
+from lbg_core.journal import JournalReader
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.timings import Timings
 from lbgroup.validate.collector import CollectingSettings, Collector
-from support.member.balance import active, in_balance
-from support.member.group_load import Judge, Load, under_load
-from support.member.place import Place
-from support.member.process import MemberProcess
-from support.pipeline.reference import judge as judge_journal
-from support.waiting import GUARD_S, until
+from testing.member.balance import active, in_balance
+from testing.member.group_load import Judge, Load, under_load
+from testing.member.place import Place
+from testing.member.process import MemberProcess
+from testing.pipeline.reference import judge as judge_journal
+from testing.waiting import GUARD_S, until
 
 
 async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its_index(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import balanced_primaries
+from lbg_core.group import balanced_primaries
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
@@ -16,9 +16,9 @@ from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.protocol import Handover, Identity, Move, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.status_report import beat_content
-from support.member.world import Chances, World
-from support.member.world.member import SimMember
-from support.member.world.situations import feed, fine, settled
+from testing.member.world import Chances, World
+from testing.member.world.member import SimMember
+from testing.member.world.situations import feed, fine, settled
 
 
 def events(world: World, kind: type) -> list[Any]:

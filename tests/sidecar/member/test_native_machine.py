@@ -21,7 +21,7 @@ from lbg_sidecar.core.effects import (
 from lbg_sidecar.core.protocol import Hello, Identity, Leave, Move
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
-from support.member.native_member import NativeMember
+from testing.member.native_member import NativeMember
 
 OTHER = Identity(1, "other", "other-1")
 

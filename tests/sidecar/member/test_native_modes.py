@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.journal import JournalReader
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.journal import JournalReader
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError
 from lbg_sidecar.process.lag import LagWatch
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import Judge, Load, load_on, under_load
-from support.member.mode_place import DELAY_S, PARTITIONS, place_in
-from support.member.place import Place
-from support.member.process import Call, MemberProcess
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import Judge, Load, load_on, under_load
+from testing.member.mode_place import DELAY_S, PARTITIONS, place_in
+from testing.member.place import Place
+from testing.member.process import Call, MemberProcess
+from testing.waiting import GUARD_S, until
 
 
 @pytest.fixture(params=["Partitioned", "MessageGroups"])

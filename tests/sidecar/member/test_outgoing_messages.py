@@ -8,10 +8,10 @@ from typing import Any, cast
 
 import pytest
 
-from lbg_broker.client import Channel, ChannelClosed, ClientError, ConfirmingPublisher, Delivery, connect
-from lbg_broker.client.channel import OnConfirm, OnReturn
-from lbg_broker.client.confirms import UNCONFIRMED_MAX_BYTES
-from lbg_broker.group import Names
+from lbg_core.client import Channel, ChannelClosed, ClientError, ConfirmingPublisher, Delivery, connect
+from lbg_core.client.channel import OnConfirm, OnReturn
+from lbg_core.client.confirms import UNCONFIRMED_MAX_BYTES
+from lbg_core.group import Names
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.protocol import Identity
@@ -21,11 +21,11 @@ from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.posts import Posts
-from support.admin.group_on_broker import declare_group
-from support.amqp.swallowing_proxy import SwallowingProxy
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.amqp.swallowing_proxy import SwallowingProxy
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec
+from testing.waiting import until
 
 ME = Identity(0, "a", "")
 QUICK = RetransmitTimeouts(answer_s=0.2, refused_s=0.05)

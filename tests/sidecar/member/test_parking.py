@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.client.backoff import Backoff
-from lbg_broker.group.parked_keys import BarrierEntry, KeyState, ParkEntry, ReleaseEntry, SettleEntry
+from lbg_core.client.backoff import Backoff
+from lbg_core.group.parked_keys import BarrierEntry, KeyState, ParkEntry, ReleaseEntry, SettleEntry
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
 from lbg_sidecar.core.parked_keys import ParkingBounds
-from support.exploration import over_seeds
-from support.member.world import Chances, Item, SimMember, World
-from support.member.world.parking import (
+from testing.exploration import over_seeds
+from testing.member.world import Chances, Item, SimMember, World
+from testing.member.world.parking import (
     compact,
     delete_leftovers,
     parked_keys,

@@ -10,26 +10,26 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_broker.admin.actions import WriteRecord
-from lbg_broker.admin.live import LiveAdmin
-from lbg_broker.admin.ownership import Record
-from lbg_broker.admin.parking_queue import enable_parking
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, ConnectionSettings
-from lbg_broker.dead_letters import Selection
-from lbg_broker.group import EXCLUSIVE
-from lbg_broker.group.parked_keys import ParkEntry, SettleEntry
-from lbg_broker.parked_messages import (
+from lbg_core.admin.actions import WriteRecord
+from lbg_core.admin.dead_letters import Selection
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.parked_messages import (
     administration,
     discard_parked,
     open_parked_stream,
     parked_messages,
     release_parked,
 )
-from lbg_broker.parked_messages.release import release_first
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.admin.parked_messages.release import release_first
+from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.client import BasicProperties, ConfirmingPublisher, ConnectionSettings
+from lbg_core.group import EXCLUSIVE
+from lbg_core.group.parked_keys import ParkEntry, SettleEntry
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, Message, SettingsError, Verdict, retry
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 KEYS = 20
 QUICK = {"max_attempts": 2, "retry_first_s": 0.02, "retry_max_s": 0.1, "when_exhausted": "park"}

@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from lbg_broker.group import GroupSpec, Names
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.group import GroupSpec, Names
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.broker_core.sessions import queue_json
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker_core.sessions import queue_json
+from testing.waiting import until
 
 KEYS = ("0", "1")
 """With `modulo` each has a partition to itself."""

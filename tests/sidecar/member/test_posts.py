@@ -7,12 +7,12 @@ from typing import cast
 
 import pytest
 
-from lbg_broker.client import Channel, ClientError, Returned
+from lbg_core.client import Channel, ClientError, Returned
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import Hello, Identity, Ping
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.posts import RECEIVERS_MAX, OnReturned, Posts
-from support.waiting import until
+from testing.waiting import until
 
 ME = Identity(0, "me", "me-1")
 

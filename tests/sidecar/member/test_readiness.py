@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from lbg_broker.group import balanced_primaries
+from lbg_core.group import balanced_primaries
 from lbg_sidecar import Member
 from lbg_sidecar.app import AppChannel, Calls, handler_channel
-from support.member.group_load import Judge, Load, under_load
-from support.member.place import Place
-from support.member.world import Chances, World
-from support.member.world.situations import fine
-from support.waiting import GUARD_S, until
+from testing.member.group_load import Judge, Load, under_load
+from testing.member.place import Place
+from testing.member.world import Chances, World
+from testing.member.world.situations import fine
+from testing.waiting import GUARD_S, until
 
 
 class Moody:

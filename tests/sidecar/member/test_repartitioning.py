@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_broker.admin.queue_changes import repartition_announced, repartition_done
-from lbg_broker.group import Names
+from lbg_core.admin.queue_changes import repartition_announced, repartition_done
+from lbg_core.group import Names
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment, Positions
 from lbg_sidecar.core.dispatcher import Rules

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.client.retransmit import Outgoing
+from lbg_core.client.retransmit import Outgoing
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.retransmit import SETTINGS, Retransmitter, RetransmitTimeouts
 

@@ -18,7 +18,7 @@ from lbg_sidecar.core.effects import (
     Withdraw,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
-from support.member.native_member import NativeMember
+from testing.member.native_member import NativeMember
 
 NOW = 1.0
 

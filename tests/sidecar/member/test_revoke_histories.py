@@ -11,8 +11,8 @@ from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall, Order
 from lbg_sidecar.core.effects import Ack, DeadLetter, Republish, Requeue
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Verdict, drop, retry
-from support.exploration import example_count
-from support.member.native_member import NativeMember
+from testing.exploration import example_count
+from testing.member.native_member import NativeMember
 
 KEYS = ["a", "b", "c"]
 

@@ -21,8 +21,8 @@ from lbg_sidecar.core.effects import (
     SessionForgotten,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED
-from support.exploration import example_count
-from support.member.native_member import NativeMember
+from testing.exploration import example_count
+from testing.member.native_member import NativeMember
 
 
 @dataclass

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import connect
+from lbg_core.client import connect
 from lbg_sidecar import Member, Message
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Ack, Effect
 from lbg_sidecar.io.driver import Driver
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import Load, load_on
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import Load, load_on
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 
 @pytest.fixture

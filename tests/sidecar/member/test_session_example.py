@@ -8,10 +8,10 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import load_on
-from support.member.mode_place import place_in
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import load_on
+from testing.member.mode_place import place_in
+from testing.waiting import GUARD_S, until
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "session.py"
 

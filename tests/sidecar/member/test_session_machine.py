@@ -8,7 +8,7 @@ from random import Random
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from lbg_broker.group import Engine, GroupSpec
+from lbg_core.group import Engine, GroupSpec
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
 from lbg_sidecar.core.dispatcher import NextCall
@@ -24,8 +24,8 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
-from support.exploration import example_count
-from support.member.native_member import NativeMember
+from testing.exploration import example_count
+from testing.member.native_member import NativeMember
 
 
 def with_session(committed: int | None = None, **rules: object) -> tuple[NativeMember, list[int]]:

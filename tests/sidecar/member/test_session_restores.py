@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import BasicProperties, ConfirmingPublisher, connect
+from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_sidecar import Member, Message
-from support.broker.embedded import EmbeddedBroker
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.waiting import until
 
 pytestmark = pytest.mark.process
 

@@ -20,11 +20,11 @@ from lbg_sidecar.app import StreamChannel, StreamSettings
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.errors import SessionRefused
 from lbg_sidecar.stream_client import consume
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import Judge, Load, load_on
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import Judge, Load, load_on
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 
 @pytest.fixture

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from bench.exactly_once import SessionSizes, SessionsRun
-from bench.exactly_once.session_tables import connected, create
-from bench.exactly_once.sessions import judged
+
+from testing.exactly_once import SessionSizes, SessionsRun
+from testing.exactly_once.session_tables import connected, create
+from testing.exactly_once.sessions import judged
 
 SMALL = SessionSizes(messages=500, consumers=2, kills=4, broker_kills=1, linger_s=0.005, longest_pause_s=0.1)
 

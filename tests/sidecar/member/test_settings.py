@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import GroupSpec
+from lbg_core.group import GroupSpec
 from lbg_sidecar import ACK, MemberSettings, SettingsError
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Order, Rules

@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bench.promises.judge import Call, calls_of, judge
 
-from lbg_broker.publisher import GroupPublisher
+from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member
 from lbg_sidecar.app import CommandChannel
-from support.broker.embedded import EmbeddedBroker
-from support.member.mode_place import place_in
-from support.member.place import Place
-from support.waiting import until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.mode_place import place_in
+from testing.member.place import Place
+from testing.promises.judge import Call, calls_of, judge
+from testing.waiting import until
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ class Serial:
     def __init__(self, place: Place, name: str, directory: Path, time_ms: int) -> None:
         self.name = name
         self._lines = directory / f"{name}.lines"
-        application = ("-m", "bench.promises.application", "serial-command", str(self._lines), str(time_ms))
+        application = ("-m", "testing.promises.application", "serial-command", str(self._lines), str(time_ms))
         channel = CommandChannel([sys.executable, *application], concurrency=CONCURRENCY)
         self.member = Member(place.settings(name, rebalance_delay_s=None), channel)
 

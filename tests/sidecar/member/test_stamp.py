@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_broker.amqp import BasicProperties
-from lbg_broker.client import Delivery
-from lbg_broker.group import KEY_HEADERS
-from lbg_broker.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
+from lbg_core.amqp import BasicProperties
+from lbg_core.client import Delivery
+from lbg_core.group import KEY_HEADERS
+from lbg_core.publisher.stamper import HeaderEncoder, MessageOptions, StampedMessage
 from lbg_sidecar.message import full_stamp, quick_stamp, stamp_of
 
 texts = st.text(max_size=20) | st.sampled_from(["\x07lbg-seql", "lbg-publisher", ""])

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_broker.admin.describe import describe
-from lbg_broker.admin.snapshot import Snapshot
-from lbg_broker.client.backoff import Backoff
-from lbg_broker.group import Engine
+from lbg_core.admin.describe import describe
+from lbg_core.admin.snapshot import Snapshot
+from lbg_core.client.backoff import Backoff
+from lbg_core.group import Engine
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, WhenExhausted
 from lbg_sidecar.core.message_codec import decode, encode, encode_content
@@ -18,7 +18,7 @@ from lbg_sidecar.core.protocol import Identity, SuspectReport
 from lbg_sidecar.core.status_report import beat_content
 from lbg_sidecar.core.suspects import WAIT_MIN_S, Suspected, Suspects
 from lbg_sidecar.message import ACK, retry
-from support.member.world import SimMember, World
+from testing.member.world import SimMember, World
 
 RULES = Rules(concurrency=4, max_attempts=3, backoff=Backoff(first_s=0.1, max_s=50.0, jitter=0.0))
 DEAD_LETTER = Rules(concurrency=4, max_attempts=3, when_exhausted=WhenExhausted.DEAD_LETTER)

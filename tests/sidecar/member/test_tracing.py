@@ -12,11 +12,11 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode
 
-from lbg_broker.publisher import GroupPublisher, MessageOptions
-from lbg_broker.tracing import Tracing
+from lbg_core.publisher import GroupPublisher, MessageOptions
+from lbg_core.tracing import Tracing
 from lbg_sidecar import Member, Message, Verdict, drop, retry
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 FOREIGN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -30,7 +30,7 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[ReadableSpan]
     def tracing(client: str) -> Tracing:
         return Tracing(provider.get_tracer("lbgroup"), client)
 
-    monkeypatch.setattr("lbg_broker.publisher.publisher.tracing", tracing)
+    monkeypatch.setattr("lbg_core.publisher.publisher.tracing", tracing)
     monkeypatch.setattr("lbg_sidecar.member.tracing", tracing)
     return lambda: list(exporter.get_finished_spans())
 
@@ -124,7 +124,7 @@ async def test_each_attempt_is_a_span_with_its_error(
 async def test_a_message_without_a_context_begins_a_trace_at_its_member(
     place: Place, exported: Callable[[], list[ReadableSpan]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_broker.publisher.publisher.tracing", lambda client: None)
+    monkeypatch.setattr("lbg_core.publisher.publisher.tracing", lambda client: None)
 
     async def handle(message: Message) -> None:
         pass

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from lbg_broker.client import BasicProperties, connect
-from lbg_broker.group import HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_REASON, HEADER_SEQ
-from lbg_broker.journal import JournalReader
+from lbg_core.client import BasicProperties, connect
+from lbg_core.group import HEADER_ATTEMPTS, HEADER_QUEUE, HEADER_REASON, HEADER_SEQ
+from lbg_core.journal import JournalReader
 from lbg_sidecar import Member, Message, Verdict, drop, retry
-from support.member.group_load import Judge, Load
-from support.member.place import Place
-from support.waiting import until
+from testing.member.group_load import Judge, Load
+from testing.member.place import Place
+from testing.waiting import until
 
 
 async def test_a_retry_keeps_its_key_waiting_and_no_other(place: Place, load: Load) -> None:

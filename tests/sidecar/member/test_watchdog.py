@@ -17,7 +17,7 @@ from lbg_sidecar.core.stall_watchdog import (
     RECOUNT_INTERVAL_S,
 )
 from lbg_sidecar.core.status_report import beat_content, progress_of
-from support.member.world import Chances, SimMember, World, situations
+from testing.member.world import Chances, SimMember, World, situations
 
 NOTICED_WITHIN_S = 1.2 * (COUNT_INTERVAL_S + COUNTS_TO_ACT * RECOUNT_INTERVAL_S) + 1
 

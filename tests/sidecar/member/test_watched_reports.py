@@ -8,16 +8,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from lbg_broker.admin.amqp import AmqpAdmin
-from lbg_broker.admin.errors import Refused
-from lbg_broker.admin.rows import members_of
-from lbg_broker.admin.status_reports import ReportQueue, collect_reports
-from lbg_broker.client import ConnectionSettings, connect
-from lbg_broker.group import TO_OBSERVERS
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.errors import Refused
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.status_reports import ReportQueue, collect_reports
+from lbg_core.client import ConnectionSettings, connect
+from lbg_core.group import TO_OBSERVERS
 from lbg_sidecar import Member, Message
 from lbg_sidecar.core.timings import Timings
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 NEVER_S = 10 * GUARD_S
 QUIET_S = 2.0
@@ -73,7 +73,7 @@ async def test_an_observer_that_stays_gets_them_every_second(
 
         await observer.attend(place.spec.name)
         await until(lambda: seen() == {"a", "b"}, what="both reports")
-        monkeypatch.setattr("lbg_broker.admin.status_reports.FRESH_S", 1.5)
+        monkeypatch.setattr("lbg_core.admin.status_reports.FRESH_S", 1.5)
         for _ in range(4):
             await asyncio.sleep(1.0)
             assert seen() == {"a", "b"}

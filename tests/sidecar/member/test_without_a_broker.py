@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client import AuthenticationError
+from lbg_core.client import AuthenticationError
 from lbg_sidecar import Member, MemberSettings, SettingsError
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker, free_port
-from support.member.group_load import Judge, group_spec, load_on
-from support.member.place import Place
-from support.waiting import GUARD_S, until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker, free_port
+from testing.member.group_load import Judge, group_spec, load_on
+from testing.member.place import Place
+from testing.waiting import GUARD_S, until
 
 
 async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> None:

@@ -8,11 +8,11 @@ from functools import partial
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
-from lbg_broker.group import balanced_primaries
+from lbg_core.group import balanced_primaries
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.queue_bindings import Assignment
-from support.exploration import example_count
-from support.member.world import Chances, SimMember, World
+from testing.exploration import example_count
+from testing.member.world import Chances, SimMember, World
 
 KEYS = [f"k{n}" for n in range(9)] + [None]
 

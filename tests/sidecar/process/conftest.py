@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
+from testing.broker.embedded import EmbeddedBroker
 
 
 @pytest.fixture(scope="module")

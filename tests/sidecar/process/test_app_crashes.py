@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from support.app.noting_pair import CHANNELS, Pair
-from support.app.noting_process import until_so
-from support.broker.embedded import EmbeddedBroker
-from support.needs import repeated
-from support.rabbitmq.node import RabbitNode
-from support.sidecar.load import publish
+from testing.app.noting_pair import CHANNELS, Pair
+from testing.app.noting_process import until_so
+from testing.broker.embedded import EmbeddedBroker
+from testing.needs import repeated
+from testing.rabbitmq.node import RabbitNode
+from testing.sidecar.load import publish
 
 COUNT = 500
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lbg_broker.client.settings import Credentials
+from lbg_core.client.settings import Credentials
 from lbg_sidecar.process.settings import ConfigurationError, configure
 
 LEAST = {"LBG_GROUP": "orders", "LBG_COMMAND": "./handle"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_broker.client import (
+from lbg_core.client import (
     AccessRefused,
     AuthenticationError,
     ConnectError,

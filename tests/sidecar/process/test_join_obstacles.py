@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from lbg_broker.server.settings import TlsSettings
+from lbg_broker.settings import TlsSettings
 from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import configure
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker, free_port, in_process
-from support.member.group_load import group_spec
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker, free_port, in_process
+from testing.member.group_load import group_spec
+from testing.waiting import until
 
 GROUP = "waited"
 

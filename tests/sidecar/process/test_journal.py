@@ -10,13 +10,13 @@ import threading
 from http.client import HTTPException
 from pathlib import Path
 
-from lbg_broker.group import PublishedRecord, decode
-from lbg_broker.journal import JournalReader
-from support.broker.embedded import EmbeddedBroker
-from support.broker.small_disk import on_small_disk, seen_by
-from support.pipeline.reference import judge
-from support.sidecar.process import BATCH, PROMPT, Sidecar, create
-from support.waiting import GUARD_S
+from lbg_core.group import PublishedRecord, decode
+from lbg_core.journal import JournalReader
+from testing.broker.embedded import EmbeddedBroker
+from testing.broker.small_disk import on_small_disk, seen_by
+from testing.pipeline.reference import judge
+from testing.sidecar.process import BATCH, PROMPT, Sidecar, create
+from testing.waiting import GUARD_S
 
 Place = tuple[str, int, int]
 

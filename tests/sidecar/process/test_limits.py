@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.embedded import free_port
-from support.command_line import end_started, start_lbg
-from support.sidecar.process import BATCH, PROMPT, Sidecar
-from support.waiting import GUARD_S
+from testing.broker.embedded import free_port
+from testing.command_line import end_started, start_lbg
+from testing.sidecar.process import BATCH, PROMPT, Sidecar
+from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 

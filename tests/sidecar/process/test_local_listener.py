@@ -14,10 +14,10 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from lbg_broker.peers import PeerLog, is_of_here
+from lbg_core.peers import PeerLog, is_of_here
 from lbg_sidecar.process.http import address_of, guard, listen, local_bounds
 from lbg_sidecar.process.settings import ConfigurationError, Listener
-from support.waiting import GUARD_S
+from testing.waiting import GUARD_S
 
 BOUNDS: Any = {"bounds": local_bounds(), "peer_log": PeerLog(logging.getLogger("test"))}
 

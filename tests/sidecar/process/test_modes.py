@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from support.broker.embedded import EmbeddedBroker
-from support.member.mode_place import place_in
-from support.sidecar.process import PROMPT, Sidecar, SidecarProcess
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.mode_place import place_in
+from testing.sidecar.process import PROMPT, Sidecar, SidecarProcess
+from testing.waiting import GUARD_S, until
 
 WITHIN_S = 20.0
 

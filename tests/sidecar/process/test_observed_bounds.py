@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 import aiohttp
 import pytest
 
-from lbg_broker.peers import PeerLog
+from lbg_core.peers import PeerLog
 from lbg_sidecar.process.http import (
     WAITS_MAX,
     WAITS_OF_AN_ADDRESS_MAX,
@@ -23,7 +23,7 @@ from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import Listener, configure
-from support.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until
 
 
 class Observed:
@@ -153,7 +153,7 @@ async def test_connections_of_an_address_are_bounded_and_a_newcomer_gets_one(
 
 
 async def test_descriptors_remain_for_the_other_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lbg_broker.peers.resource.getrlimit", lambda _: (256, 256))
+    monkeypatch.setattr("lbg_core.peers.resource.getrlimit", lambda _: (256, 256))
     assert observed_bounds().in_all <= 256 // 4
-    monkeypatch.setattr("lbg_broker.peers.resource.getrlimit", lambda _: (1 << 20, 1 << 20))
+    monkeypatch.setattr("lbg_core.peers.resource.getrlimit", lambda _: (1 << 20, 1 << 20))
     assert observed_bounds().in_all == 128

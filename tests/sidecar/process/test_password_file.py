@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from support.app.noting_process import NotingApp, exit_status, until_so
-from support.broker.embedded import PASSWORD, USER, EmbeddedBroker
-from support.sidecar.load import new_group, publish
-from support.sidecar.process import SidecarProcess
+from testing.app.noting_process import NotingApp, exit_status, until_so
+from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
+from testing.sidecar.load import new_group, publish
+from testing.sidecar.process import SidecarProcess
 
 ADVICE = "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"
 

@@ -16,11 +16,11 @@ import aiohttp
 import pytest
 
 from lbg_sidecar.stream_client import consume
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import start_lbg
-from support.output_documents import checked
-from support.sidecar.process import PROMPT, Sidecar, create, publish
-from support.waiting import GUARD_S, until
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import start_lbg
+from testing.output_documents import checked
+from testing.sidecar.process import PROMPT, Sidecar, create, publish
+from testing.waiting import GUARD_S, until
 
 HTTP_APP = Path(__file__).parents[2] / "support" / "app" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"

@@ -10,9 +10,9 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from lbg_sidecar.process.metrics import SERIES
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.process import PROMPT, Sidecar, create
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.process import PROMPT, Sidecar, create
+from testing.waiting import GUARD_S
 
 SLOW = PROMPT.replace("print(", "import time; time.sleep(0.02); print(")
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar.process.settings import ConfigurationError, configure
-from support.broker.embedded import EmbeddedBroker
-from support.command_line import clean_environment, start_lbg
-from support.sidecar.planted_secret import Planted
-from support.sidecar.process import PROMPT, Sidecar, create
-from support.waiting import GUARD_S
+from testing.broker.embedded import EmbeddedBroker
+from testing.command_line import clean_environment, start_lbg
+from testing.sidecar.planted_secret import Planted
+from testing.sidecar.process import PROMPT, Sidecar, create
+from testing.waiting import GUARD_S
 
 IN_URL = Planted("Zx7&pla/nted+Qw9?first~")
 IN_FILE = Planted("Hk3%pla@nted:Vb5#secnd!")

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from support.app.noting_pair import Pair, delivered_again
-from support.app.noting_process import exit_status, until_so
-from support.broker.embedded import EmbeddedBroker, free_port
-from support.command_line import start_lbg
-from support.needs import repeated
-from support.sidecar.load import publish
-from support.sidecar.process import SidecarProcess
-from support.waiting import GUARD_S, until
+from testing.app.noting_pair import Pair, delivered_again
+from testing.app.noting_process import exit_status, until_so
+from testing.broker.embedded import EmbeddedBroker, free_port
+from testing.command_line import start_lbg
+from testing.needs import repeated
+from testing.sidecar.load import publish
+from testing.sidecar.process import SidecarProcess
+from testing.waiting import GUARD_S, until
 
 LOAD = 900
 LOAD_PER_S = 450

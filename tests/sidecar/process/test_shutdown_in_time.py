@@ -12,13 +12,13 @@ import pytest
 
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.core.presence import MARGIN_S
-from support.app.noting_pair import delivered_again
-from support.app.noting_process import NotingApp, exit_status, until_so
-from support.broker.embedded import EmbeddedBroker
-from support.needs import repeated
-from support.sidecar.load import new_group, publish
-from support.sidecar.process import SidecarProcess
-from support.waiting import GUARD_S, until
+from testing.app.noting_pair import delivered_again
+from testing.app.noting_process import NotingApp, exit_status, until_so
+from testing.broker.embedded import EmbeddedBroker
+from testing.needs import repeated
+from testing.sidecar.load import new_group, publish
+from testing.sidecar.process import SidecarProcess
+from testing.waiting import GUARD_S, until
 
 KUBERNETES_S = 30.0
 """terminationGracePeriodSeconds, where a pod says nothing else (kubernetes.io, "Pod Lifecycle")."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from support.app.noting_process import NotingApp, exit_status, until_so
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.load import new_group, publish
-from support.sidecar.process import SidecarProcess
-from support.waiting import until
+from testing.app.noting_process import NotingApp, exit_status, until_so
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.load import new_group, publish
+from testing.sidecar.process import SidecarProcess
+from testing.waiting import until
 
 
 async def test_it_waits_unready_for_its_broker_then_for_its_application_and_begins(

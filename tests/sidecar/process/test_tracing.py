@@ -13,14 +13,14 @@ from typing import Any
 
 from aiohttp import web
 
-from lbg_broker.client import connect
-from lbg_broker.group import Names
+from lbg_core.client import connect
+from lbg_core.group import Names
 from lbg_sidecar.stream_client import consume
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.member.group_load import group_spec
-from support.sidecar.process import Sidecar
-from support.waiting import until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.member.group_load import group_spec
+from testing.sidecar.process import Sidecar
+from testing.waiting import until
 
 TRACE = {
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",

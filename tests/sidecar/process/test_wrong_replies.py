@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from support.app.noting_process import until_so
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.load import new_group, publish
-from support.sidecar.process import SidecarProcess
-from support.waiting import GUARD_S, until
+from testing.app.noting_process import until_so
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.load import new_group, publish
+from testing.sidecar.process import SidecarProcess
+from testing.waiting import GUARD_S, until
 
 COUNT = 24
 BRISK = {

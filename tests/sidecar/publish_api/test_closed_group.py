@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from lbg_broker.admin.groups import close_group, create_group
-from lbg_broker.admin.management import ManagementSettings
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec
-from support.admin.place import Place
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.publish_endpoint import serving
+from lbg_core.admin.groups import close_group, create_group
+from lbg_core.admin.management import ManagementSettings
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec
+from testing.admin.place import Place
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.publish_endpoint import serving
 
 
 async def test_a_closed_group_is_403_with_the_reason_and_no_reason_to_come_again(

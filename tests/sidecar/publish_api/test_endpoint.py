@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker, free_port
-from support.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
-from support.waiting import GUARD_S, until
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker, free_port
+from testing.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
+from testing.waiting import GUARD_S, until
 
 pytestmark = pytest.mark.process
 

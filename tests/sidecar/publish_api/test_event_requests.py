@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import key_of
+from lbg_core.group import key_of
 from lbg_sidecar.publish_api.request import BATCH, STRUCTURED, Refused, read_events
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order"}

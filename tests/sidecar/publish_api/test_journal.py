@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from lbg_broker.group import PublishedRecord, decode
-from lbg_broker.journal import JournalReader
-from support.admin.group_on_broker import declare_group
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.publish_endpoint import SPEC, contents, event, serving
+from lbg_core.group import PublishedRecord, decode
+from lbg_core.journal import JournalReader
+from testing.admin.group_on_broker import declare_group
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.publish_endpoint import SPEC, contents, event, serving
 
 pytestmark = pytest.mark.process
 

@@ -13,16 +13,16 @@ from cloudevents.core.bindings.http import to_binary_event, to_structured_event
 from cloudevents.core.formats.json import JSONFormat
 from cloudevents.core.v1.event import CloudEvent
 
-from lbg_broker.client import Delivery, connect
-from lbg_broker.group import GroupSpec, Names
-from lbg_broker.group.names import binding_key
-from support.admin.group_on_broker import declare_group
-from support.aside import aside
-from support.rabbitmq.alarm import alarm
-from support.rabbitmq.message_size import messages_of_at_most
-from support.rabbitmq.node import RabbitNode
-from support.sidecar.publish_endpoint import BATCH, Endpoint, event, serving
-from support.waiting import GUARD_S, until
+from lbg_core.client import Delivery, connect
+from lbg_core.group import GroupSpec, Names
+from lbg_core.group.names import binding_key
+from testing.admin.group_on_broker import declare_group
+from testing.aside import aside
+from testing.rabbitmq.alarm import alarm
+from testing.rabbitmq.message_size import messages_of_at_most
+from testing.rabbitmq.node import RabbitNode
+from testing.sidecar.publish_endpoint import BATCH, Endpoint, event, serving
+from testing.waiting import GUARD_S, until
 
 
 @pytest.fixture

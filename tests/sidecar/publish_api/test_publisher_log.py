@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from lbg_broker.publisher.events import (
+from lbg_core.publisher.events import (
     Connected,
     Disconnected,
     JournalTrouble,
@@ -17,7 +17,7 @@ from lbg_broker.publisher.events import (
     Unreachable,
 )
 from lbg_sidecar.publish_api.service import PublisherLog
-from support.virtual_time import in_virtual_time
+from testing.virtual_time import in_virtual_time
 
 QUEUES = [f"lbg.orders.q.{number}" for number in range(128)]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 
-from lbg_broker.admin.groups import create_group
-from lbg_broker.admin.management import ManagementSettings
-from lbg_broker.admin.repartition import repartition_group
-from lbg_broker.client import ConnectionSettings
-from lbg_broker.group import GroupSpec, recounted
-from support.admin.group_on_broker import Drain
-from support.admin.place import Place
-from support.broker.embedded import EmbeddedBroker
-from support.sidecar.publish_endpoint import serving
-from support.waiting import GUARD_S, until
+from lbg_core.admin.groups import create_group
+from lbg_core.admin.management import ManagementSettings
+from lbg_core.admin.repartition import repartition_group
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import GroupSpec, recounted
+from testing.admin.group_on_broker import Drain
+from testing.admin.place import Place
+from testing.broker.embedded import EmbeddedBroker
+from testing.sidecar.publish_endpoint import serving
+from testing.waiting import GUARD_S, until
 
 
 def event(number: int) -> dict[str, str]:

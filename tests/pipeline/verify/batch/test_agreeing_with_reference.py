@@ -11,16 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.exploration import example_count
-from support.journal.random import EPOCHS, journals
-from support.pipeline.reference import Record, judge
+from testing.exploration import example_count
+from testing.journal.random import EPOCHS, journals
+from testing.pipeline.reference import Record, judge
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
     global findings_of
-    from support.pipeline.judging_purely import findings_of
+    from testing.pipeline.judging_purely import findings_of
 
 
 def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:

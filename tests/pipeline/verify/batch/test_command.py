@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lbg_broker.group import encode
-from support.journal.rows import delivered, published, write_lines
+from lbg_core.group import encode
+from testing.journal.rows import delivered, published, write_lines
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from lbg_broker.group import encode
+from lbg_core.group import encode
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.journal.rows import delivered, published
+from testing.journal.rows import delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,10 +13,10 @@ import pytest
 from lbg_pipeline.errors import error_of
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
-from support.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
-from support.journal.rows import delivered, published, write_journal
-from support.output_documents import checked
-from support.pipeline.findings import LostRange, Move
+from testing.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from testing.journal.rows import delivered, published, write_journal
+from testing.output_documents import checked
+from testing.pipeline.findings import LostRange, Move
 
 
 @pytest.fixture(scope="module", autouse=True)

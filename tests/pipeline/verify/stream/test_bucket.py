@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_broker.group import DeliveredRecord, PublishedRecord, incarnation_of_epoch
+from lbg_core.group import DeliveredRecord, PublishedRecord, incarnation_of_epoch
 from lbg_pipeline.columns import Line
 from lbg_pipeline.errors import CheckpointRefused
 from lbg_pipeline.verify.stream_columns import unpacked
-from support.exploration import example_count
-from support.journal.planted import DEFAULT_GROUP, SKEW_S, plant
-from support.journal.random import EPOCHS, FIRST_EPOCH, journals
-from support.journal.rows import START_US, delivered, published
-from support.needs import repeated
-from support.pipeline.reference import judge
+from testing.exploration import example_count
+from testing.journal.planted import DEFAULT_GROUP, SKEW_S, plant
+from testing.journal.random import EPOCHS, FIRST_EPOCH, journals
+from testing.journal.rows import START_US, delivered, published
+from testing.needs import repeated
+from testing.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -30,8 +30,8 @@ def _large_imports() -> None:
     global with_unknown_column
     from lbg_pipeline.verify import stream_checkpoint
     from lbg_pipeline.verify.stream_checkpoint import CHAINS_BEFORE
-    from support.pipeline.checkpoint_layouts import as_before, packed, with_unknown_column
-    from support.pipeline.streamed import Streamed, expected_offences, told_offences
+    from testing.pipeline.checkpoint_layouts import as_before, packed, with_unknown_column
+    from testing.pipeline.streamed import Streamed, expected_offences, told_offences
 
 
 Record = PublishedRecord | DeliveredRecord

@@ -16,9 +16,9 @@ import pytest
 
 from lbg_pipeline.errors import CheckpointRefused, NewerSchema, error_of
 from lbg_pipeline.verify.settings import StreamSettings
-from support.journal.broken_lines import newer_line
-from support.journal.by_seconds import records_by_file, write_second
-from support.pipeline.reference import judge
+from testing.journal.broken_lines import newer_line
+from testing.journal.by_seconds import records_by_file, write_second
+from testing.pipeline.reference import judge
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,8 +29,8 @@ def _large_imports() -> None:
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.verify.stream import Front, follow
-    from support.pipeline.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
-    from support.pipeline.streamed import expected_offences, told_offences
+    from testing.pipeline.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
+    from testing.pipeline.streamed import expected_offences, told_offences
 
 
 pytestmark = pytest.mark.slow

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from lbg_broker.group import encode
+from lbg_core.group import encode
 from lbg_pipeline.columns import NEVER
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_columns import unpacked
-from support.journal.rows import START_US, delivered, published
+from testing.journal.rows import START_US, delivered, published
 
 
 @pytest.fixture(scope="module", autouse=True)

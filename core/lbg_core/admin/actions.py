@@ -1,0 +1,285 @@
+"""Actions on a broker, one change at a time, and the action that undoes each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lbg_core.admin.ownership import Record
+from lbg_core.group import GroupSpec, Permissions
+from lbg_core.group.key_moves import Entry
+from lbg_core.group.topology import Binding, Exchange, Queue, Topology
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange:
+    """`is_new`: it was not there when the plan was made, so taking the plan back deletes it."""
+
+    exchange: Exchange
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare exchange {self.exchange.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareQueue:
+    queue: Queue
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"declare queue {self.queue.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPolicies:
+    """Changes nothing, and fails if a policy that loses messages is in force on a queue.
+
+    A broker reports the policies of a queue only once it exists.
+    """
+
+    group: str
+    topology: Topology
+
+    def __str__(self) -> str:
+        return f"check the policies over the queues of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """All bindings of one queue, requested at once: one by one takes long on a broker that writes each to disk."""
+
+    queue: str
+    bindings: tuple[Binding, ...]
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"bind {self.queue} ({len(self.bindings)} routing keys)"
+
+
+@dataclass(frozen=True, slots=True)
+class Unbind:
+    queue: str
+    bindings: tuple[Binding, ...]
+
+    def __str__(self) -> str:
+        return f"unbind {self.queue} ({len(self.bindings)} routing keys)"
+
+
+@dataclass(frozen=True, slots=True)
+class PutUser:
+    """Create a user or set its password, and mark it as made for `group`."""
+
+    name: str
+    password: str = field(repr=False)
+    group: str
+    is_new: bool = True
+
+    def __str__(self) -> str:
+        return f"{'create user' if self.is_new else 'set the password of user'} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutPermissions:
+    """`before` is what the user had, None for nothing."""
+
+    user: str
+    permissions: Permissions
+    before: Permissions | None = None
+
+    def __str__(self) -> str:
+        return f"grant user {self.user} its permissions"
+
+
+@dataclass(frozen=True, slots=True)
+class RevokePermissions:
+    user: str
+
+    def __str__(self) -> str:
+        return f"revoke the permissions of user {self.user}"
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRecord:
+    """`before` is the record that this one replaces, None for none to restore. `is_final` False: the record of a group
+    that is being made."""
+
+    group: str
+    record: Record
+    before: Record | None = None
+    is_final: bool = True
+
+    def __str__(self) -> str:
+        if self.before is not None and self.before.text == self.record.text:
+            if self.before.key_move != self.record.key_move:
+                return f"record the change of the number of queues of group {self.group}"
+            if self.before.has_parking != self.record.has_parking:
+                return f"record the parking queue of group {self.group}"
+            if self.before.owner == self.record.owner and self.before.object_name != self.record.object_name:
+                return f"record the object of group {self.group}"
+            if self.before.parked_from != self.record.parked_from:
+                return f"record from where the parked keys of group {self.group} are read"
+            is_of_users = self.before.publishers != self.record.publishers
+            return f"record the {'users' if is_of_users else 'owner'} of group {self.group}"
+        verb_phrase = "write the record of" if self.is_final else "record the attributes of the unfinished"
+        return f"{verb_phrase} group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class ActOnQueue:
+    """Action of a queue type that only the embedded broker has: `close`, `close-session`, `ingress`,
+    `repartition` (docs/embedded-broker.md)."""
+
+    queue: str
+    action: str
+    arguments: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        arguments = "".join(f" {name}={value}" for name, value in self.arguments.items())
+        return f"{self.action}{arguments} on queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteExchange:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete exchange {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteQueue:
+    """`only_idle`: refuse (StillInUse) when it has messages or consumers after all; `only_empty`: when it has
+    messages."""
+
+    name: str
+    only_idle: bool = False
+    only_empty: bool = False
+
+    def __str__(self) -> str:
+        return f"delete queue {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteUser:
+    name: str
+
+    def __str__(self) -> str:
+        return f"delete user {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIngress:
+    """Give everybody back what repartitioning took: the permission to publish to the group."""
+
+    group: str
+
+    def __str__(self) -> str:
+        return f"permit publishing to group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """A message to all subscribers, if there are any."""
+
+    exchange: str
+    routing_key: str
+    body: str
+
+    def __str__(self) -> str:
+        return f"announce {self.routing_key} on {self.exchange}"
+
+
+@dataclass(frozen=True, slots=True)
+class AppendEntry:
+    """An entry of the stream of a change of the number of queues (`lbg_core.group.key_moves`)."""
+
+    group: str
+    entry: Entry
+
+    def __str__(self) -> str:
+        kind = type(self.entry).__name__.removesuffix("Entry").lower()
+        return f"append {kind} to the change of queues of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class PutFence:
+    """A fence of the change `move` behind all messages of a queue."""
+
+    queue: str
+    move: str
+
+    def __str__(self) -> str:
+        return f"put a fence into queue {self.queue}"
+
+
+@dataclass(frozen=True, slots=True)
+class PassFences:
+    """In place of a member, for a queue that none serves: the fences at its head are passed. Nothing is done if another
+    message is there, or a consumer serves the queue."""
+
+    group: str
+    number: int
+    move: str
+
+    def __str__(self) -> str:
+        return f"pass the fence in queue {self.number} of group {self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnMessages:
+    """Publishes messages that are left in a queue that is too many, and that nobody consumes, to the group again."""
+
+    group: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"publish what is left in queue {self.number} to group {self.group} again"
+
+
+Action = (
+    DeclareExchange
+    | DeclareQueue
+    | CheckPolicies
+    | Bind
+    | Unbind
+    | PutUser
+    | PutPermissions
+    | RevokePermissions
+    | WriteRecord
+    | ActOnQueue
+    | DeleteExchange
+    | DeleteQueue
+    | DeleteUser
+    | OpenIngress
+    | Announce
+    | AppendEntry
+    | PutFence
+    | PassFences
+    | ReturnMessages
+)
+
+
+def undo_of(action: Action) -> Action | None:
+    """The action that takes `action` back; None where there is nothing to take back.
+
+    A first record goes with its queue. A password that was set anew cannot be taken back: plans put it last.
+    """
+    match action:
+        case DeclareExchange(exchange, is_new=True):
+            return DeleteExchange(exchange.name)
+        case DeclareQueue(queue, is_new=True):
+            return DeleteQueue(queue.name)
+        case Bind(queue, bindings, is_new=True):
+            return Unbind(queue, bindings)
+        case PutUser(name, is_new=True):
+            return DeleteUser(name)
+        case PutPermissions(user, _, before=None):
+            return RevokePermissions(user)
+        case PutPermissions(user, now, before=before) if before is not None:
+            return PutPermissions(user, before, now)
+        case WriteRecord(group, _, before=before) if before is not None:
+            is_unfinished = GroupSpec.from_unfinished(before.text, name=group) is not None
+            return WriteRecord(group, before, is_final=not is_unfinished)
+        case _:
+            return None

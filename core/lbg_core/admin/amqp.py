@@ -1,0 +1,583 @@
+"""The AMQP half of `BrokerAdmin`: one connection for all callers, and the locks of groups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+
+from lbg_core.admin.errors import (
+    AdminError,
+    Busy,
+    Denied,
+    GroupNotFound,
+    Refused,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+    plain_reason,
+)
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import headers_of, read_record
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_core.amqp import BasicProperties
+from lbg_core.client import (
+    AccessRefused,
+    AuthenticationError,
+    Channel,
+    ChannelClosed,
+    ClientConnection,
+    ClientError,
+    ConfirmingPublisher,
+    ConnectError,
+    ConnectionSettings,
+    Nacked,
+    NotFound,
+    ResourceLocked,
+    SettingsError,
+    Unroutable,
+    connect_any,
+)
+from lbg_core.group import IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_core.group.topology import Binding, Exchange, Queue
+
+REQUEST_S = 30.0
+"""Time limit of the requests on one borrowed channel. A quorum queue without a majority may never answer."""
+
+CHANNELS_MAX = 512
+"""At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
+
+IDLE_CHANNELS_MAX = 64
+HINT_S = 5.0
+HINTS_MAX = 16
+"""Hints on the way at a time; more are dropped."""
+
+HINTS_CLOSE_S = 0.5
+"""A broker that reads nothing from the connection does not answer its close."""
+
+CLOSE_S = 5.0
+
+LOOK = b'{"v":1,"type":"look","index":0,"name":"administrator","incarnation":""}'
+"""To one index: only its return has a meaning."""
+
+OBSERVER_FIRST = 10**9
+"""From this index on, mailboxes are of those who observe members: a group has fewer members by far."""
+
+
+class AmqpLink:
+    """Callers borrow a channel each, so that a slow answer, or a refusal, which closes the channel, is theirs alone.
+
+    Callers without a connection wait for the one attempt that is being made, and share its error: a broker that is
+    away costs all callers one timeout and not one each.
+    """
+
+    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
+        self.places = places
+        self._connection: ClientConnection | None = None
+        self._connecting: asyncio.Task[ClientConnection] | None = None
+        self._idle: list[Channel] = []
+        self._room = asyncio.Semaphore(CHANNELS_MAX)
+        self._is_closed = False
+
+    async def connection(self) -> ClientConnection:
+        """The open connection. Raises AdminError."""
+        with self.translated_errors():
+            return await self._connected()
+
+    @contextlib.asynccontextmanager
+    async def channel(self, *, within_s: float | None = REQUEST_S) -> AsyncIterator[Channel]:
+        """A channel for as long as the block lasts; what the client raises in it becomes an AdminError.
+
+        Raises Unreachable when it lasts longer than `within_s`; None: it may.
+        """
+        async with self.channels(1, within_s=within_s) as (channel,):
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def channels(
+        self, count: int, *, within_s: float | None = REQUEST_S
+    ) -> AsyncIterator[Sequence[Channel]]:
+        """As `channel`; up to `count` of them, as there is room."""
+        with self.translated_errors(within_s):
+            async with asyncio.timeout(within_s), self._room:
+                connection = await self._connected()
+                borrowed = await self._borrowed(connection, count)
+                try:
+                    yield borrowed
+                except BaseException:
+                    # A late answer to these requests must not reach another caller.
+                    for channel in borrowed:
+                        channel.close_soon()
+                    raise
+                self._return_channels(connection, borrowed)
+
+    async def close(self, *, timeout_s: float = CLOSE_S) -> None:
+        """Closes the connection: waiting callers get Unreachable. The broker's answer is waited for up to
+        `timeout_s`."""
+        self._is_closed = True
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._connection is not None:
+            await self._connection.close(timeout_s=timeout_s)
+
+    async def _connected(self) -> ClientConnection:
+        if self._connection is not None and self._connection.is_open:
+            return self._connection
+        if self._is_closed:
+            raise ConnectError("this connection was closed")
+        if self._connecting is None:
+            self._connecting = asyncio.create_task(connect_any(self.places, name="lbg provisioning"))
+            self._connecting.add_done_callback(self._on_connected)
+        connecting = self._connecting
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:
+            if connecting.cancelled():  # by `close`
+                raise ConnectError("this connection was closed") from None
+            raise
+
+    def _on_connected(self, task: asyncio.Task[ClientConnection]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._connection = task.result()
+            self._idle.clear()
+
+    async def _borrowed(self, connection: ClientConnection, count: int) -> list[Channel]:
+        channels: list[Channel] = []
+        while self._idle and len(channels) < count:
+            channel = self._idle.pop()
+            if channel.is_open:
+                channels.append(channel)
+        try:
+            opened = await asyncio.gather(
+                *(connection.open_channel() for _ in range(count - len(channels))), return_exceptions=True
+            )
+        except asyncio.CancelledError:
+            for channel in channels:
+                channel.close_soon()
+            raise
+        channels += (one for one in opened if isinstance(one, Channel))
+        failed = [one for one in opened if isinstance(one, BaseException)]
+        if failed and not channels:
+            raise failed[0]
+        return channels
+
+    def _return_channels(self, connection: ClientConnection, channels: Sequence[Channel]) -> None:
+        for channel in channels:
+            if connection is self._connection and len(self._idle) < IDLE_CHANNELS_MAX:
+                self._idle.append(channel)
+            else:
+                channel.close_soon()
+
+    @contextlib.contextmanager
+    def translated_errors(self, within_s: float | None = None) -> Iterator[None]:
+        """Turns the client's errors into an AdminError that names the broker; its connect errors do so themselves."""
+        try:
+            yield
+        except SettingsError:
+            raise  # no request was made: a file of the TLS settings cannot be used
+        except AuthenticationError as error:
+            raise Denied(f"the broker refuses the login: {error}") from error
+        except ConnectError as error:
+            raise Unreachable(f"the broker cannot be reached: {error}") from error
+        except ChannelClosed as error:
+            said = f"{error.reply_code} {error.reply_text}"
+            reason = plain_reason(said)
+            text = f"the broker at {self.where} says {said}" if reason == said else reason
+            raise Refused(text, status=error.reply_code) from error
+        except (Nacked, Unroutable) as error:
+            raise Refused(
+                f"the broker at {self.where} did not accept the message: {error}", status=0
+            ) from error
+        except ClientError as error:
+            raise Unreachable(f"the broker at {self.where}: {error}") from error
+        except TimeoutError as error:
+            if within_s is None:
+                raise
+            raise Unreachable(f"the broker at {self.where}: no answer within {within_s:g} s") from error
+
+    @property
+    def where(self) -> str:
+        place = self.places[0] if self._connection is None else self._connection.settings
+        return place.address
+
+
+LOCK_AGAIN_S = 5.0
+"""Seconds to try for the lock that a lost connection of ours held: a killed one is gone in milliseconds."""
+
+
+class Locks:
+    """Of one link. A lock that was lost with its connection is acquired again before the next change to its group. If
+    another process has it then, no further change is made."""
+
+    def __init__(self, link: AmqpLink) -> None:
+        self._link = link
+        self._held: dict[str, ClientConnection | None] = {}
+
+    @contextlib.asynccontextmanager
+    async def of(self, group: str) -> AsyncIterator[None]:
+        """Holds the lock of `group`. Raises Busy while another caller does, here or elsewhere."""
+        if group in self._held:
+            raise Busy(group)
+        self._held[group] = None
+        try:
+            await self._acquire(group)
+            yield
+        finally:
+            if self._held.pop(group) is not None:
+                # If it cannot be released, its connection is lost, and the lock with it.
+                with contextlib.suppress(AdminError):
+                    await self._release(group)
+
+    async def renew(self, group: str) -> None:
+        """Acquires a lost lock again; does nothing for a group that is not locked here. Raises Busy."""
+        if group not in self._held:
+            return
+        holder = self._held[group]
+        if holder is None:
+            raise Busy(group)
+        if not holder.is_open:
+            await self._acquire(group, within_s=LOCK_AGAIN_S)
+
+    async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
+        self._held[group] = None
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + within_s
+        while True:
+            connection = await self._link.connection()
+            try:
+                async with self._link.channel() as channel:
+                    await channel.queue_declare(_lock_of(group), exclusive=True)
+                self._held[group] = connection
+                return
+            except Refused as error:
+                if not isinstance(error.__cause__, ResourceLocked):
+                    raise
+                if loop.time() > deadline:
+                    raise Busy(group) from error
+            await asyncio.sleep(0.05)
+
+    async def _release(self, group: str) -> None:
+        async with self._link.channel() as channel:
+            await channel.queue_delete(_lock_of(group))
+
+
+def _lock_of(group: str) -> str:
+    return f"{Names(group).exchange}.provisioning"
+
+
+# A read of an empty record queue should take less time than a member's, which waits for a record.
+RECORD_READS = 10
+PERSISTENT = 2
+BINDING_CHANNELS = 16
+
+
+async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+    """One message to each exchange, all at once, until the broker has them."""
+    if not channel.is_confirming:
+        await channel.confirm_select()
+    publisher, message = ConfirmingPublisher(channel), body.encode()
+    header = BasicProperties(content_type="application/json").encode()
+    await asyncio.gather(
+        *(publisher.publish_soon(exchange, routing_key, message, header=header) for exchange in exchanges)
+    )
+
+
+class AmqpAdmin:
+    """Administration over one AMQP connection, and one for hints, for any number of callers at a time."""
+
+    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
+        self.link = AmqpLink(places)
+        self._locks = Locks(self.link)
+        self._hints = AmqpLink(places)
+        self._hinting: set[asyncio.Task[None]] = set()
+
+    def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
+        return self._locks.of(group)
+
+    async def renew_lock(self, group: str) -> None:
+        """Acquires the lock again if it was lost with a connection. Raises Busy if another process has it."""
+        await self._locks.renew(group)
+
+    async def engine(self) -> Engine:
+        """Engine of the broker. Raises Unsupported for one that cannot carry a group."""
+        properties = (await self.link.connection()).server_properties
+        try:
+            return Engine.announced(properties)
+        except SpecError as error:
+            raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
+
+    async def counts(self, queue: str) -> QueueStatus | Unknown | None:
+        """Ready messages and consumers of a queue as the broker counts them now; None when there is none.
+
+        UNKNOWN for a user who may do nothing with a queue of this name: RabbitMQ refuses that one from 4.3 on.
+        """
+        return (await self.counts_of([queue]))[queue]
+
+    async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueStatus | Unknown | None]:
+        """As `counts`, for all queues at once."""
+        counts: dict[str, QueueStatus | Unknown | None] = {}
+        while len(counts) < len(queues):
+            rest = queues[len(counts) :]
+            try:
+                async with self.link.channel() as channel:
+                    requests = [channel.queue_declare(name, passive=True) for name in rest]
+                    for name, answer in zip(
+                        rest, await asyncio.gather(*requests, return_exceptions=True), strict=True
+                    ):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        counts[name] = QueueStatus(
+                            ready=answer.message_count, consumers=answer.consumer_count
+                        )
+            except Refused as error:  # which closed the channel: the rest is requested again
+                counts[queues[len(counts)]] = _status_of_refusal(error)
+        return counts
+
+    async def has_exchange(self, name: str) -> bool | Unknown:
+        """UNKNOWN as in `counts`."""
+        try:
+            async with self.link.channel() as channel:
+                await channel.exchange_declare(name, passive=True)
+        except Refused as error:
+            return UNKNOWN if _status_of_refusal(error) is UNKNOWN else False
+        return True
+
+    async def record(self, group: str) -> Record | None:
+        """The group's record; None when its queue is missing or stays empty."""
+        try:
+            async with self.link.channel() as channel:
+                return await read_record(channel, group, reads=RECORD_READS)
+        except GroupNotFound:
+            return None
+
+    async def declare_exchange(self, exchange: Exchange) -> None:
+        async with self._changing(exchange.name) as channel:
+            await channel.exchange_declare(
+                exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
+            )
+
+    async def declare_queue(self, queue: Queue) -> None:
+        async with self._changing(queue.name) as channel:
+            await channel.queue_declare(queue.name, durable=queue.durable, arguments=dict(queue.arguments))
+
+    async def bind(self, bindings: Sequence[Binding]) -> None:
+        await self._change_bindings(bindings, Channel.queue_bind)
+
+    async def unbind(self, bindings: Sequence[Binding]) -> None:
+        try:
+            await self._change_bindings(bindings, Channel.queue_unbind)
+        except (
+            Refused
+        ) as error:  # a queue that is missing has closed a channel, and the rest of its requests with it
+            if not isinstance(error.__cause__, NotFound):
+                raise
+            for one in bindings:
+                async with self._missing_is_fine(), self._changing(one.queue) as channel:
+                    await channel.queue_unbind(one.queue, one.exchange, one.routing_key)
+
+    async def _change_bindings(
+        self, bindings: Sequence[Binding], change: Callable[[Channel, str, str, str], Awaitable[None]]
+    ) -> None:
+        """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
+        if bindings:
+            await self._locks.renew(bindings[0].queue.split(".")[1])
+        async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
+            requests = [
+                change(channels[number % len(channels)], one.queue, one.exchange, one.routing_key)
+                for number, one in enumerate(bindings)
+            ]
+            for answer in await asyncio.gather(*requests, return_exceptions=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+
+    async def delete_exchange(self, name: str) -> None:
+        async with self._missing_is_fine(), self._changing(name) as channel:
+            await channel.exchange_delete(name)
+
+    async def delete_queue(
+        self, name: str, *, only_unused: bool, only_empty: bool, checked_by_broker: bool
+    ) -> None:
+        """Delete; with `only_unused` a queue with consumers raises StillInUse, with `only_empty` one with messages.
+
+        RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is read
+        just before, which is enough once nothing is published to it any more.
+        """
+        if only_unused or only_empty:
+            status = await self.counts(name)
+            if status is None:
+                return
+            if status is UNKNOWN:
+                raise StillInUse(name.split(".")[1], [f"{name} could not be counted"])
+            if (status.ready and only_empty) or (status.consumers and only_unused):
+                raise StillInUse(
+                    name.split(".")[1], [f"{name} has {status.ready} messages, {status.consumers} consumers"]
+                )
+        async with self._missing_is_fine(), self._changing(name) as channel:
+            await channel.queue_delete(
+                name, if_unused=only_unused and checked_by_broker, if_empty=only_empty and checked_by_broker
+            )
+
+    async def announce(self, exchange: str, routing_key: str, body: str) -> None:
+        """Sends a message to all members that are there now."""
+        async with self.link.channel() as channel:
+            await _publish_all(channel, [exchange], routing_key, body)
+
+    def announce_soon(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+        """Sends a hint to the members of several groups, and waits for nothing; an error is ignored.
+
+        It has a connection of its own: while a node of RabbitMQ is short of memory or disk, it reads nothing more from
+        a connection that publishes.
+        """
+        if len(self._hinting) < HINTS_MAX:
+            task = asyncio.create_task(self._announce_hint(exchanges, routing_key, body))
+            self._hinting.add(task)
+            task.add_done_callback(self._hinting.discard)
+
+    async def _announce_hint(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+        try:
+            async with self._hints.channel(within_s=HINT_S) as channel:
+                await _publish_all(channel, exchanges, routing_key, body)
+        except Refused:  # perhaps by one exchange, that was deleted meanwhile: that closes the channel
+            for exchange in exchanges if len(exchanges) > 1 else ():
+                with contextlib.suppress(AdminError):
+                    async with self._hints.channel(within_s=HINT_S) as channel:
+                        await _publish_all(channel, [exchange], routing_key, body)
+        except AdminError:
+            pass
+
+    async def has_mailbox(self, group: str, index: int) -> bool:
+        """True if a member has this index. Raises AdminError."""
+        return bool(await self._with_mailbox(group, [index]))
+
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        """As `BrokerAdmin.indexes`. Raises AdminError."""
+        return frozenset(await self._with_mailbox(group, range(below)))
+
+    async def _with_mailbox(self, group: str, indexes: Sequence[int]) -> list[int]:
+        """A member ignores the message that asks for its mailbox. Where nobody has the index, the broker returns the
+        message; where the mailbox is on a node that is down, RabbitMQ from 4.3 on refuses it."""
+        async with self.link.channel() as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            publisher = ConfirmingPublisher(channel)
+
+            async def has_mailbox(index: int) -> bool:
+                try:
+                    await publisher.publish(
+                        Names(group).members, str(index), LOOK, properties=BasicProperties(), mandatory=True
+                    )
+                except (Nacked, Unroutable):
+                    return False
+                return True
+
+            found = await asyncio.gather(*map(has_mailbox, indexes))
+        return [index for index, is_there in zip(indexes, found, strict=True) if is_there]
+
+    async def write_record(self, group: str, record: Record, *, is_final: bool = True) -> None:
+        """The record's queue has room for one message: this one takes the place of the one that was there.
+
+        The copy for publishers comes first: an interruption leaves the former record, and whoever repeats the change
+        writes both again. A copy is confirmed before the next one is sent, so the stream's last chunk has one. Of a
+        group that is being made there is none.
+        """
+        headers = headers_of(record) or None
+        properties = BasicProperties(
+            content_type="application/json", headers=headers, delivery_mode=PERSISTENT
+        )
+        names = Names(group)
+        is_copied = is_final and record.publishers.username
+        queues = [names.record, names.config] if is_copied else [names.config]
+        async with self._changing(names.config) as channel:
+            if not channel.is_confirming:
+                await channel.confirm_select()
+            publisher = ConfirmingPublisher(channel)
+            for queue in queues:
+                await publisher.publish(
+                    "", queue, record.text.encode(), properties=properties, mandatory=True
+                )
+
+    async def own_queue(self, *, of_members_of: str | None = None) -> str:
+        """A new queue for this connection alone, which goes with it; no group's name begins as its name does.
+
+        `of_members_of`: where the login may not declare it, as that of a group, it is called as a mailbox of that group
+        with an index that no member has. Raises AdminError.
+        """
+        name = f"lbg._{secrets.token_hex(IDENTITY_BYTES)}"
+        try:
+            await self._declare_own(name)
+        except Refused:
+            if of_members_of is None:
+                raise
+            name = Names(of_members_of).mailbox(OBSERVER_FIRST + secrets.randbelow(OBSERVER_FIRST))
+            await self._declare_own(name)
+        return name
+
+    async def _declare_own(self, name: str) -> None:
+        async with self.link.channel() as channel:
+            await channel.queue_declare(name, exclusive=True)
+
+    async def bind_own(
+        self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]
+    ) -> dict[str, Refused]:
+        """Binds to each exchange by each key, all at once; returns the exchanges that cannot be bound to, and why. The
+        first of them closes the channel: the bindings after it are requested again, but no other to this exchange.
+
+        A binding costs the broker the same time wherever it leads, so each further key costs as much as the first.
+        """
+        refused: dict[str, Refused] = {}
+        rest = [(name, key) for name in exchanges for key in keys]
+        while rest:
+            bound = 0
+            try:
+                async with self.link.channel(within_s=None) as channel:
+                    requests = [channel.queue_bind(queue, name, key) for name, key in rest]
+                    for answer in await asyncio.gather(*requests, return_exceptions=True):
+                        if isinstance(answer, BaseException):
+                            raise answer
+                        bound += 1
+            except Refused as error:
+                refused[rest[bound][0]] = error
+            rest = [one for one in rest[bound + 1 :] if one[0] not in refused]
+        return refused
+
+    async def unbind_own(self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]) -> None:
+        async with self.link.channel(within_s=None) as channel:
+            await asyncio.gather(
+                *(channel.queue_unbind(queue, name, key) for name in exchanges for key in keys)
+            )
+
+    async def delete_own(self, queue: str) -> None:
+        async with self.link.channel() as channel:
+            await channel.queue_delete(queue)
+
+    async def close(self) -> None:
+        for hint in self._hinting:
+            hint.cancel()
+        await asyncio.gather(self.link.close(), self._hints.close(timeout_s=HINTS_CLOSE_S))
+
+    @contextlib.asynccontextmanager
+    async def _changing(self, name: str) -> AsyncIterator[Channel]:
+        """A channel to change what is called `name`: its group's lock is still held, if it was taken."""
+        await self._locks.renew(name.split(".")[1])
+        async with self.link.channel() as channel:
+            yield channel
+
+    @contextlib.asynccontextmanager
+    async def _missing_is_fine(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except Refused as error:
+            if not isinstance(error.__cause__, NotFound):
+                raise
+
+
+def _status_of_refusal(error: Refused) -> Unknown | None:
+    """Meaning of a refused read: absent, or not permitted to this user. Raises any other refusal."""
+    if isinstance(error.__cause__, NotFound):
+        return None
+    if isinstance(error.__cause__, AccessRefused):
+        return UNKNOWN
+    raise error

@@ -1,0 +1,674 @@
+"""Description of a group: its queues, partitions and sessions, who serves each, and its problems.
+
+`describe` makes it of a snapshot and the members' status reports. Who serves what is derived here and nowhere else: the
+command line, the demo and the operator print its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any
+
+from lbg_core.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
+from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
+from lbg_core.admin.plan import problems as drift
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.admin.queue_changes import forwarding_bindings, held_up, named, surplus_queues
+from lbg_core.admin.record import spec_in
+from lbg_core.admin.rows import (
+    PAUSED,
+    READY,
+    STATUSES,
+    UNASSIGNED,
+    UNBOUND,
+    UNKNOWN_STATUS,
+    Count,
+    MemberQueue,
+    MemberRow,
+    ObservedQueue,
+    ParkingRow,
+    QueueBinding,
+    QueueRow,
+    ServiceRow,
+    SessionRow,
+    SessionRows,
+    members_of,
+    plain,
+)
+from lbg_core.admin.snapshot import (
+    UNKNOWN,
+    MovingKeys,
+    Native,
+    PartitionsStatus,
+    PartitionStatus,
+    QueueStatus,
+    SessionsStatus,
+    Snapshot,
+    Unknown,
+    moving_keys_json,
+    native_json,
+)
+from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
+
+FULL_PERCENT = 90
+"""Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeLeft:
+    """Parts that an online change of the number of separate queues has left, because the command was killed before it
+    removed them. `queues`: names of queues that are too many; `messages`: those ready there; `bindings`: those by which
+    members forward messages."""
+
+    queues: tuple[str, ...]
+    messages: Count
+    bindings: Count
+    command: str
+
+    def __str__(self) -> str:
+        """For the progress of a change."""
+        queues = named(self.queues) if self.queues else "no queue"
+        return (
+            f"the change of the number of queues has left {queues} ({plain(self.messages)} messages), "
+            f"{plain(self.bindings)} bindings and its stream"
+        )
+
+    def problem(self, owner: str) -> str:
+        alone = ", and the operator does it by itself" if is_of_kubernetes(owner) else ""
+        return f"a change of the number of queues has left parts: `{self.command}` removes them{alone}"
+
+
+_LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
+
+
+@dataclass(frozen=True)
+class Description:
+    """A group as it is. `spec` is None when its record is missing or unreadable: `problems` has the cause.
+
+    `queues` are in the order of their numbers; one without a number, which all members consume, comes first. `members`
+    is UNKNOWN if status reports could not be read, and empty if none arrived.
+    """
+
+    group: str
+    spec: GroupSpec | None
+    queues: tuple[ObservedQueue, ...]
+    dead_letters: Count | None
+    unrouted: Count | None
+    members: tuple[MemberRow, ...] | Unknown
+    problems: tuple[str, ...]
+    owner: str = ""
+    """As the group's record has it (`lbg_core.admin.ownership`); empty where none is recorded or it was not read."""
+    publishers: Publishers = ONE_USER
+    is_paused: bool | None = False
+    """True if the record states that consumption is paused; None where it was not read."""
+    is_ingress_paused: bool | None = False
+    """True if nobody may publish to the group; None where that is not known."""
+    queue_count_to_be: int | None = None
+    """Number of queues that it is being changed to; None while no change is known."""
+    moving_keys: MovingKeys | None = None
+    """Keys on their way to another number of partitions or separate queues; None without a change."""
+    parked: Count | None = None
+    """Messages in its parking queue; None without one."""
+    change_left: ChangeLeft | None = None
+    """Parts that a change of the number of queues has left; `problems` has the remedy. None without any."""
+
+    # Messages
+
+    @property
+    def ready(self) -> Count:
+        """Messages that wait for members."""
+        return _sum(queue.count("ready") for queue in self.queues)
+
+    @property
+    def unacked(self) -> Count:
+        return _sum(queue.count("unacked") for queue in self.queues)
+
+    @property
+    def lag(self) -> int | None:
+        """Messages ready or not acknowledged yet; None when a single queue could not be counted.
+
+        A sum of the other queues alone would scale in a group whose queues could not be counted.
+        """
+        ready, unacked = self.ready, self.unacked
+        return None if ready is UNKNOWN or unacked is UNKNOWN else ready + unacked
+
+    @property
+    def oldest_us(self) -> int | None:
+        """Publishing time of the oldest message that a member has not settled, in microseconds since the epoch; None
+        where no member reports one. A queue that no member serves may have an older one."""
+        return min((one.oldest_us for one in self._member_rows if one.oldest_us), default=None)
+
+    # What it is
+
+    @property
+    def pause_text(self) -> str:
+        """State for people, empty where nothing is paused."""
+        states = {"paused": self.is_paused, "ingress paused": self.is_ingress_paused}
+        return ", ".join(text for text, holds in states.items() if holds)
+
+    @property
+    def change_held_up(self) -> tuple[str, ...]:
+        """Causes for which keys do not move until somebody acts, each with its remedy, as members report them."""
+        moving = self.moving_keys
+        if moving is None:
+            return ()
+        numbers = [one.number for one in self.queues if one.number is not None]
+        return tuple(held_up(self.group, self._member_rows, numbers))
+
+    @property
+    def is_whole(self) -> bool:
+        """True if the record and every queue are there."""
+        return self.spec is not None and all(queue.status is not None for queue in self.queues)
+
+    @property
+    def is_one_queue(self) -> bool:
+        """True if all members consume one queue, which the broker shares out."""
+        return bool(self.queues) and self.queues[0].number is None
+
+    @property
+    def has_partitions(self) -> bool:
+        """True if it is in mode Partitioned, on either engine."""
+        return self.spec is not None and self.spec.mode == PARTITIONED
+
+    @property
+    def is_shared(self) -> bool:
+        """True if every member is active, as none serves a queue or partition alone."""
+        return self.spec is not None and self.spec.mode in UNCOUNTED_MODES
+
+    @property
+    def native(self) -> Native | Unknown | None:
+        """Fields of a group that is one queue of a type that only the embedded broker has; None where it is not,
+        UNKNOWN where it could not be read."""
+        status = self.queues[0].status if self.is_one_queue else None
+        return status.native if isinstance(status, QueueStatus) else status
+
+    # Rows
+
+    @cached_property
+    def queue_rows(self) -> tuple[QueueRow, ...]:
+        """A row for each of `queues`."""
+        return tuple(map(self._queue_row, self.queues))
+
+    @cached_property
+    def services(self) -> tuple[ServiceRow, ...] | Unknown:
+        """A row for each queue or partition, in the order of their numbers; none in the modes in which all members
+        share one queue. UNKNOWN where the partitions of one queue could not be read."""
+        if isinstance(self.native, PartitionsStatus):
+            return tuple(map(self._partition_row, self.native.partitions))
+        if self.native is UNKNOWN and self.has_partitions:
+            return UNKNOWN
+        if self.is_shared:
+            return ()
+        numbered = {queue.number: queue for queue in self.queues if queue.number is not None}
+        numbers = numbered if self.spec is None else range(self.spec.queue_count)
+        return tuple(self._service_row(number, numbered.get(number)) for number in numbers)
+
+    @cached_property
+    def sessions(self) -> SessionRows | None:
+        """None where there are none, or they could not be read."""
+        if not isinstance(self.native, SessionsStatus):
+            return None
+        rows = tuple(SessionRow(one, self.member_of(one.consumer_tag)) for one in self.native.sessions)
+        return SessionRows(self.native.closed, self.native.pool, rows)
+
+    # Who serves what
+
+    def member_of(self, tag: str | None) -> MemberRow | None:
+        """The member whose consumer has this tag."""
+        return None if tag is None else self._by_tag.get(tag)
+
+    def active_member(self, number: int) -> MemberRow | None:
+        """The member that reports to be active on queue `number`, or whose consumer the broker reports to be.
+
+        A member reports it from its first delivery on, the broker at once, RabbitMQ up to 5 s later.
+        """
+        if self.is_one_queue:
+            partitions = self.native.partitions if isinstance(self.native, PartitionsStatus) else ()
+            served = (one for one in partitions if one.partition == number and one.is_served)
+            return next((self.member_of(one.consumer_tag) for one in served), None)
+        for member, one in self._reports.get(number, ()):
+            if one.active:
+                return member
+        tag = next((queue.active_tag for queue in self.queues if queue.number == number), None)
+        return None if tag is UNKNOWN else self.member_of(tag)
+
+    @property
+    def rebalance(self) -> str:
+        """Ready, HoldDown or Rebalancing: as the broker reports where it moves partitions, or else as members do, the
+        least settled first; Unknown without a report."""
+        if isinstance(self.native, PartitionsStatus):
+            return self.native.rebalance
+        reported = {member.rebalance for member in self._member_rows}
+        return next((status for status in _LEAST_SETTLED_FIRST if status in reported), UNKNOWN_STATUS)
+
+    @property
+    def is_settled(self) -> bool:
+        """True if every queue or partition is the primary of one member, and none is to move.
+
+        Who is active may be unknown yet: a broker does not report a consumer to it before its first message.
+        """
+        if self.is_shared:
+            return True
+        rows = self.reported_services
+        is_assigned = all(sum(one.is_primary for one in row.bindings) == 1 for row in rows)
+        return bool(rows) and is_assigned and self.rebalance == READY
+
+    @property
+    def unserved(self) -> list[int]:
+        """Numbers of the queues or partitions that no member is known to serve; where all members consume one queue,
+        that one unless it has a consumer."""
+        if self.is_shared:
+            consumers = [queue.count("consumers") for queue in self.queues]
+            return [] if any(count is UNKNOWN or count for count in consumers) else [0]
+        return [one.number for one in self.reported_services if not one.is_served]
+
+    @property
+    def service_counts(self) -> dict[str, int] | None:
+        """Number of queues or partitions in each status; None where there are none, or one is unknown."""
+        statuses = [one.status for one in self.reported_services]
+        if not statuses or UNKNOWN_STATUS in statuses:
+            return None
+        return {status: statuses.count(status) for status in STATUSES}
+
+    @cached_property
+    def served_by(self) -> dict[int, list[int]]:
+        """Numbers of the queues or partitions that each member serves, by the member's index."""
+        served: dict[int, list[int]] = {member.index: [] for member in self._member_rows}
+        for one in self.reported_services:
+            if one.member is not None:
+                served[one.member.index].append(one.number)
+        return served
+
+    @property
+    def active_count(self) -> int:
+        """Members that serve something."""
+        return len(self.served_by) if self.is_shared else sum(map(bool, self.served_by.values()))
+
+    @property
+    def work_of_members(self) -> dict[str, int] | Unknown:
+        """Load of each member by its name: its queues or partitions, or where all consume one queue, the
+        messages that it has in flight."""
+        if self.members is UNKNOWN:
+            return UNKNOWN
+        return {
+            member.name: member.in_flight if self.is_shared else len(self.served_by[member.index])
+            for member in self.members
+        }
+
+    @property
+    def stalled(self) -> list[int]:
+        """Numbers of the queues that stand still."""
+        return [
+            row.queue.number
+            for row in self.queue_rows
+            if row.queue.number is not None and row.progress == "Stalled"
+        ]
+
+    @property
+    def full(self) -> list[str]:
+        """A line for each queue that is full, which is also one of `problems`."""
+        return list(_full_lines(self.queues))
+
+    @property
+    def unrouted_problem(self) -> str:
+        """The one of `problems` for messages that no queue took; empty without any."""
+        return _unrouted_problem(Names(self.group), self.unrouted)
+
+    @property
+    def standing_by(self) -> list[str]:
+        """Names of the members that no queue or partition is assigned to, as others are as many as there are."""
+        if self.is_shared or self.is_one_queue or len(self._member_rows) <= len(self.reported_services):
+            return []
+        return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
+
+    @property
+    def poisoned(self) -> list[MemberQueue]:
+        return [one for _, one in _poisoned(self._member_rows)]
+
+    @property
+    def postponed(self) -> list[MemberQueue]:
+        return [one for _, one in _postponed(self._member_rows)]
+
+    @property
+    def parking(self) -> ParkingRow | None:
+        """The parked keys as reported by the member that has read most of them; None without a report. `parked` may be
+        more: after a crash the parking queue can have a message twice, or one that was not parked in the end."""
+        rows = (one.parking for one in self._member_rows if one.parking is not None)
+        return max(rows, key=lambda one: (one.is_read, one.keys, one.messages), default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
+        return {
+            "group": self.group,
+            "owner": self.owner or None,
+            "publisher_username": self.publishers.username or None,
+            "attributes": None if self.spec is None else self.spec.attributes(),
+            "queues": [row.to_json() for row in self.queue_rows],
+            **self._sharing_json(),
+            **({} if self.parked is None else {"parked": plain(self.parked)}),
+            "members": "unknown" if self.members is UNKNOWN else [one.to_json() for one in self.members],
+            "ready": plain(self.ready),
+            "unacked": plain(self.unacked),
+            "dead_letters": plain(self.dead_letters),
+            "unrouted": plain(self.unrouted),
+            "oldest_published_at_us": self.oldest_us,
+            "repartition": self.queue_count_to_be,
+            "paused": "unknown" if self.is_paused is None else self.is_paused,
+            "ingress_paused": "unknown" if self.is_ingress_paused is None else self.is_ingress_paused,
+            "problems": list(self.problems),
+        }
+
+    def _sharing_json(self) -> dict[str, Any]:
+        """State of the sharing of queues, in modes that have one."""
+        fields: dict[str, Any] = {}
+        if self.has_partitions:
+            fields["rebalance_status"] = self.rebalance
+            services = self.services
+            fields["partitions"] = "unknown" if services is UNKNOWN else [one.to_json() for one in services]
+        if self.native is not UNKNOWN and self.native is not None:
+            fields |= native_json(self.native)
+        elif self.moving_keys is not None:
+            fields["moving_keys"] = moving_keys_json(self.moving_keys)
+        if (left := self.change_left) is not None:
+            fields["change_left"] = {
+                "queues": list(left.queues),
+                "messages": plain(left.messages),
+                "bindings": plain(left.bindings),
+                "command": left.command,
+            }
+        return fields
+
+    @property
+    def _member_rows(self) -> tuple[MemberRow, ...]:
+        return () if self.members is UNKNOWN else self.members
+
+    @property
+    def reported_services(self) -> tuple[ServiceRow, ...]:
+        """`services`, and none where they could not be read."""
+        return () if self.services is UNKNOWN else self.services
+
+    @cached_property
+    def _by_tag(self) -> dict[str, MemberRow]:
+        names = Names(self.group)
+        return {names.mailbox(member.index): member for member in self._member_rows}
+
+    @cached_property
+    def _reports(self) -> dict[int, list[tuple[MemberRow, MemberQueue]]]:
+        """The members' reports of each queue, by its number; none of a member that has nothing to do with it."""
+        reports: dict[int, list[tuple[MemberRow, MemberQueue]]] = {}
+        for member in self._member_rows:
+            for one in member.queues:
+                reports.setdefault(one.queue, []).append((member, one))
+        return reports
+
+    def _queue_row(self, queue: ObservedQueue) -> QueueRow:
+        member = None if queue.number is None else self.active_member(queue.number)
+        server = None if self.is_one_queue else queue.active_tag if member is None else member.name
+        # Members that consume one queue report of it what others report of queue 0.
+        return QueueRow(queue, member, server, self._progress(queue.number or 0))
+
+    def _progress(self, number: int) -> str | None:
+        reports = self._reports.get(number, ())
+        for trouble in ("Stalled", "Blocked"):
+            if any(one.progress == trouble for _, one in reports):
+                return trouble
+        # A member reports to be active from its first delivery on, and the broker at once.
+        active = None if self.is_one_queue else self.active_member(number)
+        return next((one.progress for member, one in reports if one.active or member is active), None)
+
+    def _partition_row(self, one: PartitionStatus) -> ServiceRow:
+        tag = one.consumer_tag if one.is_served else None
+        member = self.member_of(tag)
+        binding = () if member is None else (QueueBinding(member, True, True, one.status, one.unacked),)
+        return ServiceRow(
+            one.partition,
+            one.status,
+            member,
+            tag,
+            one.ready,
+            one.unacked,
+            binding,
+            one.handoff_s,
+            one.settled,
+        )
+
+    def _service_row(self, number: int, queue: ObservedQueue | None) -> ServiceRow:
+        reports = self._reports.get(number, ())
+        member = self.active_member(number)
+        tag = None if queue is None or queue.active_tag is UNKNOWN else queue.active_tag
+        return ServiceRow(
+            number,
+            self._status(number, member),
+            member,
+            tag,
+            None if queue is None else queue.count("ready"),
+            None if queue is None else queue.count("unacked"),
+            tuple(
+                QueueBinding(other, one.is_primary, one.active, one.status, one.in_flight, one.progress)
+                for other, one in reports
+            ),
+        )
+
+    def _status(self, number: int, active: MemberRow | None) -> str:
+        """Served, standing still for a handoff, not served though members consume it, consumed by no member. A member
+        does not consume a queue that it does not report."""
+        if active is not None:
+            is_paused = any(one.queue == number and one.status == PAUSED for one in active.queues)
+            return PAUSED if is_paused else READY
+        if self.members is UNKNOWN:
+            return UNKNOWN_STATUS
+        is_consumed = any(one.is_consumed for _, one in self._reports.get(number, ()))
+        return UNASSIGNED if is_consumed else UNBOUND
+
+
+def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | Unknown) -> Description:
+    names = Names(group)
+    problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
+    spec, change_left = None, None
+    if observed.record is None:
+        problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
+    elif observed.record is not UNKNOWN:
+        try:
+            spec = spec_in(observed.record.text, group)
+        except GroupUnfinished as error:
+            problems.append(str(error))
+        except RecordUnreadable as error:
+            problems.append(f"the group's record is invalid: {error.__cause__}")
+    if spec is not None:
+        if observed.queue_count_to_be is None:
+            problems += drift(spec, observed)
+            if (change_left := _change_left(spec, observed)) is not None:
+                problems.append(change_left.problem(observed.owner))
+        else:  # half of it is as it was, and half as it is to be
+            problems.append(str(UnderWay(group, spec.queue_count, observed.queue_count_to_be)))
+    missing = [name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is None]
+    problems += [
+        f"{name} is missing" for name in missing if name != names.config or observed.record is not None
+    ]
+    queues = [
+        ObservedQueue(name, names.number_of(name), status)
+        for name, status in observed.queues.items()
+        if names.is_served(name)
+    ]
+    queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
+    problems += _full_lines(queues)
+    unrouted = ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready")
+    if unrouted_problem := _unrouted_problem(names, unrouted):
+        problems.append(unrouted_problem)
+    members = UNKNOWN if beats is UNKNOWN else members_of(beats)
+    is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
+    if members is not UNKNOWN:
+        is_one_queue = bool(queues) and queues[0].number is None
+        problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
+        problems += _retried_lines(names, members, is_one_queue=is_one_queue)
+        problems += _suspect_lines(names, members, is_one_queue=is_one_queue)
+        problems += _postponed_lines(names, members)
+        problems += _pause_lines(group, members, is_paused=is_paused)
+        if observed.has_parking:
+            problems += _parking_lines(group, members)
+    return Description(
+        group=group,
+        spec=spec,
+        queues=tuple(queues),
+        dead_letters=ObservedQueue(names.dead, None, observed.queues.get(names.dead)).count("ready"),
+        unrouted=unrouted,
+        members=members,
+        problems=tuple(problems),
+        owner=observed.owner,
+        publishers=observed.publishers,
+        is_paused=is_paused,
+        is_ingress_paused=observed.is_ingress_paused(group),
+        queue_count_to_be=observed.queue_count_to_be,
+        moving_keys=_moving_keys(group, observed),
+        parked=_parked(names, observed),
+        change_left=change_left,
+    )
+
+
+def _parked(names: Names, observed: Snapshot) -> Count | None:
+    if not observed.has_parking:
+        return None
+    return ObservedQueue(names.parking, None, observed.queues.get(names.parking)).count("ready")
+
+
+def _full_lines(queues: Iterable[ObservedQueue]) -> Iterator[str]:
+    for queue in queues:
+        percent = queue.full_percent
+        if percent is not None and percent >= FULL_PERCENT:
+            yield (
+                f"{queue.name} is full ({percent} % of its size): it refuses messages for which there is no room, and "
+                "their publishers wait until members have acknowledged others"
+            )
+
+
+def _unrouted_problem(names: Names, count: Count | None) -> str:
+    if count is None or count is UNKNOWN or count == 0:
+        return ""
+    messages, them = ("1 message", "it") if count == 1 else (f"{count:,} messages", "them")
+    return (
+        f"{names.unrouted} has {messages} that no queue took, and later messages of the same keys overtake {them}: "
+        f"`lbg unrouted replay {names.group}` publishes {them} again, once `lbg group create` has repaired what is "
+        "missing"
+    )
+
+
+def _poisoned(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
+    return ((member, one) for member in members for one in member.queues if one.poisoned)
+
+
+def _postponed(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
+    return ((member, one) for member in members for one in member.queues if one.is_postponed)
+
+
+def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+    for member, one in _poisoned(members):
+        queue = names.parent if is_one_queue else names.queue(one.queue)
+        keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
+        more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
+        is_one = one.poisoned == 1
+        skip = ""  # members of versions before the command report no id
+        if one.poisoned_ids:
+            which = "it" if is_one else "the oldest"
+            skip = f"; skip {which} with: lbg group skip {names.group} {one.poisoned_ids[0]}"
+        message, fails, blocks = ("message", "fails", "blocks") if is_one else ("messages", "fail", "block")
+        yield (
+            f"{queue} has {one.poisoned} poisoned {message} at {member.name}, which {fails} repeatedly and "
+            f"{blocks} later messages of {'its key' if is_one else 'their keys'}; keys: {keys}{more}"
+            f"{skip}"
+        )
+
+
+def _retried_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+    for member in members:
+        for queue in member.queues:
+            name = names.parent if is_one_queue else names.queue(queue.queue)
+            for one in queue.retried_messages:
+                cause = (
+                    f"waits until {_time_text(one.until_us)}, because the application asked for it"
+                    if one.until_us
+                    else "is retried, because the application's reply is no verdict"
+                )
+                yield (
+                    f"message {one.id} of {name} at {member.name} {cause}, and later messages of its key wait; "
+                    f"key: {'none' if one.key is None else repr(one.key)}; reason: {one.reason or 'none given'}"
+                )
+
+
+def _time_text(at_us: int) -> str:
+    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(" ", "seconds").removesuffix("+00:00") + " UTC"
+
+
+def _suspect_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+    for member in members:
+        for queue in member.queues:
+            name = names.parent if is_one_queue else names.queue(queue.queue)
+            for one in queue.suspects:
+                key = "without a key" if one.key is None else f"of key {one.key!r}"
+                failed = f"; attempts that failed: {one.attempts}" if one.attempts else ""
+                yield (
+                    f"{name} has message {one.id} {key} at {member.name}, which was called when {one.died} died: it is "
+                    f"called while no other call runs{failed}"
+                )
+
+
+def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:
+    for member, one in _postponed(members):
+        yield (
+            f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
+            f"because calls of the application did not end; the next waits up to {one.next_drain_s:g} s"
+        )
+
+
+def _pause_lines(group: str, members: Iterable[MemberRow], *, is_paused: bool | None) -> Iterator[str]:
+    if is_paused is None:
+        return
+    if differing := [one.name for one in members if one.paused != is_paused]:
+        names, verb = ", ".join(differing), "pause" if is_paused else "resume"
+        state = "consume though the group is paused" if is_paused else "are paused though the group is not"
+        yield (
+            f"{names} {state}: `lbg group {verb} {group}` again requests it; versions of LBG before `lbg group pause` "
+            "do not know it"
+        )
+
+
+def _parking_lines(group: str, members: Iterable[MemberRow]) -> Iterator[str]:
+    if differing := [one.name for one in members if one.parking is None]:
+        yield (
+            f"{', '.join(differing)} would deliver messages of parked keys of group {group}, which only members that "
+            "joined after `lbg park enable` follow, and versions of LBG that have it: restart them"
+        )
+
+
+def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:
+    parent = observed.queues.get(Names(group).parent)
+    if isinstance(parent, QueueStatus) and isinstance(parent.native, PartitionsStatus):
+        return parent.native.moving_keys
+    return observed.moving_keys(group)
+
+
+def _change_left(spec: GroupSpec, observed: Snapshot) -> ChangeLeft | None:
+    names = Names(spec.name)
+    if observed.key_move(spec.name) is not None or observed.queues.get(names.moves) is None:
+        return None
+    surplus = surplus_queues(names, observed, spec.queue_count)
+    return ChangeLeft(
+        tuple(name for name, _ in reversed(surplus)),
+        _sum(one.ready for _, one in surplus),
+        UNKNOWN if observed.bindings is UNKNOWN else len(forwarding_bindings(names, observed.bindings)),
+        f"lbg group repartition {spec.name} --queues {spec.queue_count}",
+    )
+
+
+def _sum(counts: Iterable[Count | None]) -> Count:
+    """Unknown as soon as one part is: half a sum would read as a small one."""
+    total = 0
+    for count in counts:
+        if count is None:
+            continue
+        if count is UNKNOWN:
+            return UNKNOWN
+        total += count
+    return total

@@ -1,0 +1,183 @@
+"""Reads descriptions of one group, or of all, again and again, for live views."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import replace
+
+from lbg_core.admin.describe import Description, describe
+from lbg_core.admin.errors import ProvisioningError, RecordUnavailable, Refused
+from lbg_core.admin.groups import show_group
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.member_requests import (
+    PeekResult,
+    Wanted,
+    oldest_waiting_us,
+    peek_group,
+    watch_activity,
+)
+from lbg_core.admin.observations import Observations, unserved_queues
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.survey import Described, survey
+from lbg_core.group import GroupSpec
+
+EVERY_S = 2.0
+LIST_EVERY = 6
+"""Looks between two lists of the groups, of which the records of new ones are read."""
+
+PEEKED = 50
+"""Messages of an opened queue that are read."""
+
+HEADS_MAX = 50
+"""Queues without a member whose first message is read at the broker, in one look."""
+
+
+class GroupRecords:
+    """Attributes of all groups of a broker, by their records, and whether each is paused.
+
+    A record costs as much as the queues of all groups: those of new groups are read, and that of the group that was
+    read the longest ago.
+    """
+
+    def __init__(self, admin: LiveAdmin) -> None:
+        self._admin = admin
+        self.specs: dict[str, GroupSpec] = {}
+        self.without_record: dict[str, Description] = {}
+        """Groups whose record is missing or unreadable."""
+        self.objects: dict[str, str] = {}
+        """NAMESPACE/NAME of the LoadBalancedGroup of each group whose record has it."""
+        self._read_at: dict[str, int] = {}
+        self._pauses: dict[str, tuple[bool | None, bool | None]] = {}
+        self._looks = 0
+
+    async def read(self) -> None:
+        """Raises ProvisioningError; Unsupported without a management API."""
+        if self._looks % LIST_EVERY == 0:
+            names = set(await self._admin.groups())
+            for known in (self.specs, self.without_record, self.objects, self._read_at, self._pauses):
+                for gone in known.keys() - names:
+                    del known[gone]
+            due = sorted(names - self._read_at.keys())
+        else:
+            due = sorted(self._read_at, key=lambda name: self._read_at[name])[:1]
+        self._looks += 1
+        for name in due:
+            observed = await self._admin.observe(name)
+            self.specs.pop(name, None)
+            self.without_record.pop(name, None)
+            self._read_at[name] = self._looks
+            self.objects.pop(name, None)
+            if observed.is_empty:
+                continue  # it was deleted; the next list does not have it
+            one = describe(name, observed, beats=())
+            self._pauses[name] = one.is_paused, one.is_ingress_paused
+            if observed.object_name:
+                self.objects[name] = observed.object_name
+            if one.spec is not None:
+                self.specs[name] = one.spec
+            elif one.queues or one.problems:
+                self.without_record[name] = one
+
+    def renew(self, name: str) -> None:
+        """The record of this group has changed: it is read next."""
+        if name in self._read_at:
+            self._read_at[name] = -1
+
+    def with_pause(self, one: Description) -> Description:
+        """With the pauses that its record had when it was last read, where nothing newer is known."""
+        is_paused, is_ingress_paused = self._pauses.get(one.group, (None, None))
+        if one.members is not UNKNOWN and one.members:
+            is_paused = all(member.paused for member in one.members)
+        return replace(
+            one,
+            is_paused=is_paused if one.is_paused is None else one.is_paused,
+            is_ingress_paused=is_ingress_paused if one.is_ingress_paused is None else one.is_ingress_paused,
+        )
+
+
+class GroupReader:
+    """Descriptions of one group, or of all: the latter by the survey that the operator uses."""
+
+    def __init__(self, admin: LiveAdmin, group: str | None) -> None:
+        self._admin = admin
+        self._group = group
+        self._records = GroupRecords(admin)
+        self._cache: dict[str, Described] = {}
+        self.waiting_us: dict[str, int] = {}
+        """Publishing time of the first message that waits in a queue without a member, by group."""
+
+    async def look(self) -> list[Description]:
+        """Raises ProvisioningError."""
+        if self._group is not None:
+            found = [await show_group(self._admin, self._group)]
+        else:
+            await self._records.read()
+            surveyed = await survey(self._admin, self._records.specs, cache=self._cache)
+            found = [
+                self._records.with_pause(one) for one in surveyed.values() if isinstance(one, Description)
+            ]
+            found += self._records.without_record.values()
+        self.waiting_us = await waiting_us(self._admin, found)
+        return found
+
+    async def peek(self, group: str, queue: int) -> PeekResult | str:
+        """The first messages of a queue, or why they cannot be shown. Raises Unreachable."""
+        try:
+            return await peek_group(self._admin, group, Wanted(queue=queue), limit=PEEKED, body_bytes=1)
+        except Refused:
+            return "an administrator's login shows its messages"
+        except RecordUnavailable as error:
+            return str(error)
+
+
+async def waiting_us(admin: LiveAdmin, found: Iterable[Description]) -> dict[str, int]:
+    """Publishing time of the first message that waits in a queue without a member, by group: of at most `HEADS_MAX`
+    such queues. Raises AdminError."""
+    waiting, read = {}, 0
+    for one in found:
+        queues = unserved_queues(one)[: HEADS_MAX - read]
+        read += len(queues)
+        oldest = await oldest_waiting_us(admin, queues) if queues else None
+        if oldest is not None:
+            waiting[one.group] = oldest
+    return waiting
+
+
+class Watching:
+    """The members' reports of one group's activity, which is the opened one."""
+
+    def __init__(self, admin: LiveAdmin, seen: Observations) -> None:
+        self._admin = admin
+        self._seen = seen
+        self._group: str | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Watching:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.watch(None)
+
+    async def watch(self, group: str | None) -> None:
+        """Watch this group from now on; None: none."""
+        if group == self._group:
+            return
+        self._group = group
+        self._seen.forget_keys()
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError):
+                await self._task
+        self._task = None if group is None else asyncio.ensure_future(self._receive(group))
+
+    async def _receive(self, group: str) -> None:
+        while True:
+            # Without the reports everything else is shown; a look tells what is wrong.
+            with suppress(ProvisioningError):
+                await watch_activity(
+                    self._admin.amqp, group, lambda one: self._seen.report(group, one, time.monotonic())
+                )
+            await asyncio.sleep(EVERY_S)

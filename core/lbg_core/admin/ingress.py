@@ -1,0 +1,261 @@
+"""Ingress of a group: closed for every publisher, and opened again.
+
+A repartition closes it for its time, and an administrator for a pause, which the group's record states: what opens
+ingress again leaves it closed while it is paused. A changed pattern of permissions has all that is needed to restore
+it (`lbg_core.admin.ingress_permissions`), so that a process that was killed leaves all that its successor needs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from lbg_core.admin.actions import ActOnQueue, OpenIngress, PutPermissions, WriteRecord
+from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, GroupNotFound, RecordUnavailable
+from lbg_core.admin.ingress_permissions import allows, is_without, restored, without
+from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.ownership import INGRESS, Record, paused_words
+from lbg_core.admin.plan import recorded, require_by_hand
+from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.snapshot import Snapshot
+from lbg_core.group import Names, Permissions, is_native
+
+if TYPE_CHECKING:
+    from lbg_core.admin.live import LiveAdmin
+
+
+class Ingress(Protocol):
+    async def close(self) -> None: ...
+
+    async def ensure_closed(self) -> bool:
+        """Closes what was opened since the last call. False if a publisher was connected meanwhile."""
+        ...
+
+    async def open(self) -> None: ...
+
+
+class QueueIngress:
+    """Of a partitioned queue of the embedded broker, which refuses what comes while it is closed."""
+
+    def __init__(self, admin: BrokerAdmin, queue: str) -> None:
+        self._admin = admin
+        self._queue = queue
+
+    async def close(self) -> None:
+        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
+
+    async def ensure_closed(self) -> bool:
+        await self.close()
+        return True
+
+    async def open(self) -> None:
+        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": True}))
+
+
+LISTED_S = 6.0
+"""For RabbitMQ to list each connection, and its publishes: it does so every `collect_statistics_interval`, 5 s by
+default (https://www.rabbitmq.com/docs/management#statistics-interval)."""
+
+
+class PermissionIngress:
+    """By the permission to write to the group's exchange, taken from every user of the virtual host who has it.
+
+    The embedded broker checks it at each message. A channel of RabbitMQ caches the result for as long as it is
+    busy (rabbit_channel:check_resource_access/4; the cache ends when it hibernates, after a second of silence at the
+    least), so there the connections of before that publish are closed as well.
+
+    `reason`: that with which they are closed. `stays_closed`: ingress is paused, so `open` leaves it closed.
+    """
+
+    def __init__(
+        self,
+        admin: BrokerAdmin,
+        management: ManagementAdmin,
+        names: Names,
+        *,
+        closes: bool,
+        reason: str = REPARTITIONED,
+        stays_closed: bool = False,
+    ) -> None:
+        self._admin = admin
+        self._management = management
+        self._names = names
+        self._closes = closes
+        self._reason = reason.format(names.group)
+        self._stays_closed = stays_closed
+        self._of_before: dict[str, str] = {}
+        """Connections that were there when their user lost the permission, and whose they are."""
+        self._seen: set[str] = set()
+        """All connections that were listed at that time."""
+        self._withdrawn: set[str] = set()
+        self._listed_at = 0.0
+        self._is_new = True
+
+    @property
+    def unlisted_s(self) -> float:
+        """Seconds for which RabbitMQ may list connections from before for the first time; 0 on the embedded broker."""
+        return max(0.0, self._listed_at - asyncio.get_running_loop().time()) if self._closes else 0.0
+
+    async def close(self) -> None:
+        await self.ensure_closed()
+
+    async def ensure_closed(self) -> bool:
+        was_closed = not await self._withdraw()
+        had_late = await self._cut_late()
+        return not await self._cut_publishers() and was_closed and not had_late
+
+    async def open(self) -> None:
+        if not self._stays_closed:
+            await self._admin.perform(OpenIngress(self._names.group))
+
+    async def _withdraw(self) -> bool:
+        """True if any user still had it."""
+        exchange = self._names.exchange
+        permissions = await self._management.all_permissions()
+        writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
+        for user in writers:
+            await self._admin.perform(
+                _written(user, permissions[user], without(permissions[user].write, exchange))
+            )
+        if self._closes:
+            before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
+            for user in (*writers, *(before if self._is_new else ())):
+                connections = await self._management.connections_of(user)
+                self._of_before |= dict.fromkeys(connections, user)
+                self._seen.update(connections)
+            if writers or self._is_new:
+                self._listed_at = asyncio.get_running_loop().time() + LISTED_S
+            self._is_new = False
+            self._withdrawn = {*writers, *before}
+        return bool(writers)
+
+    async def _cut_late(self) -> bool:
+        """Closes connections that RabbitMQ lists for the first time, and over which messages were published: only those
+        from before could, as a channel of later is refused. True if there was any."""
+        if not self.unlisted_s:
+            return False
+        is_any = False
+        for user in self._withdrawn:
+            for connection in await self._management.connections_of(user):
+                if connection in self._seen:
+                    continue
+                if not await self._management.has_published(connection):
+                    continue
+                called = await self._management.connection_name(connection)
+                if called is not None and not self._is_spared(called):
+                    await self._management.close_connection(connection, reason=self._reason)
+                    is_any = True
+        return is_any
+
+    async def _cut_publishers(self) -> bool:
+        """True if there was any to close, or one without a sample yet: RabbitMQ describes and closes a connection from
+        its first sample on."""
+        if not self._of_before:
+            return False
+        users = set(self._of_before.values())
+        present = {one for user in users for one in await self._management.connections_of(user)}
+        own = await self._own_users()
+        is_over = True
+        for connection, user in list(self._of_before.items()):
+            called = await self._management.connection_name(connection)
+            if connection not in present or (called is not None and self._is_spared(called)):
+                del self._of_before[connection]
+            elif called is None:
+                is_over = False
+            elif user in own or await self._management.has_published(connection):
+                await self._management.close_connection(connection, reason=self._reason)
+                is_over = False
+        return not is_over
+
+    async def _own_users(self) -> Collection[str]:
+        """The group's users: a connection of one that is not a member's is a publisher's."""
+        users = await self._management.users()
+        return {name for name, user in users.items() if user.made_for == self._names.group}
+
+    def _is_spared(self, called: str) -> bool:
+        """True if a connection of this name is one of ours that does not publish to the group."""
+        return called.startswith("lbg ") and not called.startswith(f"lbg publish {self._names.group} ")
+
+
+async def restore_permissions(management: ManagementAdmin, group: str) -> None:
+    """Restores the permissions that `PermissionIngress` revoked for this group."""
+    exchange = Names(group).exchange
+    for user, now in (await management.all_permissions()).items():
+        if is_without(now.write, exchange):
+            await management.put_permissions(_written(user, now, restored(now.write, exchange)))
+
+
+def _written(user: str, now: Permissions, write: str) -> PutPermissions:
+    return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)
+
+
+PUBLISHERS_S = 15.0
+"""For connections of publishers to be closed: RabbitMQ describes one from its first sample on, up to 5 s after it was
+opened."""
+
+CLOSE_LOOK_S = 0.5
+
+
+async def pause_ingress(
+    admin: LiveAdmin,
+    group: str,
+    *,
+    is_paused: bool = True,
+    within_s: float = PUBLISHERS_S,
+    require: Callable[[str, Snapshot], None] = require_by_hand,
+    report: Callable[[str], None] = lambda line: None,
+) -> bool:
+    """Pauses the ingress of a group, or resumes it, as its record states from then on. Publishers of LBG wait, and go
+    on by themselves; every other one is refused. Members go on.
+
+    True if no connection of a publisher from before is left; on RabbitMQ, one that is may publish until it is idle for
+    a second, and it takes `LISTED_S`, for connections that are not listed yet. `report` gets a line when those that are
+    listed are closed. Killed at any time, it can be repeated. While the number of queues is changed, ingress stays
+    closed.
+
+    `require` raises for a group that the caller may not change. Raises NotOwned for a group of Kubernetes,
+    GroupNotFound, RecordUnavailable, Unsupported without a management API, Busy and AdminError.
+    """
+    names = Names(group)
+    management = admin.management_for("ingress can only be paused")
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        if observed.is_empty:
+            raise GroupNotFound(group)
+        require(group, observed)
+        if not isinstance(observed.record, Record):
+            raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+        if not is_paused:
+            spec = recorded(group, observed)
+            is_one_queue = spec is not None and is_native(spec, observed.engine)
+            # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
+            if observed.queue_count_to_be is None or is_one_queue:
+                await admin.perform(OpenIngress(group))
+            await _write(admin, group, observed.record, is_paused=False)  # publishers wait for the record
+            return True
+        await _write(admin, group, observed.record, is_paused=True)  # who is refused reads there why
+        ingress = PermissionIngress(
+            admin, management, names, closes=observed.engine.is_rabbitmq, reason=INGRESS_PAUSED
+        )
+        deadline = asyncio.get_running_loop().time() + within_s
+        is_reported = False
+        while not (is_closed := await ingress.ensure_closed()) or ingress.unlisted_s:
+            if is_closed and not is_reported:
+                report(
+                    f"publishers are refused; for {ingress.unlisted_s:.0f} s more, connections that RabbitMQ lists "
+                    "late are closed"
+                )
+                is_reported = True
+            if asyncio.get_running_loop().time() >= deadline:
+                return False
+            await admin.renew_lock(group)
+            await asyncio.sleep(CLOSE_LOOK_S)
+        return True
+
+
+async def _write(admin: BrokerAdmin, group: str, before: Record, *, is_paused: bool) -> None:
+    record = replace(before, paused=paused_words(before.paused, INGRESS, is_paused=is_paused))
+    if record != before:
+        await admin.perform(WriteRecord(group, record, before))

@@ -1,0 +1,530 @@
+"""Online change of the number of separate queues: keys move between queues while publishers go on.
+
+docs/adr/0071-keys-move-between-queues.md has the protocol. `KeyMoveSteps` decides what is to be done next; it is pure.
+`change_queues` does it on a broker, a round at a time: each observes anew and holds the group's lock for itself, so
+another run, or the operator, goes on where one ended. Every step declares a state and can be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from lbg_core.admin.actions import (
+    Action,
+    Announce,
+    AppendEntry,
+    Bind,
+    CheckPolicies,
+    DeclareQueue,
+    DeleteQueue,
+    PassFences,
+    PutFence,
+    PutPermissions,
+    ReturnMessages,
+    Unbind,
+    WriteRecord,
+)
+from lbg_core.admin.errors import (
+    Busy,
+    GroupNotFound,
+    NotJoined,
+    NotMoved,
+    RecordUnreadable,
+    Refused,
+    StillInUse,
+    Unsupported,
+)
+from lbg_core.admin.groups import apply
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.plan import recorded
+from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.queue_changes import (
+    LATE_S,
+    LISTEN_S,
+    NAMED_MAX,
+    SENDER,
+    Depth,
+    Report,
+    forwarding_bindings,
+    held_up,
+    left_in,
+    named,
+    repartition_done,
+    surplus_queues,
+    unsettled,
+)
+from lbg_core.admin.rows import MemberRow, members_of
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
+from lbg_core.group import (
+    IDENTITY_BYTES,
+    TO_ALL,
+    TO_MOVES,
+    GroupSpec,
+    Names,
+    Permissions,
+    binding_key,
+    forwarded_key,
+    recounted,
+)
+from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
+from lbg_core.group.topology import Binding, Topology
+
+FENCE_DELAY_S = 0.2
+"""Between the last unbind and the fence, on RabbitMQ: a channel that routed before may deliver to the queue later."""
+
+NEARLY_EMPTY = 20
+"""Ready messages of a staging queue up to which its hashes go on: what comes then waits in the new queue."""
+
+JOIN_S = 15.0
+"""For members to take part: they do so at once. One that has not by then is of an older version."""
+
+LOOK_S = 0.1
+
+INDEXES_MIN = 64
+"""So many indexes are looked at in each round: members have the lowest ones that are free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Knowledge of a group whose keys move. `ready` and `consumers`: counts of its queues by number; a queue that
+    could not be counted is missing. `members`: those that report. `indexes`: those of all that are live, also of
+    members that stand still, or whose reports do not arrive: the broker delivers messages to them. `now`: seconds of
+    any clock."""
+
+    state: KeyMoveState
+    bindings: frozenset[Binding]
+    ready: Mapping[int, int]
+    consumers: Mapping[int, int]
+    members: Sequence[MemberRow]
+    indexes: frozenset[int]
+    now: float
+
+    @property
+    def outsiders(self) -> list[str]:
+        """Names of live members that do not take part."""
+        joined = self.state.joined
+        known = {index for index, _ in joined} | {one.index for one in self.members}
+        return [
+            *(one.name for one in self.members if (one.index, one.incarnation) not in joined),
+            *(
+                f"the member with index {index}, which sends no report"
+                for index in sorted(self.indexes - known)
+            ),
+        ]
+
+
+class KeyMoveSteps:
+    """Decides on the steps of one change, by what is observed; of its own it has the fences that it put, and the times
+    from which on a queue gets no more messages of the hashes that leave it. Whoever begins anew puts a second fence."""
+
+    def __init__(self, spec: GroupSpec, move: KeyMove, *, fence_delay_s: float) -> None:
+        self.move = move
+        self._names = Names(spec.name)
+        self._prefix = spec.hash_prefix
+        self._fence_delay_s = fence_delay_s
+        self._cut_at: dict[int, float] = {}
+        self._fenced: set[int] = set()
+        self._hashes: dict[int, list[int]] = {}
+        for hash_ in move.hashes:
+            self._hashes.setdefault(hash_ % move.old, []).append(hash_)
+
+    def actions(self, look: Look) -> Iterator[Action]:
+        """The next actions, in their order; none while there is something to wait for. `done` gets each that was
+        done."""
+        if look.outsiders or look.state.is_ended:
+            return
+        for source, staging in self.move.staging.items():
+            if staging not in look.state.passed:
+                yield from self._of_source(source, staging, look)
+        if all(staging in look.state.passed for staging in self.move.sources):
+            yield AppendEntry(self._names.group, EndEntry(self.move.id))
+
+    def done(self, action: Action) -> None:
+        if isinstance(action, PutFence) and (number := self._names.number_of(action.queue)) is not None:
+            self._fenced.add(number)
+
+    def waits(self, look: Look) -> Iterator[str]:
+        """The pending conditions, their causes, and the progress; nothing while there is nothing to wait for."""
+        passed, before = look.state.passed, list[int]()
+        lines = []
+        if outsiders := look.outsiders:
+            lines.append(f"members to take part: {', '.join(sorted(outsiders))}")
+        for source, staging in self.move.staging.items():
+            queue = staging if source in passed else source
+            if queue in passed:
+                continue
+            left = look.ready.get(queue)
+            if queue == staging and (left is None or left > NEARLY_EMPTY):
+                count = "unknown" if left is None else left
+                lines.append(f"{self._names.queue(queue)}: {count} messages that came meanwhile")
+            if queue == staging or queue in self._fenced:
+                before.append(queue)
+        if len(lines) > NAMED_MAX:
+            lines[NAMED_MAX:] = [f"{len(lines) - NAMED_MAX} more"]
+        if fenced := [self._names.queue(one) for one in sorted(self._fenced.intersection(before))]:
+            lines.append(
+                f"{named(fenced)} to be processed up to {'its fence' if len(fenced) == 1 else 'their fences'}"
+            )
+        if lines:
+            yield from (*lines, *held_up(self._names.group, look.members, before), self._progress(look))
+
+    def _progress(self, look: Look) -> str:
+        move, passed = self.move, look.state.passed
+        bound = [one for one in move.hashes if self._binding(one, one % move.new) in look.bindings]
+        old, staging = (len(passed.keys() & queues.keys()) for queues in (move.staging, move.sources))
+        return (
+            f"passed: {old} of {len(move.staging)} old queues, {staging} of {len(move.staging)} staging queues; "
+            f"{len(bound)} of {sum(map(len, self._hashes.values()))} hashes lead to their new queue"
+        )
+
+    def is_untouched(self, look: Look) -> bool:
+        """True if no hash has begun to leave its queue."""
+        staged = {self._names.queue(number) for number in self.move.sources}
+        return not look.state.passed and not any(one.queue in staged for one in self._of_group(look))
+
+    def _of_group(self, look: Look) -> Iterator[Binding]:
+        return (one for one in look.bindings if one.exchange == self._names.exchange)
+
+    def _of_source(self, source: int, staging: int, look: Look) -> Iterator[Action]:
+        """A queue's bindings are as they should be, its fence is in it, and it is passed: first for the old queue, and
+        then for its staging queue."""
+        hashes = self._hashes[source]
+        if source not in look.state.passed:
+            wanted = [self._binding(hash_, staging) for hash_ in hashes]
+            yield from self._cut(source, wanted, [self._binding(one, source) for one in hashes], look)
+            return
+        wanted = [self._binding(hash_, hash_ % self.move.new) for hash_ in hashes]
+        has_begun = any(one in look.bindings for one in wanted)
+        if has_begun or look.ready.get(staging, NEARLY_EMPTY + 1) <= NEARLY_EMPTY:
+            former = [self._binding(hash_, number) for hash_ in hashes for number in (source, staging)]
+            yield from self._cut(staging, wanted, former, look)
+
+    def _cut(
+        self, queue: int, wanted: Sequence[Binding], former: Sequence[Binding], look: Look
+    ) -> Iterator[Action]:
+        missing = sorted((one for one in wanted if one not in look.bindings), key=_order_of)
+        extra = sorted((one for one in former if one in look.bindings), key=_order_of)
+        if missing or extra:
+            self._cut_at[queue] = look.now
+            for name, of_queue in groupby(missing, key=_queue_of):
+                yield Bind(name, tuple(of_queue))
+            for name, of_queue in groupby(extra, key=_queue_of):
+                yield Unbind(name, tuple(of_queue))
+        elif queue not in self._fenced:
+            if look.now - self._cut_at.setdefault(queue, look.now) >= self._fence_delay_s:
+                yield PutFence(self._names.queue(queue), self.move.id)
+        elif not look.members and look.consumers.get(queue) == 0:
+            yield PassFences(self._names.group, queue, self.move.id)
+
+    def _binding(self, hash_: int, queue: int) -> Binding:
+        return Binding(self._names.exchange, self._names.queue(queue), binding_key(self._prefix, hash_))
+
+
+def _queue_of(binding: Binding) -> str:
+    return binding.queue
+
+
+def _order_of(binding: Binding) -> tuple[str, str]:
+    return binding.queue, binding.routing_key
+
+
+# The objects of a change
+
+
+def key_move_announced(names: Names, move: KeyMove) -> Announce:
+    """A change is on its way: members that do not take part in it yet follow its stream."""
+    message = {
+        "v": 1,
+        "type": "keysmove",
+        "index": 0,
+        "name": SENDER,
+        "incarnation": secrets.token_hex(IDENTITY_BYTES),
+        "move": move.id,
+    }
+    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+
+
+def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
+    """The actions that make what a change needs, up to the record, which has it from then on; only what is missing. The
+    first entry comes before: a member that reads the record, and the stream after it, waits for nothing that nobody
+    writes."""
+    names, topology = Names(spec.name), observed.topology_of(spec)
+    bindings = _known_bindings(spec.name, observed)
+    wanted = _objects(names, move, topology)
+    missing = [one for one in wanted.queues if observed.queues.get(one.name) is None]
+    yield from map(DeclareQueue, missing)
+    if missing and observed.engine.is_rabbitmq:
+        yield CheckPolicies(spec.name, wanted)
+    for binding in wanted.bindings:
+        if binding not in bindings:
+            yield Bind(binding.queue, (binding,))
+    present = observed.permissions
+    is_ours = spec.client_username in observed.users_of(spec.name)
+    if is_ours and isinstance(present, Permissions) and present != topology.permissions:
+        yield PutPermissions(spec.client_username, topology.permissions, present)
+    record = observed.record
+    assert isinstance(record, Record)
+    if record.key_move != move.id:
+        yield AppendEntry(spec.name, BeginEntry(move))
+        yield WriteRecord(spec.name, replace(record, key_move=move.id), record)
+
+
+def _objects(names: Names, move: KeyMove, topology: Topology) -> Topology:
+    """Queues and bindings that there are only during a change, and those of the new number."""
+    like = next(one for one in topology.queues if one.name == names.queue(0))
+    numbers = range(move.queue_count)
+    queues = [replace(like, name=names.queue(number)) for number in numbers]
+    stream = replace(like, name=names.moves, arguments={"x-queue-type": "stream"})
+    bindings = [Binding(names.members, names.queue(number), forwarded_key(number)) for number in numbers]
+    return replace(
+        topology,
+        queues=(stream, *queues),
+        bindings=(Binding(names.members, names.moves, TO_MOVES), *bindings),
+    )
+
+
+def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
+    """The actions that remove what a change has left, but for queues that are too many. The stream comes last: it shows
+    that something is left."""
+    names = Names(spec.name)
+    if observed.bindings is not UNKNOWN:
+        forwarding = forwarding_bindings(names, observed.bindings)
+        for name, of_queue in groupby(sorted(forwarding, key=_order_of), key=_queue_of):
+            yield Unbind(name, tuple(of_queue))
+    yield DeleteQueue(names.moves)
+
+
+def _known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
+    if observed.bindings is UNKNOWN:
+        raise StillInUse(group, ["its bindings could not be read"], remedy="try again")
+    return observed.bindings
+
+
+# The change on a broker
+
+
+@dataclass(slots=True)
+class KeyMoveRun:
+    """One run of changes of `group` to so many queues. A change that is on its way already is finished first.
+    `max_clients`: the limit of members there is to be; None leaves it. `is_changed`: something was to do.
+    `is_complete`: nothing is left to do."""
+
+    admin: BrokerAdmin
+    group: str
+    queue_count: int
+    max_clients: int | None = None
+    report: Report = lambda line: None
+    is_changed: bool = False
+    is_complete: bool = False
+    _steps: KeyMoveSteps | None = None
+    _members: Sequence[MemberRow] = ()
+    _indexes: frozenset[int] = frozenset()
+    _began_at: float = 0.0
+    _settling_since: float | None = None
+
+    @property
+    def _names(self) -> Names:
+        return Names(self.group)
+
+    async def round(self) -> bool:
+        """One round; True when nothing is left to do. It changes what can be changed now, and listens to members.
+
+        Raises NotJoined when members do not take part, with nothing changed; Busy, and other errors of
+        ProvisioningError.
+        """
+        self._members = members_of(await self.admin.listen(self.group, seconds=LISTEN_S))
+        async with self.admin.lock(self.group):
+            self.is_complete = await self._round()
+        return self.is_complete
+
+    async def _round(self) -> bool:
+        observed = await self.admin.observe(self.group)
+        if observed.is_empty:
+            raise GroupNotFound(self.group)
+        spec = recorded(self.group, observed)
+        if spec is None or not isinstance(observed.record, Record):
+            raise RecordUnreadable(self.group, "it is missing or not one")
+        if observed.record.key_move:
+            move = observed.key_move(spec.name)
+            if move is None:
+                raise Unsupported(
+                    f"group {spec.name!r} changes its number of queues by a later version of LBG: go on with that one"
+                )
+            await self._go_on(spec, move, observed)
+            return False
+        desired = recounted(spec, self.queue_count, max_clients=self.max_clients)
+        if spec.queue_count != desired.queue_count:
+            await self._begin(spec, observed)
+            return False
+        if spec.to_record() != desired.to_record():  # the limit of members
+            await self._write(replace(observed.record, text=desired.to_record()), observed.record)
+            self.is_changed = True
+        return not observed.is_key_move_left(spec.name) or await self._settled(spec, observed)
+
+    async def _begin(self, spec: GroupSpec, observed: Snapshot) -> None:
+        if not await self._tidy(spec, observed):
+            return
+        observed = await self.admin.observe(spec.name)
+        move = KeyMove.between(spec.queue_count, self.queue_count, spec.hash_count)
+        await apply(self.admin, tuple(beginning(spec, move, observed)))
+        self.is_changed = True
+        self.report(f"begun: {spec.name} goes from {move.old} to {move.new} queues, publishers go on")
+        await self.admin.perform(key_move_announced(self._names, move))
+
+    async def _go_on(self, spec: GroupSpec, move: KeyMove, observed: Snapshot) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._steps is None or self._steps.move.id != move.id:
+            delay = FENCE_DELAY_S if observed.engine.is_rabbitmq else 0.0
+            self._steps, self._began_at = KeyMoveSteps(spec, move, fence_delay_s=delay), now
+            if not self.is_changed:
+                self.report(f"going on: {spec.name} goes from {move.old} to {move.new} queues")
+            self.is_changed = True
+        for action in beginning(spec, move, observed):
+            await self.admin.perform(action)
+        highest = max((one.index for one in self._members), default=0)
+        below = max(spec.max_clients, highest + 1, INDEXES_MIN)
+        self._indexes = await self.admin.indexes(spec.name, below=below)
+        look = await self._look(spec, observed)
+        if look.state.move is None or look.state.move.id != move.id:
+            await self.admin.perform(AppendEntry(spec.name, BeginEntry(move)))
+            look = await self._look(spec, observed)
+        if look.outsiders:
+            await self.admin.perform(key_move_announced(self._names, move))
+            if now - self._began_at >= JOIN_S and self._steps.is_untouched(look):
+                await self._take_back(spec, observed)
+                raise NotJoined(spec.name, look.outsiders)
+        steps = self._steps
+        actions = list(steps.actions(look))
+        while actions and not look.state.is_ended:
+            for action in actions:
+                if not await self._performed(action):
+                    break
+                steps.done(action)
+            else:
+                await asyncio.sleep(FENCE_DELAY_S if observed.engine.is_rabbitmq else 0.0)
+                observed = await self.admin.observe(spec.name)
+                look = await self._look(spec, observed)
+                actions = list(steps.actions(look))
+                continue
+            break
+        if look.state.is_ended:
+            await self._end(move, observed)
+            return
+        if waits := list(steps.waits(look)):
+            self.report(f"waiting for: {'; '.join(waits)}")
+
+    async def _performed(self, action: Action) -> bool:
+        """False for a fence that a full queue refuses: it is put in the next round."""
+        try:
+            await self.admin.perform(action)
+        except Refused as error:
+            if not isinstance(action, PutFence):
+                raise
+            self.report(f"waiting for: room for a fence in {action.queue} ({error})")
+            return False
+        return True
+
+    async def _look(self, spec: GroupSpec, observed: Snapshot) -> Look:
+        queues = {
+            number: status
+            for name, status in observed.queues.items()
+            if isinstance(status, QueueStatus) and (number := self._names.number_of(name)) is not None
+        }
+        return Look(
+            await self.admin.key_moves(spec.name),
+            _known_bindings(spec.name, observed),
+            {number: one.ready for number, one in queues.items() if one.ready is not UNKNOWN},
+            {number: one.consumers for number, one in queues.items() if one.consumers is not UNKNOWN},
+            self._members,
+            self._indexes,
+            asyncio.get_running_loop().time(),
+        )
+
+    async def _end(self, move: KeyMove, observed: Snapshot) -> None:
+        """The record has the new number from here on."""
+        record, spec = observed.record, recorded(self.group, observed)
+        assert isinstance(record, Record)
+        assert spec is not None
+        limit = self.max_clients or (spec.max_clients if spec.limits_clients else None)
+        ended = recounted(spec, move.new, max_clients=None if limit is None else min(limit, move.new))
+        await self._write(replace(record, text=ended.to_record(), key_move=""), record)
+        self.report(f"changed: {move.new} queues")
+        await self.admin.perform(repartition_done(self._names, move.new))
+
+    async def _settled(self, spec: GroupSpec, observed: Snapshot) -> bool:
+        """Waits until members have the number, and removes what the change has left."""
+        self.is_changed = True
+        now = asyncio.get_running_loop().time()
+        self._settling_since = now if self._settling_since is None else self._settling_since
+        await self.admin.perform(repartition_done(self._names, spec.queue_count))
+        is_late = now >= self._settling_since + LATE_S
+        if behind := list(unsettled(self._members, spec.queue_count, is_late=is_late)):
+            self.report(f"waiting for: {'; '.join(behind)}")
+            return False
+        return await self._tidy(spec, observed)
+
+    async def _tidy(self, spec: GroupSpec, observed: Snapshot) -> bool:
+        """False while a queue that is to go has messages."""
+        surplus = surplus_queues(self._names, observed, spec.queue_count)
+        for name, one in surplus:
+            number = self._names.number_of(name)
+            if number is not None and one.consumers == 0 and one.ready not in (0, UNKNOWN):
+                await self.admin.perform(ReturnMessages(self.group, number))
+        depths = [
+            Depth(name, one.ready, 0 if one.unacked is UNKNOWN else one.unacked) for name, one in surplus
+        ]
+        if left := list(left_in(depths)):
+            self.report(f"waiting for: {'; '.join(left)}")
+            return False
+        for name, _ in surplus:
+            await self.admin.perform(DeleteQueue(name, only_empty=True))
+        if observed.queues.get(self._names.moves) is not None:
+            for action in tidying(spec, observed):
+                await self.admin.perform(action)
+        return True
+
+    async def _take_back(self, spec: GroupSpec, observed: Snapshot) -> None:
+        record = observed.record
+        assert isinstance(record, Record)
+        await self._write(replace(record, key_move=""), record)
+        await self.admin.perform(repartition_done(self._names, spec.queue_count))
+        await self._tidy(spec, observed)
+        self.report("nothing is changed")
+
+    async def _write(self, record: Record, before: Record) -> None:
+        await self.admin.perform(WriteRecord(self.group, record, before))
+
+
+async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
+    """Rounds until nothing is left to do. Raises NotMoved when that lasts longer than `timeout_s`, and the errors of
+    `KeyMoveRun.round`; Busy only when another client has the group for so long."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    told: list[str] = []
+    report = run.report
+
+    def tell(line: str) -> None:
+        if line.startswith("waiting for: "):
+            told.append(line.removeprefix("waiting for: "))
+        report(line)
+
+    run.report = tell
+    try:
+        while True:
+            told.clear()
+            try:
+                if await run.round():
+                    return
+            except Busy:
+                if loop.time() >= deadline:
+                    raise
+            if loop.time() >= deadline:
+                raise NotMoved(run.group, run.queue_count, told or ["the next step"], timeout_s)
+            await asyncio.sleep(LOOK_S)
+    finally:
+        run.report = report

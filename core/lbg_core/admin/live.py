@@ -1,0 +1,250 @@
+"""`BrokerAdmin` on a running broker: AMQP, and the management API where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any
+
+from lbg_core.admin import moves_stream
+from lbg_core.admin.actions import (
+    Action,
+    ActOnQueue,
+    Announce,
+    AppendEntry,
+    Bind,
+    CheckPolicies,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    OpenIngress,
+    PassFences,
+    PutFence,
+    PutPermissions,
+    PutUser,
+    ReturnMessages,
+    RevokePermissions,
+    Unbind,
+    WriteRecord,
+)
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.errors import (
+    AdminError,
+    Denied,
+    Refused,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+    would_break,
+)
+from lbg_core.admin.ingress import restore_permissions
+from lbg_core.admin.lag import Backlog, LagReader
+from lbg_core.admin.management import ManagementApi
+from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.observe import NO_API, SnapshotReader, Survey, observe_many
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.policies import losses, reorderings
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
+from lbg_core.admin.status_reports import collect_reports
+from lbg_core.client import ConnectionSettings
+from lbg_core.group import Engine, GroupSpec, Names, Topology, is_native, stream_queues
+from lbg_core.group.key_moves import KeyMoveState
+
+
+class LiveAdmin:
+    """Both halves together. `where`: one address or several of the same virtual host, tried in turn. `api` None: only
+    what AMQP can do; all else is unknown, or refused with the reason."""
+
+    def __init__(
+        self, where: ConnectionSettings | Sequence[ConnectionSettings], api: ManagementApi | None = None
+    ) -> None:
+        places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
+        self.amqp = AmqpAdmin(places)
+        self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
+        self._observing = SnapshotReader(self.amqp, self._management)
+        self._last_survey = Survey()
+        self._lags = LagReader(self.amqp, self._management, self._surplus_queues)
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        return self.amqp.lock(group)
+
+    async def renew_lock(self, group: str) -> None:
+        """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
+        await self.amqp.renew_lock(group)
+
+    async def close(self) -> None:
+        try:
+            await self.amqp.close()
+        finally:  # also for who does not wait for a broker that is silent
+            if self._management is not None:
+                await self._management.close()
+
+    async def check(self) -> Engine:
+        """Engine that answers, once both it and its management API accept the login. Raises AdminError, and
+        Unsupported."""
+        engine = await self.amqp.engine()
+        await self.management_for("the login can only be checked").check()
+        return engine
+
+    async def tags(self) -> frozenset[str]:
+        """Tags of the login at the management API. Raises AdminError, and Unsupported."""
+        return await self.management_for("tags of the login can only be read").tags()
+
+    async def alarms(self) -> tuple[str, ...]:
+        """Problems of the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
+        return await self.management_for("alarms can only be read").alarms()
+
+    async def groups(self) -> Sequence[str]:
+        return await self.management_for("groups can only be listed").groups()
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+        collected = (await collect_reports(self.amqp, [group], seconds=seconds))[group]
+        if isinstance(collected, Refused):
+            raise collected
+        return collected
+
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        return await self.amqp.indexes(group, below=below)
+
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+        return await self._observing.observe(group, desired=desired)
+
+    async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Snapshot]:
+        """Snapshot of each group from lists, by its name; see `lbg_core.admin.observe`."""
+        management = self.management_for("groups can only be surveyed")
+        return await observe_many(self.amqp, management, specs, self._last_survey)
+
+    async def observe_queues(self, spec: GroupSpec) -> Snapshot:
+        """Snapshot of the queues that carry the group's messages, and of nothing else: for a view that is drawn several
+        times a second. The record is taken to be that of `spec`. Raises AdminError."""
+        engine = await self.amqp.engine()
+        names = stream_queues(spec, engine)
+        queues: Mapping[str, QueueStatus | Unknown | None] = {}
+        if is_native(spec, engine) and self._management is not None:
+            with suppress(AdminError):  # AMQP counts its messages
+                queues = (await self._management.queues_of([spec.name], is_sampled=False))[spec.name]
+        queues = {name: queues.get(name) for name in names} if queues else await self.amqp.counts_of(names)
+        return Snapshot(engine, record=Record(spec.to_record(), paused=None), queues=queues)
+
+    async def listen_many(
+        self, groups: Sequence[str], *, seconds: float
+    ) -> Mapping[str, Sequence[StatusReport] | Refused]:
+        """The status reports of each group within `seconds`, or why they could not be received."""
+        return await collect_reports(self.amqp, groups, seconds=seconds)
+
+    async def key_moves(self, group: str) -> KeyMoveState:
+        """State of the change of the group's number of queues, from its stream as it is now. Raises AdminError, and
+        EntryError for an entry of a later version."""
+        return await moves_stream.read(self.amqp, group)
+
+    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
+        """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
+        return await self._lags.of(specs, max_age_s=max_age_s)
+
+    def _surplus_queues(self, group: str) -> list[str]:
+        """Those of the last survey, and only while keys move."""
+        snapshot, names = self._last_survey.snapshots.get(group), Names(group)
+        if snapshot is None or snapshot.queues.get(names.moves) is None:
+            return []
+        return [
+            name for name, status in snapshot.queues.items() if status is not None and names.is_served(name)
+        ]
+
+    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
+        """The backlog of each group, counted now and without members' status reports; see `LagReader`."""
+        return await self._lags.backlogs(specs)
+
+    async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
+        """First messages of a queue that wait at the embedded broker, which shows them without taking them; none
+        without its management API, and none to a login that may not use it, as a group's."""
+        if self._management is None:
+            return ()
+        try:
+            return await self._management.head_of(queue, count, body_bytes)
+        except Denied:
+            return ()
+
+    async def perform(self, action: Action) -> None:
+        amqp = self.amqp
+        match action:
+            case DeclareExchange(exchange):
+                await amqp.declare_exchange(exchange)
+            case DeclareQueue(queue):
+                await amqp.declare_queue(queue)
+            case CheckPolicies(group, topology):
+                await self._check_policies(group, topology)
+            case Bind(_, bindings):
+                await amqp.bind(bindings)
+            case Unbind(_, bindings):
+                await amqp.unbind(bindings)
+            case WriteRecord(group, record, is_final=is_final):
+                await amqp.write_record(group, record, is_final=is_final)
+            case DeleteExchange(name):
+                await amqp.delete_exchange(name)
+            case DeleteQueue(name, only_idle, only_empty):
+                engine = await amqp.engine()
+                if (only_idle or only_empty) and engine.is_rabbitmq:
+                    await self._require_answers(name)
+                await amqp.delete_queue(
+                    name,
+                    only_unused=only_idle,
+                    only_empty=only_idle or only_empty,
+                    checked_by_broker=not engine.is_rabbitmq,
+                )
+            case Announce(exchange, routing_key, body):
+                await amqp.announce(exchange, routing_key, body)
+            case AppendEntry(group, entry):
+                await moves_stream.append(amqp, group, entry)
+            case PutFence(queue, move):
+                await moves_stream.put_fence(amqp, queue, move)
+            case ReturnMessages(group, number):
+                await moves_stream.return_messages(amqp, group, number)
+            case PassFences(group, number, move):
+                await moves_stream.pass_fences(amqp, group, number, move)
+            case OpenIngress(group):
+                await restore_permissions(self.management_for(str(action)), group)
+            case ActOnQueue():
+                await self.management_for(str(action)).act_on_queue(action)
+            case PutUser():
+                await self.management_for(str(action)).put_user(action)
+            case DeleteUser(name):
+                await self.management_for(str(action)).delete_user(name)
+            case PutPermissions():
+                await self.management_for(str(action)).put_permissions(action)
+            case RevokePermissions(user):
+                await self.management_for(str(action)).revoke_permissions(user)
+
+    async def _check_policies(self, group: str, topology: Topology) -> None:
+        management = self.management_for("policies can only be checked")
+        policies = await management.policies()
+        if not policies:
+            return
+        engine = await self.amqp.engine()
+        queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
+        snapshot = Snapshot(engine, queues=queues[group], policies=policies)
+        losing, reordering = losses(topology, snapshot), reorderings(topology, snapshot)
+        if losing or reordering:
+            raise would_break(group, losing, reordering)
+
+    async def _require_answers(self, queue: str) -> None:
+        """Raises StillInUse for a queue that is down: its count is 0, and it may have messages. An API that cannot be
+        reached counts as none: the caller got that with the snapshot of the group."""
+        if self._management is None:
+            return
+        try:
+            status = (await self._management.queues_named([queue])).get(queue)
+        except (Unreachable, Denied):
+            return
+        if status is not None and status.is_down:
+            raise StillInUse(
+                queue.split(".")[1], [f"{queue} does not answer, because most of its nodes are down"]
+            )
+
+    def management_for(self, purpose: str) -> ManagementAdmin:
+        """Raises Unsupported when there is none to do `purpose`."""
+        if self._management is None:
+            raise Unsupported(f"{purpose}: needs the management API, and {NO_API}")
+        return self._management

@@ -1,0 +1,538 @@
+"""Requests of administrators to the members of a group: to show messages, to skip a poisoned one, to pause.
+
+A request goes to the members' exchange, as what members send each other. The answers have a routing key of their own,
+which only the queue of this request is bound to. Who may write to that exchange and read from it may request: the
+members' user and administrators, not the publishers' user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from lbg_core.admin.actions import Announce, WriteRecord
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Unreachable
+from lbg_core.admin.ownership import Record, paused_words
+from lbg_core.admin.plan import require_by_hand
+from lbg_core.admin.protocol import BrokerAdmin, StatusReport
+from lbg_core.admin.record import spec_in
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_core.admin.status_reports import REPORT_KEYS, watch_reports
+from lbg_core.client import Delivery
+from lbg_core.group import (
+    HEADER_PUBLISHER,
+    HEADER_SEQ,
+    HEADER_TS,
+    IDENTITY_BYTES,
+    TO_ALL,
+    UNCOUNTED_MODES,
+    GroupSpec,
+    Names,
+    SpecError,
+    hash_in,
+    hash_of,
+    key_of,
+    queue_of,
+)
+
+if TYPE_CHECKING:
+    from lbg_core.admin.live import LiveAdmin
+
+ANSWERS_S = 1.5
+"""Seconds in which members answer, and in which the status reports show who they are."""
+
+BODY_BYTES = 1000
+LIMIT = 10
+READ_MAX = 5000
+"""Messages of a queue that are read at the broker to find those of a key or an id."""
+
+SKIPPED_S = 35.0
+"""Longer than a call with the default timeout: a message that is being called is skipped when the call has ended."""
+
+PAUSED_S = 5.0
+"""For members to report that they paused or resumed: they do so with the next status report."""
+
+POISONED, REFUSED = "poisoned", "refused"
+RUNNING, DEAD_LETTER = "running", "dead-letter"
+"""Outcomes of a request to skip a message."""
+
+LEAVING = frozenset(("parking", "moving", "processed"))
+"""States of a message that is on its way out of its queue, and outcomes of a request to skip it."""
+
+READY = "ready"
+"""State of a message that no member holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeekedMessage:
+    """A message of a group where it is.
+
+    `member` holds it; None: it waits at the broker. `state`: ready (at the broker), waiting, running, retrying,
+    poisoned, refused, parking, moving or processed. `attempts` and `reason` are of its calls at this member. The body
+    is `body` or `body_base64`, perhaps not all of it; `body_bytes` is the size of all of it.
+    """
+
+    id: str
+    key: str | None
+    queue: int
+    member: str | None
+    member_index: int | None
+    state: str
+    attempts: int
+    reason: str
+    redelivered: bool
+    published_at_us: int | None
+    routing_key: str
+    content_type: str | None
+    body: str | None
+    body_base64: str | None
+    body_bytes: int
+
+    def age_s(self, now_us: int) -> float | None:
+        """Age since it was published; None without that time."""
+        return None if not self.published_at_us else max(0, now_us - self.published_at_us) / 1e6
+
+    def to_json(self, now_us: int) -> dict[str, Any]:
+        fields = {name: getattr(self, name) for name in PeekedMessage.__slots__}
+        del fields["published_at_us"]
+        absent = ("body",) if self.body is None else ("body_base64",)
+        for name in absent:
+            del fields[name]
+        return {**fields, "age_s": self.age_s(now_us)}
+
+
+@dataclass(frozen=True, slots=True)
+class PeekResult:
+    """Messages of a group, by queue, and in each in order: those at members first. `held`: how many messages of the
+    selection members hold, shown or not. `unread`: of each queue, how many messages wait at the broker and could not be
+    looked at. `silent`: members that did not answer; versions before this request do not."""
+
+    group: str
+    messages: tuple[PeekedMessage, ...]
+    held: int
+    unread: Mapping[str, int | Unknown]
+    silent: tuple[str, ...]
+    is_rabbitmq: bool
+
+    def to_json(self) -> dict[str, Any]:
+        now_us = time.time_ns() // 1000
+        return {
+            "group": self.group,
+            "messages": [one.to_json(now_us) for one in self.messages],
+            "held": self.held,
+            "unread": {
+                name: str(count) if count is UNKNOWN else count for name, count in self.unread.items()
+            },
+            "silent": list(self.silent),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Selection of messages: all that is given must hold, and nothing given selects everything."""
+
+    queue: int | None = None
+    key: str | None = None
+    id: str | None = None
+
+    def __contains__(self, message: PeekedMessage) -> bool:
+        return (
+            (self.queue is None or message.queue == self.queue)
+            and (self.key is None or message.key == self.key)
+            and (self.id is None or message.id == self.id)
+        )
+
+
+async def peek_group(
+    admin: LiveAdmin, group: str, wanted: Wanted, *, limit: int = LIMIT, body_bytes: int = BODY_BYTES
+) -> PeekResult:
+    """The first `limit` messages that are wanted, without taking any: members answer with those that they hold, and the
+    embedded broker shows the next ones. RabbitMQ shows none: it refuses basic.get from a queue with a single active
+    consumer.
+
+    Raises GroupNotFound, RecordUnreadable, SpecError for a queue that the group does not have, and AdminError.
+    """
+    Names(group)
+    observed = await admin.observe(group)
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = _spec(group, observed)
+    if wanted.queue is not None and wanted.queue >= _count(spec):
+        raise SpecError(
+            "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
+        )
+    fields = {
+        "queue": wanted.queue,
+        "key": wanted.key,
+        "id": wanted.id,
+        "limit": limit,
+        "body_bytes": body_bytes,
+    }
+    answers, beats = await ask_members(admin.amqp, group, "peek", fields)
+    at_members = [_held(answer, one) for answer in answers for one in answer["messages"]]
+    at_broker, unread = await _at_broker(admin, observed, spec, wanted, limit=limit, body_bytes=body_bytes)
+    messages = sorted((*at_members, *at_broker), key=lambda one: (one.queue, one.member is None))
+    answered = {answer.get("incarnation") for answer in answers}
+    return PeekResult(
+        group,
+        tuple(messages[:limit]),
+        held=sum(int(answer["held"]) for answer in answers),
+        unread=unread,
+        silent=tuple(one.name for one in members_of(beats) if one.incarnation not in answered),
+        is_rabbitmq=observed.engine.is_rabbitmq,
+    )
+
+
+async def skip_message(
+    admin: LiveAdmin, group: str, id: str, *, within_s: float = SKIPPED_S
+) -> PeekedMessage:
+    """Makes a poisoned message a dead letter, at the member that holds it; returns it as it was. Its key goes on.
+
+    The member publishes the dead letter, waits for its confirm and acknowledges the message then, so that it is in its
+    place or a dead letter, or, if the member dies in between, both, and never neither.
+
+    Raises MessageNotSkipped, and what `peek_group` raises.
+    """
+    found = await peek_group(admin, group, Wanted(id=id), limit=2)
+    held = [one for one in found.messages if one.member_index is not None]
+    if not held:
+        silent = f"; no answer from {', '.join(found.silent)}" if found.silent else ""
+        raise MessageNotSkipped(
+            group, id, f"no member holds it{silent}; `lbg dead list {group}` has the dead letters"
+        )
+    message = held[0]
+    if len(held) > 1:
+        raise MessageNotSkipped(
+            group, id, f"{held[0].member} and {held[1].member} hold one of this id: try again"
+        )
+    if message.state == REFUSED:
+        raise MessageNotSkipped(
+            group, id, f"{message.member} has refused it, and waits for the broker to confirm that"
+        )
+    if message.state in LEAVING:
+        raise MessageNotSkipped(group, id, f"{_NOT_SKIPPED[message.state]} (at {message.member})")
+    if message.state != POISONED:
+        raise MessageNotSkipped(
+            group,
+            id,
+            f"it is {message.state} at {message.member} after {message.attempts} attempts, and not poisoned: a message "
+            "is skipped only when its attempts are used up",
+        )
+    answers, _ = await ask_members(
+        admin.amqp,
+        group,
+        "skip",
+        {"id": id},
+        to=message.member_index,
+        within_s=within_s,
+        is_last=lambda answer: answer.get("outcome") != RUNNING,
+    )
+    outcome = str(answers[-1].get("outcome")) if answers else "unknown"
+    if outcome == DEAD_LETTER:
+        return message
+    why = _NOT_SKIPPED.get(
+        outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
+    )
+    is_certain = outcome in _NOT_SKIPPED and outcome != RUNNING
+    raise MessageNotSkipped(group, id, f"{why} (at {message.member})", is_certain=is_certain)
+
+
+async def pause_group(
+    admin: LiveAdmin, group: str, *, is_paused: bool = True, within_s: float = PAUSED_S
+) -> tuple[str, ...]:
+    """Pauses the consumption of a group, or resumes it, as its record states from then on. Returns the names of members
+    that do not report it within `within_s`: those of versions before this request never do.
+
+    Members keep their queues and start no new call; calls that run end. Raises NotOwned for a group of Kubernetes,
+    GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
+    """
+    names = Names(group)
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        if observed.is_empty:
+            raise GroupNotFound(group)
+        require_by_hand(group, observed)
+        _spec(group, observed)
+        await write_paused(admin, group, observed, is_paused=is_paused)
+    deadline = asyncio.get_running_loop().time() + within_s
+    while True:
+        await admin.perform(pause_announced(names, is_paused=is_paused))
+        members = members_of(await admin.listen(group, seconds=ANSWERS_S))
+        behind = tuple(one.name for one in members if one.paused != is_paused)
+        if not behind or asyncio.get_running_loop().time() >= deadline:
+            return behind
+
+
+async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is_paused: bool) -> bool:
+    """Has the record state whether the group is paused. True if it did not."""
+    before = observed.record
+    assert isinstance(before, Record)
+    paused = paused_words(before.paused, is_paused=is_paused)
+    if paused == before.paused:
+        return False
+    await admin.perform(WriteRecord(group, replace(before, paused=paused), before))
+    return True
+
+
+def pause_announced(names: Names, *, is_paused: bool) -> Announce:
+    """Members that are there start no new call, or go on."""
+    message = {
+        "v": 1,
+        "type": "pause",
+        "index": 0,
+        "name": "administrator",
+        "incarnation": "",
+        "consumption": is_paused,
+    }
+    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+
+
+_NOT_SKIPPED = {
+    RUNNING: "it is being called, and becomes a dead letter if this call fails",
+    "processed": "it has just been processed",
+    "parking": "it is on its way to the parking queue: `lbg park list` and `lbg park discard`",
+    "moving": "it is on its way to the queue to which its key moves: try again",
+    "not-poisoned": "it is not poisoned any more",
+    "not-held": "its member does not hold it any more",
+}
+
+
+def _spec(group: str, observed: Snapshot) -> GroupSpec:
+    if observed.record is UNKNOWN or observed.record is None:
+        raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+    return spec_in(observed.record.text, group)
+
+
+async def ask_members(
+    amqp: AmqpAdmin,
+    group: str,
+    kind: str,
+    fields: Mapping[str, Any],
+    *,
+    to: int | None = None,
+    within_s: float = ANSWERS_S,
+    is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
+) -> tuple[list[Mapping[str, Any]], list[StatusReport]]:
+    """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
+    that come within `within_s`, or those up to an answer that `is_last`."""
+    names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
+    answer_to = f"answer.{answer}"
+    answers: list[Mapping[str, Any]] = []
+    beats: list[StatusReport] = []
+    ended = asyncio.Event()
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            message = _object(bytes(delivery.body))
+            if delivery.routing_key == answer_to:
+                answers.append(message)
+                if is_last(message):
+                    ended.set()
+            elif message.get("type") == "beat":
+                beats.append(message)
+
+    request = {
+        "v": 1,
+        "type": kind,
+        "index": 0,
+        "name": "administrator",
+        "incarnation": "",
+        "answer": answer,
+        **fields,
+    }
+    queue = await amqp.own_queue(of_members_of=group)
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            tag = await channel.consume(queue, on_deliveries, no_ack=True)
+            keys = (answer_to, *REPORT_KEYS)
+            for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
+                raise error
+            watch_reports(amqp, [group], seconds=within_s)
+            await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
+            with suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await ended.wait()
+            await channel.cancel(tag)
+    finally:
+        await amqp.delete_own(queue)
+    return answers, beats
+
+
+WATCH_S = 15.0
+WATCH_EVERY_S = 5.0
+"""Seconds for which members report their activity, and between two requests for it: members that join report soon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """A queue that a member began to serve. `former`: index of the member that served it, None where that is unknown.
+    `pause_s`: the time without a call between the two; None where it is unknown, as after a crash."""
+
+    queue: int
+    former: int | None
+    planned: bool
+    pause_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemberActivity:
+    """Activity of a member: the keys of which it processed most messages in the last second, with their counts, or a
+    queue that it took over."""
+
+    name: str
+    keys: tuple[tuple[str, int], ...]
+    takeover: Takeover | None
+
+
+async def watch_activity(
+    amqp: AmqpAdmin, group: str, on_activity: Callable[[MemberActivity], None]
+) -> NoReturn:
+    """Has the members of a group report their activity until this is cancelled; they count keys meanwhile. Members of
+    versions before this request report nothing. Raises AdminError, also when the connection is lost."""
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            with suppress(KeyError, TypeError, ValueError):
+                on_activity(_activity(_object(bytes(delivery.body))))
+
+    names = Names(group)
+    request = {"v": 1, "type": "watch", "index": 0, "name": "administrator", "incarnation": ""}
+    body = json.dumps({**request, "seconds": WATCH_S})
+    queue = await amqp.own_queue(of_members_of=group)
+    async with amqp.link.channel(within_s=None) as channel:
+        await channel.consume(queue, on_deliveries, no_ack=True)
+        for error in (await amqp.bind_own(queue, [names.members], keys=("activity",))).values():
+            raise error
+        while channel.is_open:
+            await amqp.announce(names.members, TO_ALL, body)
+            await asyncio.sleep(WATCH_EVERY_S)
+    raise Unreachable("the channel was closed")
+
+
+def _activity(fields: Mapping[str, Any]) -> MemberActivity:
+    takeover = fields.get("takeover")
+    return MemberActivity(
+        str(fields["name"]),
+        tuple((str(key), int(count)) for key, count in fields["keys"]),
+        None
+        if takeover is None
+        else Takeover(
+            int(takeover["queue"]),
+            None if takeover["former"] is None else int(takeover["former"]),
+            takeover["planned"] is True,
+            None if takeover["pause_s"] is None else float(takeover["pause_s"]),
+        ),
+    )
+
+
+async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | None:
+    """Publishing time of the oldest first message of these queues that waits at the broker; None where none waits, and
+    where the broker does not show them: RabbitMQ does not. Raises AdminError."""
+    if (await admin.amqp.engine()).is_rabbitmq:
+        return None
+    heads = [message for name in queues for message in await admin.head_of(name, 1, 1)]
+    published = (message["properties"].get("headers", {}).get(HEADER_TS) for message in heads)
+    return min((one for one in published if isinstance(one, int)), default=None)
+
+
+def _object(body: bytes) -> Mapping[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+async def _at_broker(
+    admin: LiveAdmin, observed: Snapshot, spec: GroupSpec, wanted: Wanted, *, limit: int, body_bytes: int
+) -> tuple[list[PeekedMessage], dict[str, int | Unknown]]:
+    """Messages that the broker shows, and how many more each queue has."""
+    names = Names(spec.name)
+    messages: list[PeekedMessage] = []
+    unread: dict[str, int | Unknown] = {}
+    for name, status in observed.queues.items():
+        number = names.number_of(name)
+        if status is None or not names.is_served(name):
+            continue
+        if number is not None and not _may_have(number, spec, wanted):
+            continue
+        count = limit if wanted.key is None and wanted.id is None else READ_MAX
+        shown = () if observed.engine.is_rabbitmq else await admin.head_of(name, count, body_bytes)
+        messages += filter(wanted.__contains__, (_waiting(fields, spec) for fields in shown))
+        ready = UNKNOWN if status is UNKNOWN else status.ready
+        if ready is UNKNOWN:
+            unread[name] = UNKNOWN
+        elif ready > len(shown):
+            unread[name] = ready - len(shown)
+    return messages, unread
+
+
+def _may_have(number: int, spec: GroupSpec, wanted: Wanted) -> bool:
+    if wanted.queue is not None:
+        return number == wanted.queue
+    if wanted.key is not None:
+        return number == queue_of(hash_of(wanted.key, spec.hash_count, spec.hash_function), spec.queue_count)
+    return True
+
+
+def _count(spec: GroupSpec) -> int:
+    return 1 if spec.mode in UNCOUNTED_MODES else spec.queue_count
+
+
+def _held(answer: Mapping[str, Any], fields: Mapping[str, Any]) -> PeekedMessage:
+    known = {name: fields[name] for name in PeekedMessage.__slots__ if name in fields}
+    return PeekedMessage(member=str(answer["name"]), member_index=int(answer["index"]), **known)
+
+
+def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
+    properties = fields["properties"]
+    headers, routing_key = properties.get("headers", {}), str(fields["routing_key"])
+    hash_ = hash_in(routing_key)
+    publisher, seq = headers.get(HEADER_PUBLISHER), headers.get(HEADER_SEQ)
+    is_text = fields["payload_encoding"] == "string"
+    return PeekedMessage(
+        id=str(properties.get("message_id", "-"))
+        if None in (publisher, seq)
+        else f"{publisher}-{hash_}-{seq}",
+        key=key_of(headers),
+        queue=0 if spec.mode in UNCOUNTED_MODES or hash_ is None else queue_of(hash_, spec.queue_count),
+        member=None,
+        member_index=None,
+        state=READY,
+        attempts=0,
+        reason="",
+        redelivered=bool(fields["redelivered"]),
+        published_at_us=headers.get(HEADER_TS),
+        routing_key=routing_key,
+        content_type=properties.get("content_type"),
+        body=fields["payload"] if is_text else None,
+        body_base64=None if is_text else fields["payload"],
+        body_bytes=int(fields["payload_bytes"]),
+    )
+
+
+def unread_lines(result: PeekResult) -> Iterator[str]:
+    """Lines about messages that could not be shown, with the reason."""
+    for queue, count in result.unread.items():
+        if count is UNKNOWN:
+            yield f"what waits in {queue} could not be read"
+        elif result.is_rabbitmq:
+            yield (
+                f"{count:,} messages wait in {queue}: RabbitMQ refuses to show messages of a queue with a single "
+                "active consumer; only those that a member holds are shown"
+            )
+        else:
+            yield (
+                f"{count:,} more messages wait in {queue}: the broker shows the first ones only, and to "
+                "administrators only"
+            )
+    for name in result.silent:
+        yield f"member {name} did not answer: it is busy, or of a version without peek"

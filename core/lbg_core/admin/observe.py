@@ -1,0 +1,437 @@
+"""Reads the snapshot of one group or of many, by AMQP and by the management API."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import is_
+from typing import Generic, TypeVar
+
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.errors import AdminError, RecordUnavailable
+from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.snapshot import (
+    UNKNOWN,
+    ExchangeState,
+    QueueStatus,
+    Snapshot,
+    Unknown,
+    listed_publishers,
+)
+from lbg_core.client import ClientConnection
+from lbg_core.group import (
+    ONE_USER,
+    Engine,
+    GroupSpec,
+    Names,
+    Permissions,
+    SpecError,
+    Topology,
+    topology_of,
+)
+from lbg_core.group.topology import exchanges_of, queues_of
+
+T = TypeVar("T")
+
+
+class SingleFlight(Generic[T]):
+    """Shared readings: each caller gets one that began after its call. Calls during a reading share the next one. So
+    there is one at a time, whatever the number of callers."""
+
+    def __init__(self, read: Callable[[], Awaitable[T]]) -> None:
+        self._read = read
+        self._under_way: asyncio.Task[T] | None = None
+        self._next: asyncio.Task[T] | None = None
+
+    async def __call__(self) -> T:
+        if self._next is None:
+            self._next = asyncio.create_task(self._after(self._under_way))
+            self._next.add_done_callback(seen)
+        return await asyncio.shield(self._next)
+
+    async def _after(self, before: asyncio.Task[T] | None) -> T:
+        if before is not None:
+            await asyncio.wait([before])
+        self._under_way, self._next = self._next, None
+        return await self._read()
+
+
+def seen(task: asyncio.Task[object]) -> None:
+    """Marks a task's error as retrieved: its waiters get it, and there may be none."""
+    if not task.cancelled():
+        task.exception()
+
+
+AT_A_TIME = 16
+
+READ_S = 3.0
+"""For one record. A record whose nodes are down must not delay the creation of another group."""
+
+READ_AGAIN_S = 30.0
+"""After one that could not be read, before it is tried again."""
+
+
+class PrefixIndex:
+    """Prefixes of groups, as read from their records; valid while a group's exchanges exist.
+
+    To know that, a queue of our own is bound to the members' exchange before the record is read, with a key that
+    is never published with: the binding goes when the exchange does, whoever deletes it, and does not come back with a
+    group that is made anew under the same name.
+    """
+
+    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._connection: ClientConnection | None = None
+        self._marker = ""
+        self._prefixes: dict[str, str] = {}
+        self._unread: dict[str, float] = {}
+        self._reading = SingleFlight(self._read)
+
+    async def but(self, group: str) -> tuple[dict[str, str], list[str]]:
+        """The hash prefix of every other group, and the names of those whose records are out of reach.
+
+        A group without a record, or with one that is none, has no prefix to compare.
+        """
+        prefixes, unread = await self._reading()
+        return {name: prefix for name, prefix in prefixes.items() if name != group}, unread
+
+    async def _read(self) -> tuple[dict[str, str], list[str]]:
+        await self._have_marker()
+        groups = await self._management.groups_with_exchange()
+        bound = await self._management.bound_to(self._marker)
+        self._prefixes = {
+            group: prefix for group, prefix in self._prefixes.items() if Names(group).members in bound
+        }
+        now = asyncio.get_running_loop().time()
+        self._unread = {group: until for group, until in self._unread.items() if until > now}
+        new = [group for group in groups if group not in self._prefixes and group not in self._unread]
+        room = asyncio.Semaphore(AT_A_TIME)
+        read = await asyncio.gather(*(self._prefix(group, room) for group in new))
+        prefixes = self._prefixes | {
+            group: one for group, one in zip(new, read, strict=True) if one is not None
+        }
+        return (
+            {group: prefixes[group] for group in groups if group in prefixes},
+            [group for group in groups if group in self._unread],
+        )
+
+    async def _have_marker(self) -> None:
+        connection = await self._amqp.link.connection()
+        if connection is not self._connection:
+            self._prefixes = {}
+            self._marker = await self._amqp.own_queue()
+            self._connection = connection
+
+    async def _prefix(self, group: str, room: asyncio.Semaphore) -> str | None:
+        async with room:
+            # Refused where it was deleted meanwhile, or in part; or we may not.
+            refused = await self._amqp.bind_own(self._marker, [Names(group).members], keys=("nothing",))
+            try:
+                async with asyncio.timeout(READ_S):
+                    spec = recorded(await self._amqp.record(group), group)
+            except (TimeoutError, RecordUnavailable):
+                self._unread[group] = asyncio.get_running_loop().time() + READ_AGAIN_S
+                return None
+            if spec is not None and not refused:
+                self._prefixes[group] = spec.hash_prefix
+            return None if spec is None else spec.hash_prefix
+
+
+def recorded(record: Record | None, group: str) -> GroupSpec | None:
+    """The group as its record has it; None where there is none, or none that can be read."""
+    try:
+        return None if record is None else GroupSpec.from_record(record.text, name=group)
+    except SpecError:
+        return None
+
+
+NO_API = "no management API was given"
+
+BY_NAME_MAX = 64
+"""Up to so many queues are read one by one before they are listed."""
+
+
+class SnapshotReader:
+    """`management` None: what AMQP alone cannot read stays unknown."""
+
+    def __init__(self, amqp: AmqpAdmin, management: ManagementAdmin | None) -> None:
+        self._amqp = amqp
+        self._management = management
+        self._prefixes = PrefixIndex(amqp, management) if management is not None else None
+
+    async def observe(self, group: str, *, desired: GroupSpec | None) -> Snapshot:
+        record = await self._amqp.record(group)
+        has_parking = record is not None and record.has_parking
+        snapshot = await self._observed(group, desired, record, has_parking=has_parking)
+        if record is None and not snapshot.is_empty:  # it may have lost its record
+            stream = await self._amqp.counts(Names(group).parked)
+            if isinstance(stream, QueueStatus):
+                snapshot = await self._observed(group, desired, None, has_parking=True)
+        return snapshot
+
+    async def _observed(
+        self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool
+    ) -> Snapshot:
+        engine = await self._amqp.engine()
+        spec = desired or recorded(record, group)
+        publishers = record.publishers if record is not None else ONE_USER
+        topology = (
+            topology_of(spec, engine, publishers, has_parking=has_parking) if spec is not None else None
+        )
+        why: dict[str, str] = {}
+        management = await self._reachable_management(why)
+        base = Snapshot(engine, record=record, has_parked_stream=record is None and has_parking, why=why)
+        if management is None:
+            return await self._by_amqp(base, Names(group), topology)
+        snapshot = await self._by_both(
+            management, base, Names(group), spec, topology, is_desired=desired is not None
+        )
+        if desired is not None and recorded(record, group) is None:
+            snapshot = await self._with_prefixes(snapshot, group)
+        return snapshot
+
+    async def _by_amqp(self, base: Snapshot, names: Names, topology: Topology | None) -> Snapshot:
+        exchanges: dict[str, ExchangeState | Unknown | None] = {}
+        for name in _exchange_names(names, topology):
+            is_there = await self._amqp.has_exchange(name)
+            exchanges[name] = UNKNOWN if is_there is UNKNOWN else ExchangeState() if is_there else None
+        queues = await self._probed_queues(names, topology)
+        why = {**base.why, **_refused(names, {**exchanges, **queues})}
+        return replace(base, exchanges=exchanges, queues=queues, why=why)
+
+    async def _by_both(
+        self,
+        management: ManagementAdmin,
+        base: Snapshot,
+        names: Names,
+        spec: GroupSpec | None,
+        topology: Topology | None,
+        *,
+        is_desired: bool,
+    ) -> Snapshot:
+        why = dict(base.why)
+        needed = topology if is_desired else None
+        listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
+        exchanges: dict[str, ExchangeState | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
+        if listed is UNKNOWN:
+            exchanges = dict.fromkeys(exchanges, UNKNOWN)
+        else:
+            exchanges |= listed
+        present = [name for name, one in exchanges.items() if one is not None]
+        policies = await or_unknown("policies", management.policies(), why)
+        is_plain = base.record is not None and policies == ()
+        queues = await or_unknown(
+            "queues", _queues(management, base.engine, names, needed, is_plain=is_plain), why
+        )
+        counted = await self._counted_queues(names, topology, queues)
+        why |= _refused(names, counted)
+        bindings = await or_unknown("bindings", management.bindings(present), why)
+        permissions: Permissions | Unknown | None = None
+        if spec is not None:
+            permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
+        publisher_permissions: Permissions | Unknown | None = None
+        if base.publishers.username:
+            reading = management.permissions(base.publishers.username)
+            publisher_permissions = await or_unknown("the publishers' permissions", reading, why)
+        snapshot = replace(base, users=await or_unknown("users", management.users(), why))
+        if len(users := snapshot.users_of(names.group)) > 1:
+            snapshot = replace(
+                snapshot, connections=await or_unknown("connections", management.connections(users), why)
+            )
+        return replace(
+            snapshot,
+            exchanges=exchanges,
+            queues=counted,
+            bindings=bindings,
+            permissions=permissions,
+            publisher_permissions=publisher_permissions,
+            policies=policies,
+            why=why,
+        )
+
+    async def _with_prefixes(self, snapshot: Snapshot, group: str) -> Snapshot:
+        assert self._prefixes is not None
+        why = dict(snapshot.why)
+        read = await or_unknown("prefixes", self._prefixes.but(group), why)
+        if read is UNKNOWN:
+            return replace(snapshot, why=why)
+        prefixes, unread = read
+        if unread:
+            why["prefixes"] = f"the records of these groups are out of reach: {', '.join(unread)}"
+        return replace(snapshot, prefixes=prefixes, why=why)
+
+    async def _probed_queues(
+        self, names: Names, topology: Topology | None
+    ) -> dict[str, QueueStatus | Unknown | None]:
+        """Reads queues by name, without a list; those beyond the record's are found by counting up."""
+        names_probed = (
+            [queue.name for queue in topology.queues]
+            if topology
+            else [names.parent, names.unrouted, names.dead, names.config]
+        )
+        statuses: dict[str, QueueStatus | Unknown | None] = {**await self._amqp.counts_of(names_probed)}
+        if topology is None and statuses[names.parent] is None:
+            del statuses[names.parent]
+        number = sum(names.number_of(name) is not None for name in names_probed)
+        while isinstance(status := await self._amqp.counts(names.queue(number)), QueueStatus):
+            statuses[names.queue(number)] = status
+            number += 1
+        if isinstance(status := await self._amqp.counts(names.validation), QueueStatus):
+            statuses[names.validation] = status
+        return statuses
+
+    async def _counted_queues(
+        self, names: Names, topology: Topology | None, listed: Mapping[str, QueueStatus] | Unknown
+    ) -> dict[str, QueueStatus | Unknown | None]:
+        """The listed queues with the counts that AMQP gives now."""
+        if listed is UNKNOWN:
+            return await self._probed_queues(names, topology)
+        queue_names = [queue.name for queue in topology.queues] if topology else [names.config]
+        statuses: dict[str, QueueStatus | Unknown | None] = dict.fromkeys(queue_names)
+        for name, counts in (await self._amqp.counts_of(list(listed))).items():
+            statuses[name] = listed[name].counted(counts)
+        return statuses
+
+    async def _reachable_management(self, why: dict[str, str]) -> ManagementAdmin | None:
+        subject = "users, permissions, bindings, policies, prefixes"
+        if self._management is None:
+            why[subject] = NO_API
+            return None
+        try:
+            await self._management.check()
+        except AdminError as error:
+            why[subject] = str(error)
+            return None
+        return self._management
+
+
+def _refused(
+    names: Names, objects: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
+) -> dict[str, str]:
+    """The reasons for counts that AMQP refused."""
+    refused = [
+        name
+        for name, one in objects.items()
+        if one is UNKNOWN or (isinstance(one, QueueStatus) and one.ready is UNKNOWN and not one.is_down)
+    ]
+    if not refused:
+        return {}
+    return {
+        ", ".join(
+            refused
+        ): "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
+        f"`lbg group create {names.group} …` with an administrator's login gives the group's user that permission"
+    }
+
+
+async def or_unknown(subject: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+    """The reading, or UNKNOWN with the reason noted."""
+    try:
+        return await reading
+    except AdminError as error:
+        why[subject] = str(error)
+        return UNKNOWN
+
+
+async def _exchanges(
+    management: ManagementAdmin, engine: Engine, names: Names, needed: Topology | None
+) -> Mapping[str, ExchangeState]:
+    """All of the group's; where some are `needed` and a list is dear, those of them."""
+    if engine.is_rabbitmq and needed is not None:
+        return await management.exchanges_named([one.name for one in needed.exchanges])
+    return (await management.exchanges_of([names.group]))[names.group]
+
+
+async def _queues(
+    management: ManagementAdmin,
+    engine: Engine,
+    names: Names,
+    needed: Topology | None,
+    *,
+    is_plain: bool,
+) -> Mapping[str, QueueStatus]:
+    """All of the group's; where some are `needed` and a list is dear, those of them.
+
+    `is_plain`: no policy can be on them, and no others are searched.
+    """
+    if engine.is_rabbitmq and needed is not None and len(needed.queues) <= BY_NAME_MAX:
+        statuses = await management.queues_named([one.name for one in needed.queues])
+        if not statuses or is_plain:
+            return statuses
+    return (await management.queues_of([names.group], is_sampled=engine.is_rabbitmq))[names.group]
+
+
+def _exchange_names(names: Names, topology: Topology | None) -> list[str]:
+    if topology is not None:
+        return [exchange.name for exchange in topology.exchanges]
+    return [names.unrouted_exchange, names.exchange, names.dlx, names.members, names.validate]
+
+
+@dataclass(slots=True)
+class Survey:
+    """The last one, and what it was made from."""
+
+    specs: tuple[GroupSpec, ...] = ()
+    lists: tuple[object, ...] = ()
+    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
+
+
+async def observe_many(
+    amqp: AmqpAdmin, management: ManagementAdmin, specs: Sequence[GroupSpec], last: Survey
+) -> Mapping[str, Snapshot]:
+    """Snapshot of each group from the lists, by its name. Records and bindings are not read: where a record's queue
+    is, the record is taken to be that of the spec. Where no list has changed since `last`, it is the same object.
+
+    Raises AdminError where exchanges or queues cannot be listed.
+    """
+    engine = await amqp.engine()
+    groups = [spec.name for spec in specs]
+    why: dict[str, str] = {}
+    exchanges, queues, users, permissions, policies = await asyncio.gather(
+        management.exchanges_of(groups),
+        management.queues_of(groups, is_sampled=engine.is_rabbitmq),
+        or_unknown("users", management.users(), why),
+        or_unknown("permissions", management.all_permissions(), why),
+        or_unknown("policies", management.policies(), why),
+    )
+    lists = (engine, exchanges, queues, users, permissions)
+    is_last = last.specs == tuple(specs) and len(last.lists) == len(lists)
+    if is_last and not why and not policies and all(map(is_, last.lists, lists)):
+        return last.snapshots
+    snapshots = {}
+    for spec in specs:
+        names = Names(spec.name)
+        granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
+        publishers = listed_publishers(spec, queues[spec.name], granted)
+        has_parking = names.parked in queues[spec.name]
+        needed: dict[str, ExchangeState | Unknown | None] = {
+            one.name: None for one in exchanges_of(names, has_parking=has_parking)
+        }
+        expected: dict[str, QueueStatus | Unknown | None] = {
+            one.name: None for one in queues_of(spec, engine, publishers, has_parking=has_parking)
+        }
+        record: Record | None = None
+        if (
+            names.moves in queues[spec.name]
+        ):  # keys may move: the record states between which numbers of queues
+            record = await amqp.record(spec.name)
+        elif names.config in queues[spec.name]:
+            record = Record(spec.to_record(), publishers=publishers, paused=None, has_parking=has_parking)
+        snapshots[spec.name] = Snapshot(
+            engine,
+            record=record,
+            exchanges={**needed, **exchanges[spec.name]},
+            queues={**expected, **queues[spec.name]},
+            users=users,
+            permissions=granted,
+            publisher_permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(publishers.username),
+            policies=policies,
+            has_parked_stream=has_parking and names.config not in queues[spec.name],
+            why=why,
+        )
+    if not why and not policies:
+        last.specs, last.lists, last.snapshots = tuple(specs), lists, snapshots
+    return snapshots

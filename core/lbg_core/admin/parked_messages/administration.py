@@ -1,0 +1,195 @@
+"""Operations on the parked keys of a group, for `lbg park` and `GroupAdmin`.
+
+What changes something holds the group's lock: of two administrators that read the parking queue each gets a part.
+
+DeadLetterError
+└── NotParked    a key that is to be released is not parked
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Container
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import IO
+
+from lbg_core.admin.actions import WriteRecord
+from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
+from lbg_core.admin.errors import (
+    Busy,
+    ConsumptionIsPaused,
+    IngressIsPaused,
+    KeysMove,
+    ProvisioningError,
+    UnderWay,
+)
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.parked_messages.queue import leftovers
+from lbg_core.admin.parked_messages.release import (
+    Released,
+    Report,
+    discard_parked,
+    parked_messages,
+    release_first,
+    release_parked,
+)
+from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stream
+from lbg_core.admin.record import read_record
+from lbg_core.admin.snapshot import Snapshot
+from lbg_core.client import ClientError
+from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKey
+from lbg_core.peers import printable
+
+TIMEOUT_S = 300.0
+"""Default of the time for members to process what a release gives back."""
+
+LETTERS = 100
+"""Default of the number of messages that are listed of a key."""
+
+COMPACTED_ENTRIES = 10_000
+"""Entries of the stream from which on it is compacted: members read 27,000 a second when they connect
+(docs/adr/0065-parked-keys-are-a-log.md)."""
+
+
+LOCK_S = 10.0
+"""For the group's lock: a change of the number of queues holds it for each of its steps."""
+
+LOCK_EVERY_S = 0.1
+
+
+class NotParked(DeadLetterError):
+    def __init__(self, group: str, keys: Collection[str]) -> None:
+        super().__init__(
+            f"not parked in group {group}: {', '.join(map(printable, keys))} (or released completely by now)"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ParkedListing:
+    """Parked keys of a group, in the order in which they were parked. `messages` and `size_bytes` (of the bodies) are
+    those of all keys. `leftovers`: copies in the parking queue beyond one for each message, of crashes and of messages
+    that are being parked."""
+
+    keys: tuple[ParkedKey, ...]
+    messages: int
+    size_bytes: int
+    leftovers: int
+
+
+async def list_parked(admin: LiveAdmin, group: str) -> ParkedListing:
+    """Raises the errors of `open_parked_stream`."""
+    async with open_parked_stream(admin.amqp.link.places, group) as stream:
+        keys = stream.keys
+        return ParkedListing(tuple(keys.parked()), keys.messages, keys.size_bytes, await leftovers(stream))
+
+
+async def show_parked(
+    admin: LiveAdmin, group: str, key: str, *, limit: int, body_bytes: int | None = None
+) -> Listing:
+    """The first `limit` parked messages of a key, which stay there; with `body_bytes` of each body, if given. Raises
+    the errors of `open_parked_stream`."""
+    async with open_parked_stream(admin.amqp.link.places, group) as stream:
+        return await parked_messages(stream, Selection(key=key), limit=limit, body_bytes=body_bytes)
+
+
+async def release(
+    admin: LiveAdmin,
+    group: str,
+    keys: Collection[str] | None,
+    *,
+    timeout_s: float,
+    report: Report = lambda line: None,
+) -> Released:
+    """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
+    NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,
+    ConsumptionIsPaused, IngressIsPaused, and the errors of `open_parked_stream`."""
+    async with _locked(admin, group) as stream:
+        observed = await _refuse_change(admin, stream)
+        if isinstance(observed.record, Record) and observed.record.is_paused:
+            raise ConsumptionIsPaused(group)
+        _require_parked(stream, group, keys or ())
+        released = await release_parked(stream, keys, timeout_s=timeout_s, report=report)
+        await _compact(admin, stream)
+        return released
+
+
+async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
+    """Give the first message of a parked key back, and no other; members that are paused process it after the pause.
+    Raises as `release`, but for ConsumptionIsPaused."""
+    async with _locked(admin, group) as stream:
+        await _refuse_change(admin, stream)
+        first = await release_first(stream, key)
+        if first is None:
+            raise NotParked(group, [key])
+        return first
+
+
+async def discard(
+    admin: LiveAdmin, group: str, selection: Container[DeadLetter], *, save: IO[str] | None = None
+) -> int:
+    """Delete the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Raises
+    OSError, Busy, and the errors of `open_parked_stream`."""
+    async with _locked(admin, group) as stream:
+        discarded = await discard_parked(stream, selection, save=save)
+        await _compact(admin, stream)
+        return discarded
+
+
+@asynccontextmanager
+async def _locked(admin: LiveAdmin, group: str) -> AsyncIterator[ParkedStream]:
+    async with AsyncExitStack() as stack:
+        await _lock(admin, group, stack)
+        yield await stack.enter_async_context(open_parked_stream(admin.amqp.link.places, group))
+
+
+async def _lock(admin: LiveAdmin, group: str, stack: AsyncExitStack) -> None:
+    """Raises Busy when another client has the lock for longer than a step of a change."""
+    deadline = asyncio.get_running_loop().time() + LOCK_S
+    while True:
+        try:
+            return await stack.enter_async_context(admin.lock(group))
+        except Busy:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise
+            await asyncio.sleep(LOCK_EVERY_S)
+
+
+async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
+    """Write the set as a snapshot, from which members read the stream, if that saves half of many entries. What fails
+    here changes nothing: the next request does it again."""
+    if stream.read_count < COMPACTED_ENTRIES:
+        return
+    with suppress(ProvisioningError, ClientError):
+        place, parts = await stream.mark()
+        if sum(len(part.entries) for part in parts) * 2 > stream.read_count:
+            return
+        for part in parts:
+            await stream.write([part])
+        group = stream.spec.name
+        await admin.renew_lock(group)
+        record = await read_record(await stream.connection.open_channel(), group)
+        if record is not None:
+            await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
+
+
+async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> Snapshot:
+    """The group as it is observed. Raises KeysMove while keys move between queues: a release needs the one queue of
+    each key. Raises UnderWay where an offline change was killed: a hash can lead to two queues, whose members would
+    process a message twice, and beside each other. Raises IngressIsPaused while nobody may publish to the group."""
+    group = stream.spec.name
+    if stream.queue_count_to_be is not None:
+        raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
+    observed = await admin.observe(group)
+    if (move := observed.key_move(group)) is not None:
+        raise KeysMove(group, move.new)
+    if observed.is_ingress_paused(group):
+        raise IngressIsPaused(group)
+    return observed
+
+
+def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:
+    missing = [key for key in keys if stream.keys.state(key) is KeyState.FREE]
+    if missing:
+        raise NotParked(group, missing)

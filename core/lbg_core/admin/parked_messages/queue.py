@@ -1,0 +1,122 @@
+"""The parking queue `lbg.G.parking`, and the leftover copies in it: those of crashes, which are of no parked message.
+
+A copy is written before its entry, so the entry of a copy that has none may still come: from a member that is between
+the two, or late from one that is gone. An entry that voids the copy decides it, by their order in the stream.
+
+DeadLetterError
+└── ParkingStopped    a message could not be published, or members do not process what was released
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from lbg_core.admin.dead_letters.letter import DeadLetter, DeadLetterError
+from lbg_core.admin.dead_letters.queue import DeadQueue
+from lbg_core.admin.parked_messages.stream import ParkedStream
+from lbg_core.client import Delivery
+from lbg_core.group import HEADER_PARKED_COPY, HEADER_PUBLISHER, HEADER_SEQ, hash_in
+from lbg_core.group.parked_keys import MessageIdentity, ParkedKeys, VoidEntry
+
+RETURNED_S = 0.5
+"""For a quorum queue to have back what the reader before returned with its channel: it counts nothing of it before."""
+
+ENTRY_FOLLOWS_S = 1.0
+"""For members to write the entries of copies that they have just made: a void one is made again."""
+
+
+class ParkingStopped(DeadLetterError):
+    pass
+
+
+class _OfNoParkedMessage:
+    """Selects copies of messages that are not in the set."""
+
+    def __init__(self, keys: ParkedKeys) -> None:
+        self._keys = keys
+
+    def __contains__(self, letter: object) -> bool:
+        if not isinstance(letter, DeadLetter) or letter.key is None or letter.id is None:
+            return False
+        try:
+            publisher, hash_, seq = letter.id.rsplit("-", 2)
+            return not self._keys.is_parked(letter.key, (publisher, int(hash_), int(seq)))
+        except ValueError:  # it has no publisher's stamp
+            return False
+
+
+@asynccontextmanager
+async def parking_queue(stream: ParkedStream) -> AsyncIterator[DeadQueue]:
+    """Raises ClientError."""
+    channel = await stream.connection.open_channel()
+    name = stream.names.parking
+    total = (await channel.queue_declare(name, passive=True)).message_count
+    queue = DeadQueue(stream.connection, channel, stream.spec, total, name=name)
+    try:
+        yield queue
+    finally:
+        await queue.close()
+
+
+def identity_of(delivery: Delivery) -> MessageIdentity:
+    """Raises ParkingStopped for a message that no member parked."""
+    headers = delivery.headers
+    publisher, seq, hash_ = (
+        headers.get(HEADER_PUBLISHER),
+        headers.get(HEADER_SEQ),
+        hash_in(delivery.routing_key),
+    )
+    if not isinstance(publisher, str) or not isinstance(seq, int) or hash_ is None:
+        raise ParkingStopped(
+            f"the parking queue has a message without a publisher's stamp (routing key {delivery.routing_key!r}): "
+            "no member parked it"
+        )
+    return publisher, hash_, seq
+
+
+async def leftovers(stream: ParkedStream) -> int:
+    """Copies beyond one for each parked message: leftovers, second copies, and those that are being parked now. Fewer
+    while another administrator reads the queue, or a release is not complete. Raises ClientError."""
+    channel = await stream.connection.open_channel()
+    count = (await channel.queue_declare(stream.names.parking, passive=True)).message_count
+    await channel.close()
+    return max(0, count - stream.keys.messages)
+
+
+async def delete_leftovers(stream: ParkedStream) -> int:
+    """Delete the leftover copies of messages that are not parked; returns how many. A second copy of a parked message
+    goes with it. For who holds the group's lock. Raises ClientError, EntryError, RecordUnavailable."""
+    await asyncio.sleep(RETURNED_S)
+    if not await leftovers(stream):
+        return 0
+    deleted = 0
+    keys, selection = stream.keys, _OfNoParkedMessage(stream.keys)
+    async with parking_queue(stream) as queue:
+        async for page in queue.pages(selection):
+            if not all(_is_done(keys, delivery) for _, delivery in page):
+                await asyncio.sleep(ENTRY_FOLLOWS_S)
+                await stream.catch_up()
+            copies = [delivery for letter, delivery in page if letter in selection]
+            in_doubt = [_copy_of(delivery) for delivery in copies if not _is_done(keys, delivery)]
+            if in_doubt:
+                await stream.write([VoidEntry(tuple(filter(None, in_doubt)))])
+                await stream.catch_up()
+            for delivery in copies:
+                is_recorded = stream.copies.has(identity_of(delivery), _copy_of(delivery))
+                if _is_done(keys, delivery) and not is_recorded:
+                    queue.ack(delivery)
+                    deleted += 1
+    return deleted
+
+
+def _is_done(keys: ParkedKeys, delivery: Delivery) -> bool:
+    """True if no entry that comes now can make it the copy of a parked message."""
+    return keys.is_settled(identity_of(delivery)) or keys.is_void(_copy_of(delivery))
+
+
+def _copy_of(delivery: Delivery) -> str:
+    """Id of the copy; empty for a message that no member of this version parked."""
+    copy = delivery.headers.get(HEADER_PARKED_COPY)
+    return copy if isinstance(copy, str) else ""

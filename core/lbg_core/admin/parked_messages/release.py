@@ -1,0 +1,366 @@
+"""Releases and discards parked messages.
+
+A release is done in rounds: the key is released in the stream, and its messages are published to the group again in the
+order of their numbers, and leave the parking queue after the confirm. Those of a queue with a backlog go to the member
+that serves it, and leave the parking queue when they are settled. What was published meanwhile is parked behind them,
+and is the next round; behind the last messages of a key it waits. Every step can be repeated after a crash: members
+drop what is settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import IO, Any
+
+from lbg_core.admin.dead_letters.letter import (
+    OF_DEAD_LETTERS,
+    PAGE_MESSAGES,
+    DeadLetter,
+    saved_json,
+)
+from lbg_core.admin.dead_letters.queue import DeadQueue
+from lbg_core.admin.dead_letters.replay import Binding, Listing
+from lbg_core.admin.parked_messages.mailbox_release import Copy, MailboxRelease
+from lbg_core.admin.parked_messages.queue import (
+    ParkingStopped,
+    delete_leftovers,
+    identity_of,
+    parking_queue,
+)
+from lbg_core.admin.parked_messages.stream import ParkedStream
+from lbg_core.client import (
+    BasicProperties,
+    BodyExcerpt,
+    ClientError,
+    ConfirmingPublisher,
+    Delivery,
+    Nacked,
+    Unroutable,
+)
+from lbg_core.client.republication import copied_properties
+from lbg_core.client.retransmit import ANSWER_S
+from lbg_core.group import HEADER_PARKED_COPY, epoch_of
+from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
+
+Report = Callable[[str], None]
+
+READ_BY_MEMBERS_S = 0.5
+"""For members to read a release. One that has not parks its messages once more, for the next round."""
+
+STILL_S = 10.0
+"""If members are through with no message for so long, what was published again may be in the parking queue again: the
+next round begins."""
+
+COLLECTED_MAX_BYTES = 64 * 1024 * 1024
+"""Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
+
+
+@dataclass(slots=True)
+class Released:
+    """`done`: keys that are free now. `failed_again`: keys of which a message used up its attempts once more, so that
+    they are parked. `left`: keys that are released, and have messages yet. `leftovers`: copies that crashes had left in
+    the parking queue, and that are deleted."""
+
+    published: int = 0
+    rounds: int = 0
+    leftovers: int = 0
+    done: set[str] = field(default_factory=set)
+    failed_again: set[str] = field(default_factory=set)
+    left: set[str] = field(default_factory=set)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "released": sorted(self.done),
+            "failed_again": sorted(self.failed_again),
+            "left": sorted(self.left),
+            "published": self.published,
+            "rounds": self.rounds,
+            "leftovers": self.leftovers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _OfKeys:
+    """Selects the messages of these keys."""
+
+    keys: Collection[str]
+
+    def __contains__(self, letter: object) -> bool:
+        return isinstance(letter, DeadLetter) and letter.key in self.keys
+
+
+async def release_parked(
+    stream: ParkedStream,
+    keys: Collection[str] | None,
+    *,
+    timeout_s: float,
+    report: Report = lambda line: None,
+) -> Released:
+    """Give the messages of these keys back, or of all that are parked, and wait until members have processed them.
+
+    For who holds the group's lock. Raises ParkingStopped, ClientError, and EntryError.
+    """
+    deadline = asyncio.get_running_loop().time() + timeout_s
+    released, mailboxes = Released(), MailboxRelease(stream, _properties)
+    entries = [
+        ReleaseEntry(one.key, one.causes) for one in stream.keys.parked() if keys is None or one.key in keys
+    ]
+    causes = {entry.key: frozenset(entry.causes) for entry in entries}
+    selected = causes.keys()
+    while True:
+        if entries:
+            await stream.write(entries)
+            await stream.catch_up()
+            await asyncio.sleep(READ_BY_MEMBERS_S)
+        _classify(stream.keys, selected, released)
+        if not released.left:
+            released.leftovers = await delete_leftovers(stream)
+            return released
+        released.rounds += 1
+        published, delivered = await _give_back(stream, released.left, mailboxes, deadline)
+        count = len(published) + delivered
+        released.published += count
+        report(f"round {released.rounds}: {count} messages of {len(released.left)} keys")
+        is_late = asyncio.get_running_loop().time() >= deadline
+        if is_late or ((published or not delivered) and not await _processed(stream, published, deadline)):
+            _classify(stream.keys, selected, released)
+            if released.left:
+                raise ParkingStopped(
+                    f"members have not processed {len(released.left)} released keys in time: they go on, and "
+                    "the same command completes the release"
+                )
+            return released
+        await asyncio.sleep(READ_BY_MEMBERS_S)
+        entries = _again(stream.keys, causes)
+
+
+async def release_first(stream: ParkedStream, key: str) -> MessageIdentity | None:
+    """Give the first message of a parked key back, and no other; None if the key has none. Raises ParkingStopped,
+    ClientError."""
+    first = next(iter(stream.keys.numbers(key)), None)
+    if first is None:
+        return None
+    await stream.write([ReleaseEntry(key, only=(first,))])
+    await asyncio.sleep(READ_BY_MEMBERS_S)
+    async with parking_queue(stream) as queue:
+        await _publish_again(stream, queue, await _collected(stream, queue, {key}, first))
+    return first
+
+
+async def discard_parked(
+    stream: ParkedStream,
+    selection: Container[DeadLetter],
+    *,
+    save: IO[str] | None = None,
+) -> int:
+    """Discard the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. A message
+    with two copies counts once. Copies of messages that are settled go as well. Raises OSError, ClientError."""
+    discarded = 0
+    async with parking_queue(stream) as queue:
+        async for page in queue.pages(selection):
+            parked = list({identity_of(one[1]): one for one in page if _is_parked(stream.keys, one)}.values())
+            if save is not None:
+                now_us = time.time_ns() // 1000
+                for letter, delivery in parked:
+                    save.write(json.dumps(saved_json(letter, delivery, now_us), default=str) + "\n")
+                save.flush()
+                os.fsync(save.fileno())
+            entries = [SettleEntry(letter.key or "", identity_of(delivery)) for letter, delivery in parked]
+            await stream.write(entries)
+            for entry in entries:
+                stream.keys.apply(entry)
+            discarded += len(parked)
+            for _, delivery in page:
+                if stream.keys.is_settled(identity_of(delivery)):
+                    queue.ack(delivery)
+    await delete_leftovers(stream)
+    return discarded
+
+
+async def parked_messages(
+    stream: ParkedStream, selection: Container[DeadLetter], *, limit: int, body_bytes: int | None = None
+) -> Listing:
+    """The oldest `limit` selected messages of the parking queue, each once, as it stands there, and how many are parked
+    in all. `body_bytes`: with so much of each body; None: without bodies."""
+    listed: dict[MessageIdentity, tuple[DeadLetter, BodyExcerpt | None]] = {}
+    async with parking_queue(stream) as queue:
+        async for page in queue.pages(selection):
+            for letter, delivery in page:
+                if _is_parked(stream.keys, (letter, delivery)) and len(listed) < limit:
+                    body = None if body_bytes is None else BodyExcerpt.of(delivery.body, body_bytes)
+                    listed.setdefault(identity_of(delivery), (letter, body))
+            if len(listed) >= limit:
+                break
+    letters = [letter for letter, _ in listed.values()]
+    bodies = [body for _, body in listed.values() if body is not None]
+    return Listing(stream.keys.messages, letters, 0, bodies)
+
+
+def in_order(copies: Sequence[Copy]) -> list[Copy]:
+    """The copies with those of one publisher in the order of their numbers, and of its epochs."""
+    histories = [epoch_of(identity_of(delivery)[0]).history for _, delivery in copies]
+    sorted_of = {
+        history: iter(
+            sorted(
+                (one for one, of in zip(copies, histories, strict=True) if of == history),
+                key=lambda one: _place(one[1]),
+            )
+        )
+        for history in dict.fromkeys(histories)
+    }
+    return [next(sorted_of[history]) for history in histories]
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    publisher, _, seq = identity_of(delivery)
+    return epoch_of(publisher).began_us, seq
+
+
+def _is_parked(keys: ParkedKeys, copy: Copy) -> bool:
+    letter, delivery = copy
+    return letter.key is not None and keys.is_parked(letter.key, identity_of(delivery))
+
+
+def _again(keys: ParkedKeys, causes: Mapping[str, frozenset[str]]) -> list[ReleaseEntry]:
+    """Releases, for the next round, of keys that are parked for no other causes than those already released. Their
+    members had messages on the way to the parking queue when the last one before them was processed, so the key was
+    free for a moment: in the stream, or only at the member, which counts a message as settled before its entry is in
+    the stream. There the key is parked then, though it is released here."""
+    return [
+        ReleaseEntry(one.key, one.causes)
+        for one in keys.parked()
+        if causes.get(one.key, frozenset()).issuperset(one.causes)
+    ]
+
+
+def _classify(keys: ParkedKeys, selected: Collection[str], released: Released) -> None:
+    states = {key: keys.state(key) for key in selected}
+    released.done = {key for key, state in states.items() if state is KeyState.FREE}
+    released.failed_again = {key for key, state in states.items() if state is KeyState.PARKED}
+    released.left = {key for key, state in states.items() if state is KeyState.RELEASED}
+
+
+async def _processed(
+    stream: ParkedStream, published: Sequence[tuple[str, MessageIdentity]], deadline: float
+) -> bool:
+    """Returns when members are through with them, or with none of them for long: what a key gets meanwhile is parked
+    all the time. False at the deadline."""
+    loop = asyncio.get_running_loop()
+    keys = stream.keys
+    still_at, count = 0.0, -1
+    while True:
+        open_ = [
+            key
+            for key, identity in published
+            if keys.is_parked(key, identity) and keys.state(key) is KeyState.RELEASED
+        ]
+        now = loop.time()
+        if len(open_) != count:
+            still_at, count = now + STILL_S, len(open_)
+        if now >= deadline:
+            return False
+        if now >= still_at or (not open_ and published):
+            return True
+        await stream.wait(min(still_at, deadline) - now)
+
+
+async def _give_back(
+    stream: ParkedStream, keys: Collection[str], mailboxes: MailboxRelease, deadline: float
+) -> tuple[list[tuple[str, MessageIdentity]], int]:
+    """Gives the copies of these keys back. Returns those that were published, and the number of those that members
+    processed."""
+    async with parking_queue(stream) as queue:
+        copies = in_order(await _collected(stream, queue, keys))
+        to_publish, past_backlog = await mailboxes.split(copies)
+        published = await _publish_again(stream, queue, to_publish)
+        return published, await mailboxes.deliver(queue, past_backlog, deadline)
+
+
+async def _publish_again(
+    stream: ParkedStream, queue: DeadQueue, copies: Sequence[Copy]
+) -> list[tuple[str, MessageIdentity]]:
+    """Publishes the copies in order, and deletes each after the confirm."""
+    published: list[tuple[str, MessageIdentity]] = []
+    publisher = await ConfirmingPublisher.open(stream.connection)
+    binding = Binding(stream.connection, stream.spec)
+    again: set[MessageIdentity] = set()
+    for start in range(0, len(copies), PAGE_MESSAGES):
+        page = copies[start : start + PAGE_MESSAGES]
+        for letter, _ in page:
+            await binding.ensure(letter)
+        sent: dict[MessageIdentity, asyncio.Future[None]] = {}
+        for _, delivery in page:
+            identity = identity_of(delivery)
+            if identity not in again and identity not in sent:
+                sent[identity] = publisher.publish_soon(
+                    queue.names.exchange,
+                    delivery.routing_key,
+                    bytes(delivery.body),
+                    properties=_properties(delivery),
+                    mandatory=True,
+                )
+        await _confirmed(list(sent.values()))
+        again |= sent.keys()
+        for letter, delivery in page:
+            queue.ack(delivery)
+            if identity_of(delivery) in sent:
+                published.append((letter.key or "", identity_of(delivery)))
+    return published
+
+
+async def _collected(
+    stream: ParkedStream, queue: DeadQueue, keys: Collection[str], only: MessageIdentity | None = None
+) -> list[Copy]:
+    """Copies of messages in the set. Those of settled messages are deleted, and others stay."""
+    collected: list[Copy] = []
+    taken: set[str] = set()
+    size_bytes = 0
+    async for page in queue.pages(_OfKeys(keys)):
+        for letter, delivery in page:
+            identity = identity_of(delivery)
+            if stream.keys.is_settled(identity):
+                queue.ack(delivery)
+            elif only is not None and identity != only:
+                continue
+            elif _is_parked(stream.keys, (letter, delivery)):
+                assert letter.key is not None
+                if size_bytes < COLLECTED_MAX_BYTES or letter.key in taken:
+                    taken.add(letter.key)
+                    collected.append((letter, delivery))
+                    size_bytes += len(delivery.body)
+    return collected
+
+
+async def _confirmed(confirms: Sequence[asyncio.Future[None]]) -> None:
+    """Raises ParkingStopped, ClientError."""
+    if not confirms:
+        return
+    await asyncio.wait(confirms, timeout=ANSWER_S)
+    for confirm in confirms:
+        if not confirm.done():
+            raise ParkingStopped(
+                f"the broker gave no answer in {ANSWER_S:g} s: the same command continues the release"
+            )
+        failure = confirm.exception()
+        if isinstance(failure, Nacked):
+            raise ParkingStopped(
+                "the key's queue refuses messages, as a full one does: let members catch up, and the same command "
+                "continues the release"
+            )
+        if isinstance(failure, Unroutable):
+            raise ParkingStopped(f"no queue takes a message ({failure}): `lbg group create` repairs bindings")
+        if isinstance(failure, ClientError):
+            raise failure
+
+
+def _properties(delivery: Delivery) -> BasicProperties:
+    """Those of the message as its publisher made it: it keeps its identity, by which members know its place."""
+    properties = copied_properties(delivery, without=(*OF_DEAD_LETTERS, HEADER_PARKED_COPY))
+    properties.delivery_mode = 2
+    properties.user_id = None  # RabbitMQ refuses another user's name in it
+    return properties

@@ -1,0 +1,241 @@
+"""The stream of parked keys, as an administrator reads it and writes to it.
+
+DeadLetterError
+└── NoParking    the group has no parking queue
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.dead_letters.letter import DeadLetterError
+from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable, Refused
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.admin.record import read_record, spec_in
+from lbg_core.admin.status_reports import collect_reports
+from lbg_core.client import (
+    BasicProperties,
+    Channel,
+    ClientConnection,
+    ConfirmingPublisher,
+    ConnectionSettings,
+    Delivery,
+    connect_any,
+)
+from lbg_core.client.retransmit import ANSWER_S
+from lbg_core.group import IDENTITY_BYTES, GroupSpec, Names, repartition_in
+from lbg_core.group.parked_keys import (
+    BarrierEntry,
+    Entry,
+    MarkEntry,
+    ParkedKeys,
+    RecordedCopies,
+    SnapshotEntry,
+    decoded_entry,
+    encoded_entry,
+)
+from lbg_core.group.parked_snapshot import (
+    FIRST_ENTRY_S,
+    SnapshotMissing,
+    SnapshotPlace,
+    SnapshotReader,
+    parts_of,
+)
+
+READ_AHEAD_MESSAGES = 2000
+
+REPORTS_S = 1.5
+"""For the status reports of members, which come every second once they are asked for."""
+
+
+class NoParking(DeadLetterError):
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group {group!r} has no parking queue: `lbg park enable {group}` gives it one")
+
+
+class ParkedStream:
+    """`keys` and `copies` follow the stream from `place` on, or from its first entry. `read_count`: entries
+    that were read, those in snapshots counted each. `changed` is set with each of them. `queue_count_to_be`: number of
+    queues that the group is being changed to, or None, as `Snapshot` has it."""
+
+    def __init__(
+        self,
+        connection: ClientConnection,
+        spec: GroupSpec,
+        publisher: ConfirmingPublisher,
+        place: SnapshotPlace | None = None,
+        queue_count_to_be: int | None = None,
+    ) -> None:
+        self.connection = connection
+        self.spec = spec
+        self.queue_count_to_be = queue_count_to_be
+        self.names = Names(spec.name)
+        self.keys = ParkedKeys()
+        self.copies = RecordedCopies()
+        self.read_count = 0
+        self.changed = asyncio.Event()
+        self._place = place
+        self._reader = SnapshotReader(place)
+        self._first_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._marks: dict[str, asyncio.Future[tuple[SnapshotPlace, list[SnapshotEntry]]]] = {}
+        self._publisher = publisher
+        self._barriers: dict[str, asyncio.Future[None]] = {}
+        self._failure: Exception | None = None
+
+    async def follow(self) -> None:
+        """Reads the stream. Raises ClientError."""
+        channel = await self._consume("first" if self._place is None else self._place.offset)
+        if self._place is not None and not await self._has_snapshot():
+            await channel.close()
+            self._reader = SnapshotReader(None)
+            await self._consume("first")
+
+    async def _consume(self, offset: str | int) -> Channel:
+        channel = await self.connection.open_channel()
+        await channel.consume(
+            self.names.parked,
+            lambda deliveries: self._on_deliveries(channel, deliveries),
+            prefetch_count=READ_AHEAD_MESSAGES,
+            arguments={"x-stream-offset": offset},
+        )
+        return channel
+
+    async def _has_snapshot(self) -> bool:
+        try:
+            async with asyncio.timeout(FIRST_ENTRY_S):
+                await self._first_read
+        except (SnapshotMissing, TimeoutError):
+            return False
+        return True
+
+    async def mark(self) -> tuple[SnapshotPlace, list[SnapshotEntry]]:
+        """Writes a mark; returns its place, and the set as it is there in parts. Raises as `catch_up`."""
+        mark = MarkEntry(secrets.token_hex(IDENTITY_BYTES))
+        read = self._marks[mark.id] = asyncio.get_running_loop().create_future()
+        try:
+            await self.write([mark])
+            await self.catch_up()
+            place, parts = read.result()
+            return place, parts
+        finally:
+            del self._marks[mark.id]
+
+    async def catch_up(self) -> None:
+        """Returns when all that was confirmed before is read. Raises ClientError, EntryError, RecordUnavailable."""
+        barrier = BarrierEntry(secrets.token_hex(IDENTITY_BYTES))
+        read = self._barriers[barrier.id] = asyncio.get_running_loop().create_future()
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                await self.write([barrier])
+                await read
+        except TimeoutError:
+            why = f"stream {self.names.parked} gives no answer in {ANSWER_S:g} s"
+            raise RecordUnavailable(self.spec.name, why) from None
+        finally:
+            del self._barriers[barrier.id]
+
+    async def write(self, entries: Iterable[Entry]) -> None:
+        """Returns when the stream has the entries. Raises ClientError."""
+        confirms = [
+            self._publisher.publish_soon(
+                self.names.parked,
+                "",
+                encoded_entry(entry),
+                properties=BasicProperties(content_type="application/json", delivery_mode=2),
+                mandatory=True,
+            )
+            for entry in entries
+        ]
+        await asyncio.gather(*confirms)
+
+    async def reports(self) -> Sequence[StatusReport]:
+        """Status reports of the group's members; none if they cannot be had."""
+        amqp = AmqpAdmin([self.connection.settings])
+        try:
+            reports = (await collect_reports(amqp, [self.spec.name], seconds=REPORTS_S))[self.spec.name]
+        except AdminError:
+            return ()
+        finally:
+            await amqp.close()
+        return () if isinstance(reports, Refused) else reports
+
+    async def wait(self, seconds: float) -> None:
+        """Until an entry is read, for so long at most. Raises EntryError."""
+        self.changed.clear()
+        self._raise_failure()
+        try:
+            async with asyncio.timeout(seconds):
+                await self.changed.wait()
+        except TimeoutError:
+            pass
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def _on_deliveries(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
+        channel.ack(deliveries[-1].delivery_tag, multiple=True)
+        try:
+            for delivery in deliveries:
+                self._read(delivery)
+        except SnapshotMissing as error:
+            if not self._first_read.done():
+                self._first_read.set_exception(error)
+            return
+        except ValueError as error:
+            self._failure = error
+            for read in self._barriers.values():
+                if not read.done():
+                    read.set_exception(error)
+        if not self._first_read.done():
+            self._first_read.set_result(None)
+        self.changed.set()
+
+    def _read(self, delivery: Delivery) -> None:
+        """Raises SnapshotMissing, EntryError."""
+        entry = decoded_entry(bytes(delivery.body))
+        self.read_count += len(entry.entries) if isinstance(entry, SnapshotEntry) else 1
+        for one in self._reader.read([entry]):
+            self.keys.apply(one)
+            self.copies.applied(one, self.keys)
+            match one:
+                case BarrierEntry():
+                    self._barrier_read(one)
+                case MarkEntry(id_) if id_ in self._marks and not self._marks[id_].done():
+                    offset = delivery.headers["x-stream-offset"]
+                    assert isinstance(offset, int)
+                    parts = parts_of(id_, self.keys.snapshot(self.copies))
+                    self._marks[id_].set_result((SnapshotPlace(offset, id_), parts))
+
+    def _barrier_read(self, barrier: BarrierEntry) -> None:
+        read = self._barriers.get(barrier.id)
+        if read is not None and not read.done():
+            read.set_result(None)
+
+
+@asynccontextmanager
+async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -> AsyncIterator[ParkedStream]:
+    """The parked keys as they are now. Raises NoParking, GroupNotFound and the other errors of `read_group`,
+    ClientError, and EntryError for a stream that this version cannot read."""
+    connection = await connect_any(places, name=f"lbg park {group}")
+    try:
+        channel = await connection.open_channel()
+        record = await read_record(channel, group)
+        if record is None:
+            raise RecordUnreadable(group, "its queue is empty")
+        if not record.has_parking:
+            raise NoParking(group)
+        publisher = await ConfirmingPublisher.open(connection)
+        place = SnapshotPlace.parse(record.parked_from)
+        spec = spec_in(record.text, group)
+        stream = ParkedStream(connection, spec, publisher, place, repartition_in(record.text))
+        await stream.follow()
+        await stream.catch_up()
+        yield stream
+    finally:
+        await connection.close()

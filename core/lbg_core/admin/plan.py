@@ -1,0 +1,716 @@
+"""Pure plans for creating and deleting a group: desired and observed state to actions."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+from lbg_core.admin.actions import (
+    Action,
+    ActOnQueue,
+    Bind,
+    CheckPolicies,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    DeleteUser,
+    OpenIngress,
+    PutPermissions,
+    PutUser,
+    WriteRecord,
+)
+from lbg_core.admin.errors import (
+    ApplyFailed,
+    GroupDiffers,
+    GroupNotFound,
+    KeysMove,
+    NotOwned,
+    Refused,
+    StillInUse,
+    Taken,
+    UnderWay,
+    Unsupported,
+    permissions_line,
+    would_break,
+)
+from lbg_core.admin.ownership import (
+    CLAIM_BY_HAND,
+    Claim,
+    Record,
+    is_of_kubernetes,
+    is_same_owner,
+    paused_words,
+)
+from lbg_core.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
+from lbg_core.admin.snapshot import (
+    UNKNOWN,
+    QueueStatus,
+    Snapshot,
+    Unknown,
+    UserState,
+    listed_publishers,
+)
+from lbg_core.amqp import ReplyCode
+from lbg_core.group import (
+    MESSAGE_GROUPS,
+    ONE_USER,
+    SESSIONS,
+    Difference,
+    Engine,
+    GroupSpec,
+    Names,
+    Publishers,
+    SpecError,
+    Topology,
+    closed_record,
+    differences,
+    forwarded_key,
+    is_closed_in,
+    is_native,
+)
+from lbg_core.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
+from lbg_core.passwords import is_hash_of
+
+_FORWARDED = forwarded_key(0)[:-1]
+_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
+
+
+def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
+    """Drift: objects that differ from the topology; a missing or unknown one is no drift.
+
+    A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
+    the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
+    before 4.3 none for the second, and after an upgrade they need a policy.
+    """
+    for exchange in topology.exchanges:
+        exchange_state = observed.exchanges.get(exchange.name)
+        if exchange_state is None or exchange_state is UNKNOWN:
+            continue
+        if exchange_state.type is not UNKNOWN and exchange_state.type != exchange.type:
+            yield f"exchange {exchange.name} type: {exchange_state.type} -> {exchange.type}"
+        if exchange_state.arguments is not UNKNOWN and dict(exchange_state.arguments) != dict(
+            exchange.arguments
+        ):
+            yield f"exchange {exchange.name} arguments: {dict(exchange_state.arguments)} -> {dict(exchange.arguments)}"
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+            continue
+        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
+            was, desired = there.arguments.get(key), queue.arguments.get(key)
+            if was != desired:
+                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(desired)}"
+    if observed.bindings is not UNKNOWN:
+        exchanges = {exchange.name for exchange in topology.exchanges}
+        is_moving = isinstance(observed.record, Record) and bool(observed.record.key_move)
+        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
+            if is_moving or extra.routing_key.startswith(_FORWARDED):
+                continue  # of an online change of the number of queues
+            if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
+                yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
+
+
+def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    """Known problems of an existing group, apart from what is missing altogether."""
+    topology = observed.topology_of(spec)
+    for line in losses(topology, observed):
+        yield f"messages can be lost: {line}"
+    for line in reorderings(topology, observed):
+        yield f"messages can be reordered: {line}"
+    for line in narrowings(topology, observed):
+        yield f"queues refuse earlier than their declared limit: {line}"
+    for line in pauses(topology, observed):
+        yield f"queues pause when the node of their member is lost: {line} (a policy of {DISCONNECTED_MS} helps)"
+    for line in drift(topology, observed):
+        yield f"changed since its creation (observed -> created): {line}"
+    if observed.is_unusable(spec.name):
+        yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
+    if observed.bindings is not UNKNOWN:
+        there = {
+            name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+        }
+        missing = Counter(
+            one.queue
+            for one in topology.bindings
+            if one not in observed.bindings and {one.exchange, one.queue} <= there
+        )
+        for queue, count in missing.items():
+            yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` restores them"
+    users = observed.users_of(spec.name)
+    present = observed.without_pause(observed.permissions, spec.name)
+    if spec.client_username in users and present not in (UNKNOWN, topology.permissions):
+        yield permissions_line(
+            spec.name,
+            spec.client_username,
+            present,
+            topology.permissions,
+            "has other permissions than the group's",
+        )
+    yield from _publisher_problems(spec, observed, topology)
+    for user in users:
+        if user not in (spec.client_username, observed.publishers.username):
+            yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
+
+
+def _publisher_problems(spec: GroupSpec, observed: Snapshot, topology: Topology) -> Iterator[str]:
+    username = observed.publishers.username
+    if not username:
+        return
+    if observed.user(username) is None:
+        yield f"user {username} of the publishers is missing: `lbg group publisher {spec.name}` creates it"
+        return
+    present, desired = (
+        observed.without_pause(observed.publisher_permissions, spec.name),
+        topology.publisher_permissions,
+    )
+    if present not in (UNKNOWN, desired):
+        yield permissions_line(
+            spec.name, username, present, desired, "has other permissions than a publisher"
+        )
+
+
+def _is_of_clients(queue: str, topology: Topology) -> bool:
+    """True if a bound queue is one that clients make for themselves (mailboxes, validation, watchers)."""
+    return queue not in {one.name for one in topology.queues}
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else str(value)
+
+
+def lacks_only_its_record(record: str, topology: Topology, observed: Snapshot) -> bool:
+    """True if all but the record's queue is there, and known to be as wanted."""
+    return (
+        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
+        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
+        and observed.bindings is not UNKNOWN
+        and observed.bindings >= set(topology.bindings)
+        and not list(drift(topology, observed))
+    )
+
+
+def is_left_over(topology: Topology, observed: Snapshot) -> bool:
+    """True if all existing objects are part of `topology`, and none is in use."""
+    desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
+    there = {
+        name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+    }
+    return (
+        desired >= there.keys()
+        and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
+        and all(_is_idle(one) for one in there.values() if isinstance(one, QueueStatus))
+        and observed.bindings is not UNKNOWN
+        and observed.bindings <= set(topology.bindings)
+    )
+
+
+def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
+    """True if nothing is there but a queue for the record, without one: a create was killed after its first step."""
+    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
+    queue = observed.queues.get(record)
+    return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
+
+
+def _is_idle(status: QueueStatus) -> bool:
+    return status.ready == 0 and status.consumers == 0 and status.unacked in (0, UNKNOWN)
+
+
+def conflicting_names(observed: Snapshot) -> Iterator[str]:
+    for kind, objects in (("exchange", observed.exchanges), ("queue", observed.queues)):
+        for name, one in objects.items():
+            if one is not None and one is not UNKNOWN:
+                contents = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
+                yield f"{kind} {name} exists{contents}"
+
+
+def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    """Without the name of the group that has it: who creates a group need not be told of others."""
+    if observed.prefixes is not UNKNOWN and any(
+        prefix == spec.hash_prefix for group, prefix in observed.prefixes.items() if group != spec.name
+    ):
+        yield f"prefix {spec.hash_prefix!r} is that of another group"
+
+
+def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    user = observed.user(spec.client_username)
+    if isinstance(user, UserState) and user.made_for != spec.name:
+        by = "is that of another group" if user.made_for else "exists"
+        yield f"user {spec.client_username!r} {by}"
+
+
+def conflicting_publisher(spec: GroupSpec, observed: Snapshot, publishers: Publishers) -> Iterator[str]:
+    user = observed.user(publishers.username)
+    if publishers.username == spec.client_username:
+        yield f"user {spec.client_username!r} cannot be that of the members and of the publishers"
+    elif isinstance(user, UserState) and user.made_for != spec.name:
+        yield f"user {publishers.username!r} {'is that of another group' if user.made_for else 'exists'}"
+
+
+def contents_of(status: QueueStatus) -> str:
+    def count(value: int | Unknown, unit: str) -> str:
+        if value is UNKNOWN:
+            return f"{unit}s unknown"
+        return f"{value} {unit}{'' if value == 1 else 's'}"
+
+    parts = [count(status.ready, "message")]
+    if status.unacked is not UNKNOWN and status.unacked:
+        parts.append(f"{status.unacked} unacked")
+    return ", ".join([*parts, count(status.consumers, "consumer")])
+
+
+_NOT_ON_RABBITMQ = {
+    MESSAGE_GROUPS: (
+        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; the nearest there is mode "
+        "Partitioned, in which every key has a queue and every queue one consumer at a time"
+    ),
+    SESSIONS: (
+        "no queue of RabbitMQ numbers its messages for sessions; the nearest there is mode Exclusive with members that "
+        "remember what they have processed (docs/exactly-once.md)"
+    ),
+}
+
+
+def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raises Unsupported."""
+    if reason := why_unsupported(spec, observed.engine):
+        raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
+    topology = observed.topology_of(spec)
+    losing, reordering = losses(topology, observed), reorderings(topology, observed)
+    if losing or reordering:
+        raise would_break(spec.name, losing, reordering)
+
+
+def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
+    """None for what the engine can do."""
+    if engine.is_too_old:
+        return f"RabbitMQ {'.'.join(map(str, OLDEST_RABBITMQ))} or later is needed"
+    if engine.counts_for_owners_only:
+        return "it counts a queue only for users that may delete it, so members could not: 4.3.1 or later is needed"
+    if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
+        return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
+    return None
+
+
+def is_older_than_mode(spec: GroupSpec, engine: Engine, failure: ApplyFailed) -> bool:
+    """True if an embedded broker does not support the queue type that the group's mode needs: it refuses unknown
+    arguments, and does not announce its queue types."""
+    cause = failure.__cause__
+    return (
+        is_native(spec, engine)
+        and isinstance(cause, Refused)
+        and cause.status == ReplyCode.PRECONDITION_FAILED
+        and "is not supported" in str(cause)
+        and failure.action == f"declare queue {Names(spec.name).parent}"
+    )
+
+
+def too_old(spec: GroupSpec, engine: Engine) -> Unsupported:
+    return Unsupported(
+        f"group {spec.name!r} cannot be created on {engine}: this embedded broker is older than mode {spec.mode}: "
+        "upgrade it"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DesiredUser:
+    """The password for the group's user. `is_given`: the caller chose it, so an existing user gets it as well."""
+
+    password: str = field(repr=False)
+    is_given: bool = True
+
+    def is_to_be_set(self, there: UserState | Unknown | None) -> bool:
+        """True if a user that is there needs it: setting the same again costs a broker a write and a hash."""
+        return (
+            self.is_given
+            and isinstance(there, UserState)
+            and not is_hash_of(self.password, there.password_hash)
+        )
+
+
+def plan_create(
+    spec: GroupSpec,
+    observed: Snapshot,
+    *,
+    user: DesiredUser | None,
+    publishers: Publishers = ONE_USER,
+    publisher: DesiredUser | None = None,
+    claim: Claim = CLAIM_BY_HAND,
+    finish: bool = False,
+    paused: bool | None = None,
+) -> tuple[Action, ...]:
+    """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+    `publishers`: of a group that is new. `publisher`: their user, also where the group has it already.
+
+    What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
+    parts without a record that are as wanted, empty and not in use, are completed too; otherwise they
+    are conflicts. `paused`: what the record is to state; None: as it is.
+
+    Raises Unsupported, NotOwned (the group of this name is not that of `claim`), GroupDiffers (it has other attributes)
+    and Taken (something else has a name or the prefix that the group needs).
+    """
+    require_supported(spec, observed)
+    if user is not None:
+        require_users(observed, "made")
+    wanted, publishers = publishers, publishers_of(spec, observed, publishers)
+    if publishers.username != wanted.username:
+        publisher = None
+    topology = observed.topology_of(spec, publishers)
+    require_owner(spec, observed, claim)
+    existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    if begun is not None and (diff := differences(begun, spec)):
+        raise GroupDiffers(
+            spec.name,
+            [str(one) for one in diff],
+            remedy=f"; a create of it was interrupted: `lbg group delete {spec.name}` takes back what that made",
+        )
+    if existing is not None:
+        refuse_under_way(existing, observed)
+        if diff := differences(existing, spec):
+            raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
+    differing = list(drift(topology, observed))
+    is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
+    is_there = existing is not None or begun is not None or is_whole
+    if is_whole:
+        _require_owner_without_record(spec, topology, observed, claim)
+    if is_there and differing:
+        raise GroupDiffers(spec.name, differing)
+    conflicts: list[str] = []
+    if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
+        if is_of_kubernetes(claim.owner) and not observed.owner and any(conflicting_names(observed)):
+            raise NotOwned(spec.name, remedy=claim.remedy)
+        conflicts += conflicting_names(observed)
+    if existing is None and not is_whole:
+        conflicts += conflicting_prefix(spec, observed)
+    if user is not None:
+        conflicts += conflicting_user(spec, observed)
+    if publisher is not None:
+        conflicts += conflicting_publisher(spec, observed, publishers)
+    if conflicts:
+        raise Taken(spec.name, conflicts)
+    is_new = existing is None and begun is None and not is_whole
+    users = _Users(user, publishers, publisher)
+    return tuple(_creating(spec, topology, observed, users, claim, is_new=is_new, paused=paused))
+
+
+def publishers_of(spec: GroupSpec, observed: Snapshot, wanted: Publishers = ONE_USER) -> Publishers:
+    """Login of the publishers of a group: as its record has it, also that of an interrupted create; without a record as
+    the stream of its copies shows; of a new group as `wanted`."""
+    if observed.publishers.username or recorded(spec.name, observed) is not None:
+        return observed.publishers
+    listed = listed_publishers(spec, observed.queues, observed.permissions)
+    if listed.username or _is_whole_but_for_its_record(spec.name, observed.topology_of(spec), observed):
+        return listed
+    return wanted
+
+
+def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool = True) -> tuple[Action, ...]:
+    """The actions that leave nothing of the group, whosever it is: see `require_owner`.
+
+    Raises GroupNotFound, StillInUse unless `force`, and Unsupported when the group's user is to go
+    (`with_user`) and could not be read.
+
+    The exchange goes first, which stops the inflow; queues go from the highest number down, so that what an
+    interrupted delete leaves can be found by counting up from 0; the record goes last.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    if with_user:
+        require_users(observed, "deleted")
+    names = Names(group)
+    if not force and (where := list(_uses(names, observed))):
+        raise StillInUse(group, where, remedy=_remedy_in_use(group, observed))
+    exchanges = [name for name, status in observed.exchanges.items() if status is not None]
+    queues = [name for name, status in observed.queues.items() if status is not None]
+    guarded = _guarded_queues(names, queues)
+    actions: list[Action] = []
+    is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
+    if observed.queue_count_to_be is not None or is_paused:
+        actions.append(OpenIngress(group))
+    if names.exchange in exchanges:
+        actions.append(DeleteExchange(names.exchange))
+    actions += [DeleteQueue(name, only_idle=not force) for name in reversed(guarded)]
+    actions += [DeleteQueue(name) for name in queues if name not in (*guarded, names.config)]
+    actions += [DeleteExchange(name) for name in exchanges if name != names.exchange]
+    if with_user:
+        actions += [DeleteUser(user) for user in observed.users_of(group)]
+    if names.config in queues:
+        actions.append(DeleteQueue(names.config))
+    return tuple(actions)
+
+
+def require_owner(spec: GroupSpec, observed: Snapshot, claim: Claim) -> None:
+    """Raise NotOwned for a group that is not that of `claim`, before anything is read from its attributes.
+
+    A group without a recorded owner is open to who works by hand, as it was before owners were recorded. An object of
+    Kubernetes made it if the password of its Secret is that of the group's user. Raises Unsupported where users could
+    not be looked at for that.
+    """
+    if not isinstance(observed.record, Record):
+        return  # parts without a record: what they are says whose they may be
+    if claim.adopts or is_same_owner(observed.owner, claim.owner):
+        return
+    if observed.owner or not _made(spec, observed, claim):
+        raise NotOwned(spec.name, remedy=claim.remedy)
+
+
+def _require_owner_without_record(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, claim: Claim
+) -> None:
+    """The same for what lost its record, and its owner with it: parts that nobody uses are nobody's."""
+    if observed.record is not None or claim.adopts or is_left_over(topology, observed):
+        return
+    if not _made(spec, observed, claim):
+        raise NotOwned(spec.name, remedy=claim.remedy)
+
+
+def _made(spec: GroupSpec, observed: Snapshot, claim: Claim) -> bool:
+    """True if who makes the claim may have made a group without a recorded owner. Raises Unsupported."""
+    if not is_of_kubernetes(claim.owner):
+        return True
+    require_users(observed, "compared")
+    user = observed.user(spec.client_username)
+    if not isinstance(user, UserState) or user.made_for != spec.name or claim.password is None:
+        return False
+    return is_hash_of(claim.password, user.password_hash)
+
+
+def require_by_hand(group: str, observed: Snapshot) -> None:
+    """Raise NotOwned for a group of Kubernetes, which the command line does not change."""
+    if is_of_kubernetes(observed.owner):
+        raise NotOwned(
+            group, remedy=f"change its Kubernetes object, or `lbg group adopt {group}` takes it over"
+        )
+
+
+def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made: bool) -> None:
+    """Raise for what is not the group of `spec`: its name may be another owner's.
+
+    `is_made`: the group is known to have been made as `spec`. Otherwise its own is what a create of `spec` would go on
+    from, which is what that does not refuse.
+
+    Raises GroupNotFound, NotOwned, GroupDiffers, and UnderWay.
+    """
+    if observed.is_empty:
+        raise GroupNotFound(spec.name)
+    topology = observed.topology_of(spec, publishers_of(spec, observed))
+    require_owner(spec, observed, claim)
+    _require_owner_without_record(spec, topology, observed, claim)
+    existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    claimed = existing or begun
+    if claimed is not None and (diff := differences(claimed, spec)):
+        raise GroupDiffers(spec.name, [str(one) for one in diff])
+    if is_made:
+        return
+    if existing is not None:
+        refuse_under_way(existing, observed)
+    is_there = claimed is not None or _is_whole_but_for_its_record(spec.name, topology, observed)
+    if is_there and (differing := list(drift(topology, observed))):
+        raise GroupDiffers(spec.name, differing)
+    is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
+    if is_foreign or any(conflicting_user(spec, observed)):
+        raise NotOwned(spec.name, remedy=claim.remedy)
+
+
+def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
+    return not observed.is_empty and lacks_only_its_record(Names(group).config, topology, observed)
+
+
+def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
+    """True if what is there without a record may be made whole: a queue for the record, or with `finish` parts that
+    are not in use."""
+    is_ours = is_only_a_record_queue(Names(group).config, observed) or (
+        finish and is_left_over(topology, observed)
+    )
+    return is_ours and not list(drift(topology, observed))
+
+
+def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raises UnderWay while the number of queues of `spec`, the recorded group, is being changed."""
+    if observed.queue_count_to_be is not None:
+        raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
+
+
+def refuse_key_move(spec: GroupSpec, observed: Snapshot) -> None:
+    """Raises KeysMove while keys of `spec`, the recorded group, move to another number of queues."""
+    if (move := observed.key_move(spec.name)) is not None:
+        raise KeysMove(spec.name, move.new)
+
+
+def require_users(observed: Snapshot, done: str) -> None:
+    """Raises Unsupported, with the reason, where users could not be read."""
+    if observed.users is UNKNOWN:
+        why = next(
+            (reason for subject, reason in observed.why.items() if "user" in subject), "no reason known"
+        )
+        raise Unsupported(
+            f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
+            "or leave the user out with --no-user"
+        )
+
+
+def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
+    """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
+    if observed.record is UNKNOWN or observed.record is None:
+        return None
+    try:
+        return GroupSpec.from_record(observed.record.text, name=group)
+    except SpecError:
+        return None
+
+
+def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
+    """Spec of an unfinished create, as the group's record has it."""
+    if not isinstance(observed.record, Record):
+        return None
+    return GroupSpec.from_unfinished(observed.record.text, name=group)
+
+
+@dataclass(frozen=True, slots=True)
+class _Users:
+    """Users of a group that is to be there, and the passwords of those that are made."""
+
+    user: DesiredUser | None
+    publishers: Publishers
+    publisher: DesiredUser | None
+
+
+def _creating(
+    spec: GroupSpec,
+    topology: Topology,
+    observed: Snapshot,
+    users: _Users,
+    claim: Claim,
+    *,
+    is_new: bool,
+    paused: bool | None,
+) -> Iterator[Action]:
+    """A new group's record comes first, as that of a group that is being made: it identifies what a killed create
+    leaves, with its attributes. It comes last once more, as the group's final record."""
+    record_queue = Names(spec.name).config
+    if is_new:
+        for queue in topology.queues:
+            if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
+                yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
+        record = Record(spec.to_unfinished(), claim.owner, users.publishers)
+        yield WriteRecord(spec.name, record, is_final=False)
+    # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
+    for exchange in topology.exchanges:
+        status = observed.exchanges.get(exchange.name)
+        if status is None or status is UNKNOWN or status.arguments is UNKNOWN:
+            yield DeclareExchange(exchange, is_new=status is None)
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if _is_to_be_declared(there) and not (is_new and queue.name == record_queue):
+            yield DeclareQueue(queue, is_new=there is None)
+    if observed.engine.is_rabbitmq and observed.policies is not UNKNOWN and None in observed.queues.values():
+        yield CheckPolicies(spec.name, topology)
+    there_already = frozenset[Binding]() if observed.bindings is UNKNOWN else observed.bindings
+    missing = [binding for binding in topology.bindings if binding not in there_already]
+    for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
+        yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
+    if observed.is_unusable(spec.name):
+        yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
+    begun, user = unfinished(spec.name, observed), users.user
+    if user is not None:
+        yield from _granting(spec, topology, observed, user, begun=begun is not None)
+    yield from _granting_publishers(spec, topology, observed, users, begun=begun is not None)
+    yield from _recording(spec, observed, claim, paused, users.publishers)
+    if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
+        # Last: the password before this one cannot be put back.
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
+    publisher, name = users.publisher, users.publishers.username
+    if publisher is not None and begun is None and publisher.is_to_be_set(observed.user(name)):
+        yield PutUser(name, publisher.password, spec.name, is_new=False)
+
+
+def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
+    return status is None or status is UNKNOWN or status.arguments is UNKNOWN
+
+
+def _recording(
+    spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool | None, publishers: Publishers
+) -> Iterator[Action]:
+    """A record where there is none, a limit of clients where the group was made without and the number agrees, the
+    owner, and whether the group is paused."""
+    before = observed.record if isinstance(observed.record, Record) else None
+    existing, owner = recorded(spec.name, observed), claim.owner_after(before)
+    words = observed.paused if paused is None else paused_words(observed.paused, is_paused=paused)
+    if existing is None:
+        begun = unfinished(spec.name, observed)  # the note of a new group goes with its queue
+        record = Record(spec.to_record(), owner, publishers, words, observed.has_parking)
+        record = replace(record, object_name=claim.object_after(before))
+        yield WriteRecord(spec.name, record, None if begun is None else before)
+        return
+    assert before is not None
+    text = before.text
+    if spec.limits_clients and not existing.limits_clients:
+        text = closed_record(spec) if is_closed_in(text) else spec.to_record()
+    record = replace(before, text=text, owner=owner, paused=words, object_name=claim.object_after(before))
+    if record != before:
+        yield WriteRecord(spec.name, record, before)
+
+
+def _granting(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser, *, begun: bool
+) -> Iterator[Action]:
+    is_new = observed.user(spec.client_username) is None
+    if is_new or begun:  # the password of an interrupted create was not returned
+        yield PutUser(spec.client_username, user.password, spec.name, is_new=is_new)
+    if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
+        before = None if observed.permissions is UNKNOWN else observed.permissions
+        yield PutPermissions(spec.client_username, topology.permissions, before)
+
+
+def _granting_publishers(
+    spec: GroupSpec, topology: Topology, observed: Snapshot, users: _Users, *, begun: bool
+) -> Iterator[Action]:
+    """Nothing where no user is made; one that is there has its permissions repaired."""
+    name, desired = users.publishers.username, topology.publisher_permissions
+    if users.user is None or desired is None:
+        return
+    is_new = observed.user(name) is None
+    if users.publisher is not None and (is_new or begun):
+        yield PutUser(name, users.publisher.password, spec.name, is_new=is_new)
+    elif is_new:
+        return
+    present = observed.publisher_permissions if name == observed.publishers.username else UNKNOWN
+    if present != desired:
+        before = None if present is UNKNOWN else present
+        yield PutPermissions(name, desired, before)
+
+
+def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:
+    if "queue_count" not in {one.field for one in diff}:
+        return ""
+    return f"; `lbg group repartition {spec.name} --queues {spec.queue_count}` gives it that many queues"
+
+
+def _remedy_in_use(group: str, observed: Snapshot) -> str:
+    spec = recorded(group, observed)
+    if spec is not None and spec.mode == SESSIONS:
+        return f"close it with `lbg group close {group}` and let its sessions end, or use --force"
+    return "stop its members and drain it, or use --force"
+
+
+def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
+    """The queues with unprocessed messages, in the order of their numbers."""
+    served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
+    return [*served, *(name for name in queues if name in (names.unrouted, names.dead, names.parking))]
+
+
+def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
+    for name in _guarded_queues(
+        names, [name for name, status in observed.queues.items() if status is not None]
+    ):
+        status = observed.queues[name]
+        if status is None:
+            continue
+        if status is not UNKNOWN and status.is_down:
+            yield f"{name} does not answer, because most of its nodes are down"
+        elif status is UNKNOWN or status.ready is UNKNOWN or status.consumers is UNKNOWN:
+            yield f"{name} could not be counted"
+        elif status.ready or status.consumers or (status.unacked is not UNKNOWN and status.unacked):
+            yield f"{name} has {contents_of(status)}"

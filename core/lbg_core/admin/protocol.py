@@ -1,0 +1,49 @@
+"""`BrokerAdmin`, the protocol between administration and a broker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol
+
+from lbg_core.admin.actions import Action
+from lbg_core.admin.snapshot import Snapshot
+from lbg_core.group import GroupSpec
+from lbg_core.group.key_moves import KeyMoveState
+
+StatusReport = Mapping[str, Any]
+"""A member's status report, its message of type `beat`, as it came."""
+
+
+class BrokerAdmin(Protocol):
+    """The broker for provisioning, by any number of callers at a time. Each method raises AdminError when the broker
+    cannot be reached."""
+
+    def lock(self, group: str) -> AbstractAsyncContextManager[None]:
+        """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
+        ...
+
+    async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+        """One round of reading; the objects follow from `desired`, or else from the group's record."""
+        ...
+
+    async def perform(self, action: Action) -> None:
+        """Make one change. Deleting what is not there is done at once."""
+
+    async def groups(self) -> Sequence[str]:
+        """The names of all groups, found by their records' queues; raises Unsupported without a management API."""
+        ...
+
+    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+        """The status reports that members of `group` send within `seconds`."""
+        ...
+
+    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
+        """The indexes below this one that a member has, whether it reports or not: those that have a mailbox."""
+        ...
+
+    async def key_moves(self, group: str) -> KeyMoveState:
+        """State of the change of the group's number of queues, from its stream."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,182 @@
+"""Parts of both ways of changing the number of separate queues: announcements, counts, and the wait for members."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from lbg_core.admin.actions import Announce
+from lbg_core.admin.rows import MemberRow
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
+from lbg_core.group import IDENTITY_BYTES, TO_ALL, Names, balanced_primaries, static_primaries
+from lbg_core.group.topology import Binding
+
+Report = Callable[[str], None]
+"""Gets a line for each step, and for what is waited for."""
+
+SENDER = "lbg group repartition"
+
+
+def repartition_announced(names: Names, queue_count: int) -> Announce:
+    """The number of queues changes: members report what they processed, for those that get their keys from now on."""
+    return _announcement(names, queue_count, is_done=False)
+
+
+def repartition_done(names: Names, queue_count: int) -> Announce:
+    """The number of queues has changed, as the record has it."""
+    return _announcement(names, queue_count, is_done=True)
+
+
+def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
+    message = {
+        "v": 1,
+        "type": "repartition",
+        "index": 0,
+        "name": SENDER,
+        "incarnation": secrets.token_hex(IDENTITY_BYTES),
+        "queues": queue_count,
+        "done": is_done,
+    }
+    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+
+
+NAMED_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """Messages in one queue, or in one partition of it."""
+
+    name: str
+    ready: int | Unknown
+    unacked: int | Unknown
+
+    @property
+    def is_empty(self) -> bool:
+        return self.ready == 0 and self.unacked == 0
+
+    def __str__(self) -> str:
+        if self.ready is UNKNOWN or self.unacked is UNKNOWN:
+            return f"{self.name} could not be counted"
+        return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
+
+
+def left_in(depths: Sequence[Depth]) -> Iterator[str]:
+    """Summary of what is left, in a few lines however many queues there are."""
+    full = [one for one in depths if not one.is_empty]
+    yield from map(str, full[:NAMED_MAX])
+    if len(full) > NAMED_MAX:
+        yield f"{len(full) - NAMED_MAX} more"
+
+
+def held_up(group: str, members: Sequence[MemberRow], queues: Collection[int]) -> Iterator[str]:
+    """Causes, as members report them, for which messages of these queues are not processed until somebody acts, each
+    with its remedy."""
+    names = Names(group)
+    if any(one.paused for one in members):
+        yield f"members process nothing until `lbg group resume {group}`"
+    poisoned = [one for member in members for one in member.queues if one.poisoned and one.queue in queues]
+    for one in poisoned[:NAMED_MAX]:
+        keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
+        skip = (
+            f"; `lbg group skip {group} {one.poisoned_ids[0]}` skips the oldest" if one.poisoned_ids else ""
+        )
+        yield f"a message that fails repeatedly blocks {names.queue(one.queue)} (keys: {keys}{skip})"
+    if len(poisoned) > NAMED_MAX:
+        yield f"messages that fail repeatedly block {len(poisoned) - NAMED_MAX} queues more"
+    if any(one.parking is not None and one.parking.is_full for one in members):
+        yield (
+            "the parking queue is full, and a release waits for the end of the change: restart members with larger "
+            "bounds (--park-max-keys, --park-max-messages, --park-max-mb), or discard keys that get no more messages "
+            f"(`lbg park discard {group} --key KEY --save FILE --yes`)"
+        )
+
+
+def named(queues: Sequence[str]) -> str:
+    """The first of these names, and the number of the others."""
+    more = f" and {len(queues) - NAMED_MAX} more" if len(queues) > NAMED_MAX else ""
+    return f"{', '.join(queues[:NAMED_MAX])}{more}"
+
+
+def numbered_queues(names: Names, observed: Snapshot) -> dict[int, QueueStatus]:
+    """The queues that are there, by their numbers."""
+    return {
+        number: QueueStatus() if status is UNKNOWN else status
+        for name, status in observed.queues.items()
+        if status is not None and (number := names.number_of(name)) is not None
+    }
+
+
+def surplus_queues(names: Names, observed: Snapshot, queue_count: int) -> list[tuple[str, QueueStatus]]:
+    """Queues that are too many, the highest number first."""
+    queues = numbered_queues(names, observed)
+    return [
+        (names.queue(number), queues[number])
+        for number in sorted(queues, reverse=True)
+        if number >= queue_count
+    ]
+
+
+def forwarding_bindings(names: Names, bindings: Collection[Binding]) -> list[Binding]:
+    """Bindings by which members forward messages to the queue of their hash during a change."""
+    return [
+        one for one in bindings if one.exchange == names.members and names.number_of(one.queue) is not None
+    ]
+
+
+LATE_S = 10.0
+"""Members have a new number within a second of the message, or when they next connect."""
+
+LISTEN_S = 1.3
+"""Members that are asked send a status report every second, 1.2 s apart at most."""
+
+
+def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:
+    """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
+    it."""
+    hint = " (of an older version? restart it)" if is_late else ""
+    behind = _behind(members, queue_count)
+    for member in members:
+        if member.index in behind:
+            queues = {one.queue for one in member.queues}
+            if len(queues) != queue_count and queues == set(range(len(queues))):
+                yield f"{member.name} still uses {len(queues)} queues{hint}"
+            else:
+                yield f"{member.name} has not its part of {queue_count} queues yet{hint}"
+        elif member.rebalance != "Ready":
+            yield f"{member.name} is {member.rebalance}"
+        elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
+            yield f"{member.name} has no consumer yet on {len(unbound)} queues"
+
+
+def _behind(members: Sequence[MemberRow], queue_count: int) -> set[int]:
+    """Indexes of members whose report is not that of a member with so many queues.
+
+    A report has neither the number of queues nor every queue. But the primaries of all members together are those of
+    an assignment of so many queues to them. `static` leaves queues without a primary, which others consume.
+    """
+    reported = {member.index: sorted(one.queue for one in member.primaries) for member in members}
+    assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]
+    consumed = {one.queue for member in members for one in member.queues}
+    if members and consumed.issuperset(range(queue_count)):
+        steps = {second - first for first, second, *_ in filter(_has_two, reported.values())}
+        counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
+        assignments += (
+            static_primaries(queue_count, count, reported) for count in counts if count > max(reported)
+        )
+    surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
+    return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
+
+
+def _has_two(queues: Sequence[int]) -> bool:
+    return len(queues) >= 2
+
+
+def _differing(reported: Mapping[int, Sequence[int]], primaries: Mapping[int, int | None]) -> Iterator[int]:
+    """Indexes of members with other primaries than these."""
+    due: dict[int | None, list[int]] = {}
+    for queue, index in primaries.items():
+        due.setdefault(index, []).append(queue)
+    return (index for index, queues in reported.items() if list(queues) != due.get(index, []))

@@ -1,0 +1,549 @@
+"""Changing the number of queues of a group: close ingress, drain, change, open ingress; or online, where the broker
+moves keys in order.
+
+The announcement to members has the form that `lbg_sidecar.core.protocol` reads; a member of an older version
+ignores it.
+
+The record is marked first, and unmarked last (`lbg_core.group.spec`). Every step declares a state and can be
+repeated, so that the next run after a crash does all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Protocol
+
+from lbg_core.admin.actions import (
+    Action,
+    ActOnQueue,
+    Bind,
+    CheckPolicies,
+    DeclareQueue,
+    DeleteQueue,
+    Unbind,
+    WriteRecord,
+)
+from lbg_core.admin.errors import (
+    GroupNotFound,
+    KeysMove,
+    NotDrained,
+    NotMoved,
+    RecordUnreadable,
+    StillInUse,
+    Unreachable,
+    Unsupported,
+)
+from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
+from lbg_core.admin.key_move import KeyMoveRun, change_queues
+from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.ownership import Claim, Record
+from lbg_core.admin.plan import recorded, require_owner, require_supported
+from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.queue_changes import (
+    LATE_S,
+    LISTEN_S,
+    Depth,
+    Report,
+    left_in,
+    numbered_queues,
+    repartition_announced,
+    repartition_done,
+    surplus_queues,
+    unsettled,
+)
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.snapshot import SAMPLED_S, UNKNOWN, PartitionsStatus, QueueStatus, Snapshot
+from lbg_core.group import (
+    UNCOUNTED_MODES,
+    Engine,
+    GroupSpec,
+    Names,
+    differences,
+    has_partitions,
+    is_native,
+    marked,
+    recounted,
+)
+from lbg_core.group.topology import Binding
+
+if TYPE_CHECKING:
+    from lbg_core.admin.live import LiveAdmin
+
+
+DRAIN_LOOK_S = 0.5
+
+
+async def drain(
+    group: str,
+    ingress: Ingress,
+    depths: Callable[[], Awaitable[Sequence[Depth]]],
+    *,
+    renew_lock: Callable[[], Awaitable[None]],
+    is_sampled: bool,
+    is_paused: bool,
+    timeout_s: float,
+    report: Callable[[str], None],
+) -> None:
+    """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
+    `is_paused`: members process nothing until the group is resumed.
+
+    Raises NotDrained, and what `renew_lock` does: who lost the group to another run must not close it again.
+    """
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout_s
+    still_since: float | None = None
+    while True:
+        await renew_lock()
+        is_closed = await ingress.ensure_closed()
+        began = loop.time()
+        counted = await depths()
+        if not is_closed or any(one.ready != 0 for one in counted):
+            still_since = None
+        elif still_since is None:
+            still_since = began
+        left = list(left_in(counted))
+        if still_since is not None and not left:
+            if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
+                return
+            left = ["RabbitMQ's next count of unacknowledged messages"]
+        if left and is_paused:
+            left.append(f"members, which process nothing until `lbg group resume {group}`")
+        if not is_closed:
+            left.append("publishers that were still connected")
+        if loop.time() >= deadline:
+            raise NotDrained(group, left, timeout_s)
+        report(f"waiting for: {'; '.join(left)}")
+        await asyncio.sleep(DRAIN_LOOK_S)
+
+
+LOOK_S = 0.2
+
+
+class SingleQueueLayout:
+    """The broker moves its partitions itself; members receive their number, by which they name them."""
+
+    is_sampled = False
+
+    def __init__(self, admin: BrokerAdmin, names: Names) -> None:
+        self.ingress = QueueIngress(admin, names.parent)
+        self._admin = admin
+        self._names = names
+        self._queue = names.parent
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+        """Of the partitions with a number below `below`, or of all that there are."""
+        return [
+            Depth(f"{self._queue} partition {one.partition}", one.ready, one.unacked)
+            for one in (await self._partitions_status()).partitions
+            if below is None or one.partition < below
+        ]
+
+    async def announce(self, queue_count: int) -> None:
+        """Announces nothing: what a partition's former consumer processed is acknowledged."""
+
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Raises Refused when a partition that goes is not empty, unless `discard`."""
+        size_bytes = spec.queue_size_bytes * spec.queue_count
+        arguments = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
+        await self._admin.perform(ActOnQueue(self._queue, "repartition", arguments))
+        await self._admin.perform(repartition_done(self._names, spec.queue_count))
+
+    async def is_prepared(self, spec: GroupSpec) -> bool:
+        """True if the broker has the number of partitions of `spec`, or is on its way to it."""
+        status = await self._partitions_status()
+        moving = status.moving_keys
+        return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
+
+    async def settle(
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
+    ) -> bool:
+        """Wait until the queue is Ready and no key moves; False when it is not so by then."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while True:
+            status = await self._partitions_status()
+            left = [] if status.moving_keys is None else [str(status.moving_keys)]
+            if status.rebalance != "Ready":
+                left.append(f"{self._queue} is {status.rebalance}")
+            if not left:
+                return True
+            if loop.time() >= deadline:
+                report(f"no longer waiting: {'; '.join(left)}")
+                return False
+            report(f"waiting for: {'; '.join(left)}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _partitions_status(self) -> PartitionsStatus:
+        status = (await self._admin.observe(self._names.group)).queues[self._queue]
+        if not isinstance(status, QueueStatus) or not isinstance(status.native, PartitionsStatus):
+            raise Unreachable(f"the partitions of {self._queue} could not be read")
+        return status.native
+
+
+TOLD_S = 1.0
+"""Seconds for members to request of each other what they processed, before queues change: they do so at once."""
+
+
+class SeparateQueuesLayout:
+    """`is_sampled`: see `drain`."""
+
+    def __init__(self, admin: BrokerAdmin, engine: Engine, names: Names, ingress: Ingress) -> None:
+        self.ingress = ingress
+        self.is_sampled = engine.is_rabbitmq
+        self._admin = admin
+        self._engine = engine
+        self._names = names
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+        """Of the queues with a number below `below`, or of all that there are."""
+        queues = numbered_queues(self._names, await self._admin.observe(self._names.group))
+        return [
+            Depth(self._names.queue(number), status.ready, status.unacked)
+            for number, status in sorted(queues.items())
+            if below is None or number < below
+        ]
+
+    async def announce(self, queue_count: int) -> None:
+        """Waits, after the drain, until members have reported to each other what they processed."""
+        await self._admin.perform(repartition_announced(self._names, queue_count))
+        await asyncio.sleep(TOLD_S)
+
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Have every queue and binding of `spec`, and no other binding. What comes in from then on is where it belongs.
+
+        Queues that are too many stay until `settle`: members still consume from them.
+        """
+        for action in restriping(spec, await self._admin.observe(self._names.group, desired=spec)):
+            await self._admin.perform(action)
+
+    async def settle(
+        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
+    ) -> bool:
+        """Waits until all members have the new number, and removes surplus queues, the highest first.
+
+        False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        deadline = began + timeout_s
+        while True:
+            await self._admin.perform(repartition_done(self._names, spec.queue_count))
+            members = members_of(await self._admin.listen(self._names.group, seconds=LISTEN_S))
+            is_late = loop.time() >= began + LATE_S
+            behind = list(unsettled(members, spec.queue_count, is_late=is_late))
+            if not behind or loop.time() >= deadline:
+                break
+            report(f"waiting for: {'; '.join(behind)}")
+        await self._remove_surplus(spec.queue_count, discard=discard)
+        for line in behind:
+            report(f"no longer waiting: {line}")
+        return not behind
+
+    async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
+        for name, _ in surplus_queues(self._names, await self._admin.observe(self._names.group), queue_count):
+            await self._admin.perform(DeleteQueue(name, only_empty=not discard))
+
+
+def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
+    """Changes of bindings that lead each hash to its queue of `spec`, and to no other. Raises StillInUse where
+    bindings are unknown.
+
+    Nothing may come in meanwhile: there is a moment in which a hash leads to two queues.
+    """
+    topology = observed.topology_of(spec)
+    names = Names(spec.name)
+    if observed.bindings is UNKNOWN:
+        raise StillInUse(spec.name, ["its bindings could not be read"], remedy="try again")
+    for queue in topology.queues:
+        if observed.queues.get(queue.name) is None:
+            yield DeclareQueue(queue)
+    if observed.engine.is_rabbitmq:
+        yield CheckPolicies(spec.name, topology)
+    desired = {one for one in topology.bindings if one.exchange == names.exchange}
+    missing = [one for one in topology.bindings if one in desired and one not in observed.bindings]
+    for name, of_queue in groupby(missing, key=_queue_of):
+        yield Bind(name, tuple(of_queue))
+    stem = names.queue(0)[:-1]
+    extra = [
+        one
+        for one in observed.bindings
+        if one.exchange == names.exchange and one.queue.startswith(stem) and one not in desired
+    ]
+    for name, of_queue in groupby(sorted(extra, key=_order_of), key=_queue_of):
+        yield Unbind(name, tuple(of_queue))
+
+
+def _queue_of(binding: Binding) -> str:
+    return binding.queue
+
+
+def _order_of(binding: Binding) -> tuple[str, str]:
+    return binding.queue, binding.routing_key
+
+
+@dataclass(frozen=True, slots=True)
+class Repartitioned:
+    """`was`: as the record had it at the start; what an interrupted run had changed already counts. `is_settled`: all
+    members were Ready before ingress was opened."""
+
+    was: int
+    now: int
+    is_changed: bool = True
+    is_settled: bool = True
+
+
+class Manner(Protocol):
+    """Layout of a group's messages on its broker: one queue, or separate ones."""
+
+    @property
+    def ingress(self) -> Ingress: ...
+
+    @property
+    def is_sampled(self) -> bool: ...
+
+    async def depths(self, *, below: int | None) -> Sequence[Depth]: ...
+    async def announce(self, queue_count: int) -> None: ...
+    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None: ...
+    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool: ...
+
+
+async def repartition_group(
+    admin: LiveAdmin,
+    group: str,
+    queue_count: int,
+    *,
+    timeout_s: float,
+    max_clients: int | None = None,
+    discard: bool = False,
+    offline: bool = False,
+    report: Report = lambda line: None,
+) -> Repartitioned:
+    """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
+
+    The change is online unless `offline`, or an interrupted offline run is to be finished: publishers go on. The broker
+    moves keys to their new partitions in order; between separate queues the command and members do
+    (`lbg_core.admin.key_move`). Otherwise ingress is closed meanwhile.
+
+    `max_clients`: the limit of clients there is to be; None leaves the one that the group was given.
+    `timeout_s` is for the move of keys, or for draining, and once more for members to be Ready. When it is not drained
+    by then, or on the first interrupt, nothing is changed and ingress is open again. `discard`: what is left in queues
+    that go is deleted, and not waited for; of separate queues only with `offline`. `report` gets a line for each step,
+    and for what is waited for.
+
+    Raises NotDrained, NotMoved, NotJoined and other errors of ProvisioningError; SpecError for a number that the group
+    cannot have.
+    """
+    Names(group)
+    management = admin.management_for("the number of queues can only be changed")
+    async with admin.lock(group):
+        observed = await admin.observe(group)
+        spec = _existing(group, observed)
+        desired = recounted(spec, queue_count, max_clients=max_clients)
+        is_interrupted = observed.queue_count_to_be is not None
+        is_offline = offline or is_interrupted
+        is_moving = observed.is_key_move_left(group)
+        if offline and is_moving:
+            raise KeysMove(group, queue_count if (move := observed.key_move(group)) is None else move.new)
+        is_online = has_partitions(spec, observed.engine) and not is_offline
+        if desired.to_record() == spec.to_record() and not (is_interrupted or is_online or is_moving):
+            return Repartitioned(spec.queue_count, queue_count, is_changed=False)
+        require_supported(desired, observed)
+        if discard and not is_offline and not is_online:
+            raise Unsupported(
+                f"messages of group {group!r} can only be discarded with --offline: online each is processed"
+            )
+        if is_online or is_offline:
+            return await _repartition_locked(
+                admin,
+                management,
+                observed,
+                desired,
+                is_online=is_online,
+                discard=discard,
+                timeout_s=timeout_s,
+                report=report,
+            )
+    run = KeyMoveRun(admin, group, queue_count, max_clients, report)
+    await change_queues(run, timeout_s=timeout_s)
+    report("members are Ready")
+    return Repartitioned(spec.queue_count, queue_count, is_changed=run.is_changed)
+
+
+async def _repartition_locked(
+    admin: LiveAdmin,
+    management: ManagementAdmin,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    is_online: bool,
+    discard: bool,
+    timeout_s: float,
+    report: Report,
+) -> Repartitioned:
+    """The changes that hold the group's lock from their beginning to their end."""
+    group, queue_count = desired.name, desired.queue_count
+    names, spec = Names(group), _existing(group, observed)
+    manner = _manner_of(admin, management, names, spec, observed)
+    if isinstance(manner, SingleQueueLayout) and is_online:
+        return await _repartition_online(
+            admin, manner, observed, desired, discard=discard, timeout_s=timeout_s, report=report
+        )
+    assert isinstance(observed.record, Record)
+    was, like = observed.record.text, observed.record
+    await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
+    report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
+    try:
+        await manner.ingress.close()
+        await drain(
+            group,
+            manner.ingress,
+            lambda: manner.depths(below=queue_count if discard else None),
+            renew_lock=lambda: admin.renew_lock(group),
+            is_sampled=manner.is_sampled,
+            is_paused=like.is_paused,
+            timeout_s=timeout_s,
+            report=report,
+        )
+    except (NotDrained, asyncio.CancelledError):
+        await _undo(admin, manner, spec, report, like=like)
+        raise
+    report("drained")
+    await manner.announce(queue_count)
+    await manner.prepare(desired, discard=discard)
+    began = marked(spec, queue_count)
+    await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
+    report(f"changed: {queue_count} queues")
+    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
+    report("members are Ready" if is_settled else "not all members are Ready")
+    await _open(admin, manner, desired, report, like=like)
+    return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+
+async def change_online(
+    admin: BrokerAdmin,
+    desired: GroupSpec,
+    run: KeyMoveRun,
+    *,
+    claim: Claim,
+    within_s: float,
+    after_moves: bool = False,
+) -> GroupSpec | None:
+    """Changes a group online to the number of queues or partitions, and the limit of clients, of `desired`, for so
+    many seconds; returns the group as it is recorded then. The broker moves partitions by itself, and `run` goes on
+    with separate queues at the next call.
+
+    None, and nothing is done, if the group differs in anything else, or its number does not change online, or with
+    `after_moves` while keys move by another change. Raises NotOwned and other errors of ProvisioningError.
+    """
+    async with admin.lock(desired.name):
+        observed = await admin.observe(desired.name)
+        spec = recorded(desired.name, observed)
+        if spec is None or spec.mode in UNCOUNTED_MODES or observed.queue_count_to_be is not None:
+            return None
+        require_owner(desired, observed, claim)
+        if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
+            return None
+        if after_moves and _moves_to_another(observed, desired):
+            return None
+        if has_partitions(spec, observed.engine):
+            layout = SingleQueueLayout(admin, Names(desired.name))
+            run.is_changed = await _begin_online(admin, layout, observed, desired, discard=False)
+            run.is_complete = True  # the broker does the rest
+            return desired if run.is_changed else None
+        require_supported(desired, observed)
+    with suppress(NotMoved):
+        await change_queues(run, timeout_s=within_s)
+    return recorded(desired.name, await admin.observe(desired.name))
+
+
+def _moves_to_another(observed: Snapshot, desired: GroupSpec) -> bool:
+    """True if keys move to another number of queues or partitions than that of `desired`."""
+    status = observed.queues.get(Names(desired.name).parent)
+    native = status.native if isinstance(status, QueueStatus) else None
+    of_partitions = native.moving_keys if isinstance(native, PartitionsStatus) else None
+    moving = of_partitions or observed.moving_keys(desired.name)
+    return moving is not None and moving.partitions != desired.queue_count
+
+
+async def _begin_online(
+    admin: BrokerAdmin,
+    manner: SingleQueueLayout,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    discard: bool,
+) -> bool:
+    """Changes the queue, then its record: a run that was interrupted in between leaves a record that differs, which the
+    next run writes. False if both are so already."""
+    record = observed.record
+    assert isinstance(record, Record)
+    if desired.to_record() == record.text and await manner.is_prepared(desired):
+        return False
+    await manner.prepare(desired, discard=discard)
+    await _to_record(admin, desired, desired.to_record(), before=record.text, like=record)
+    return True
+
+
+async def _repartition_online(
+    admin: BrokerAdmin,
+    manner: SingleQueueLayout,
+    observed: Snapshot,
+    desired: GroupSpec,
+    *,
+    discard: bool,
+    timeout_s: float,
+    report: Report,
+) -> Repartitioned:
+    spec = _existing(desired.name, observed)
+    is_changed = await _begin_online(admin, manner, observed, desired, discard=discard)
+    if is_changed:
+        report(f"changed: {desired.queue_count} partitions")
+    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
+    report("members are Ready" if is_settled else "the broker goes on with it")
+    return Repartitioned(spec.queue_count, desired.queue_count, is_changed=is_changed, is_settled=is_settled)
+
+
+async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
+    """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
+    await manner.prepare(spec, discard=False)
+    await manner.settle(spec, discard=False, timeout_s=0.0, report=lambda line: None)
+    report("nothing is changed")
+    await _open(admin, manner, spec, report, like=like)
+
+
+async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
+    """Publishers wait for the record, so it comes after."""
+    await manner.ingress.open()
+    before = marked(spec, spec.queue_count)
+    await _to_record(admin, spec, spec.to_record(), before=before, like=like)
+    report("ingress stays paused" if like.is_ingress_paused else "ingress on")
+
+
+async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, like: Record) -> None:
+    if text != before:
+        record, former = replace(like, text=text), replace(like, text=before)
+        await admin.perform(WriteRecord(spec.name, record, before=former))
+
+
+def _existing(group: str, observed: Snapshot) -> GroupSpec:
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = recorded(group, observed)
+    if spec is None:
+        raise RecordUnreadable(group, "it is missing or not one")
+    return spec
+
+
+def _manner_of(
+    admin: BrokerAdmin, management: ManagementAdmin, names: Names, spec: GroupSpec, observed: Snapshot
+) -> Manner:
+    engine = observed.engine
+    if is_native(spec, engine):
+        return SingleQueueLayout(admin, names)
+    is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
+    ingress = PermissionIngress(admin, management, names, closes=engine.is_rabbitmq, stays_closed=is_paused)
+    return SeparateQueuesLayout(admin, engine, names, ingress)

@@ -1,0 +1,533 @@
+"""Snapshot of a group on a broker. A failed read is `UNKNOWN`: never zero, never absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
+from lbg_core.admin.ownership import INGRESS, Record
+from lbg_core.group import (
+    ONE_USER,
+    Engine,
+    GroupSpec,
+    Names,
+    Permissions,
+    Publishers,
+    SpecError,
+    Topology,
+    binding_key,
+    hash_in,
+    repartition_in,
+    topology_of,
+)
+from lbg_core.group.key_moves import KeyMove
+from lbg_core.group.topology import Argument, Binding
+
+COLUMNS = "rebalance_status,ingress,handoffs,partitions,moving_keys,message_groups,closed,pool,sessions"
+
+LIVE, AWAY, STRANDED, CLOSING = "live", "away", "stranded", "closing"
+
+SAMPLED_S = 6.0
+"""RabbitMQ counts unacknowledged messages every 5 s (tests/rabbitmq/test_facts_of_counting.py). While nothing comes in
+and nothing is ready, it only gets less: a count of 0 that was taken after that began is true."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionStatus:
+    """`status` is Ready, Paused, Unassigned or Unbound, `consumer_tag` that of the consumer that has it or, where it is
+    Unbound, had it; None where none did."""
+
+    partition: int
+    status: str
+    consumer_tag: str | None
+    ready: int
+    unacked: int
+    handoff_s: float | None = None
+    """Seconds that its last handoff took, since the broker's start; None without one."""
+
+    settled: int | None = None
+    """Messages that have left it since the broker's start; None: of a broker of an older version."""
+
+    @property
+    def is_served(self) -> bool:
+        return self.status in ("Ready", "Paused")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueProgress:
+    """Progress of a change of separate queues. `hashes_moved` lead to their new queue, `hashes_staged` to a staging
+    queue. Of the `queues` that hashes leave, all hashes of `queues_moved` lead to their new queue."""
+
+    hashes_moved: int
+    hashes_staged: int
+    queues_moved: int
+    queues: int
+
+    def phase(self, hashes_left: int) -> str:
+        """The step that is on its way; `hashes_left` are not in their new queue yet."""
+        if not hashes_left:
+            return "ending: the last staging queues are processed"
+        if not self.hashes_moved and not self.hashes_staged:
+            return "beginning: members join"
+        return "moving"
+
+
+@dataclass(frozen=True, slots=True)
+class MovingKeys:
+    """State of a change to so many `partitions`, or separate queues, that is not over. `hashes`: those on their way;
+    `held`: messages that wait for earlier ones in the former partition of their key; `surplus`: messages in partitions
+    that are to go."""
+
+    partitions: int
+    hashes: int
+    held: int
+    surplus: int
+    unit: str = "partitions"
+    progress: QueueProgress | None = None
+    """None of partitions, whose broker counts only what is left."""
+
+    def __str__(self) -> str:
+        done = ""
+        if (one := self.progress) is not None:
+            done = (
+                f"; {one.phase(self.hashes)}, {one.hashes_moved} of {one.hashes_moved + self.hashes} hashes lead to "
+                f"their new queue and {one.hashes_staged} to staging queues, {one.queues_moved} of {one.queues} queues "
+                "have passed all of theirs on"
+            )
+        return (
+            f"{self.hashes} hashes move when their earlier messages are processed, {self.held} newer messages wait for "
+            f"that, {self.surplus} messages are in {self.unit} that go{done}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionsStatus:
+    """`rebalance` is Ready, HoldDown or Rebalancing; `ingress` whether publishers are let in. Of the `handoffs`, so
+    many were `forced`, and `messages_forced` were delivered again for it. `moving_keys`: None while no key moves to
+    another partition."""
+
+    rebalance: str
+    ingress: bool
+    handoffs: int
+    forced: int
+    messages_forced: int
+    partitions: tuple[PartitionStatus, ...]
+    moving_keys: MovingKeys | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageGroupsStatus:
+    """Counts of message groups: with messages or a consumer, and held by a consumer now."""
+
+    known: int
+    busy: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionStatus:
+    """`state` is live, away, stranded (away, with messages) or closing. `assigned` is the last sequence that was given
+    out, `acknowledged` the highest with all before it. `away_since_s` counts from the epoch."""
+
+    session: str
+    state: str
+    consumer_tag: str | None
+    assigned: int
+    acknowledged: int
+    messages: int
+    away_since_s: float | None
+
+    @property
+    def is_stranded(self) -> bool:
+        """True if it has messages and no consumer, closing or not: no other session gets these messages."""
+        return bool(self.messages) and self.consumer_tag is None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsStatus:
+    """`pool`: messages that no session has yet."""
+
+    closed: bool
+    pool: int
+    sessions: tuple[SessionStatus, ...]
+
+
+Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus
+
+
+def native_of(fields: Mapping[str, Any]) -> Native | None:
+    """From a queue's JSON; None for a queue of no such kind."""
+    if "partitions" in fields:
+        handoffs = fields["handoffs"]
+        return PartitionsStatus(
+            rebalance=str(fields["rebalance_status"]),
+            ingress=bool(fields["ingress"]),
+            handoffs=int(handoffs["total"]),
+            forced=int(handoffs["forced"]),
+            messages_forced=int(handoffs["messages_forced"]),
+            partitions=tuple(map(_partition, fields["partitions"])),
+            moving_keys=None if (moving := fields.get("moving_keys")) is None else _moving_keys(moving),
+        )
+    if "message_groups" in fields:
+        return MessageGroupsStatus(
+            int(fields["message_groups"]["known"]), int(fields["message_groups"]["busy"])
+        )
+    if "sessions" in fields:
+        return SessionsStatus(
+            bool(fields["closed"]), int(fields["pool"]), tuple(map(_session, fields["sessions"]))
+        )
+    return None
+
+
+def native_json(native: Native) -> dict[str, Any]:
+    """As the broker reports it, for `--json`."""
+    match native:
+        case PartitionsStatus():
+            return {
+                "rebalance_status": native.rebalance,
+                "ingress": native.ingress,
+                "handoffs": {
+                    "total": native.handoffs,
+                    "forced": native.forced,
+                    "messages_forced": native.messages_forced,
+                },
+                "moving_keys": None if native.moving_keys is None else moving_keys_json(native.moving_keys),
+            }
+        case MessageGroupsStatus():
+            return {"message_groups": {"known": native.known, "busy": native.busy}}
+        case SessionsStatus():
+            return {
+                "closed": native.closed,
+                "pool": native.pool,
+                "sessions": [
+                    {
+                        "session": one.session,
+                        "state": one.state,
+                        "consumer_tag": one.consumer_tag,
+                        "last_sequence": one.assigned,
+                        "acknowledged": one.acknowledged,
+                        "messages": one.messages,
+                        "away_since": one.away_since_s,
+                    }
+                    for one in native.sessions
+                ],
+            }
+
+
+def moving_keys_json(moving: MovingKeys) -> dict[str, Any]:
+    return {
+        "partitions": moving.partitions,
+        "hashes": moving.hashes,
+        "messages_held": moving.held,
+        "messages_surplus": moving.surplus,
+        **({} if moving.progress is None else asdict(moving.progress)),
+    }
+
+
+def _moving_keys(fields: Mapping[str, Any]) -> MovingKeys:
+    return MovingKeys(
+        int(fields["partitions"]),
+        int(fields["hashes"]),
+        int(fields["messages_held"]),
+        int(fields["messages_surplus"]),
+    )
+
+
+def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
+    return PartitionStatus(
+        partition=int(fields["partition"]),
+        status=str(fields["status"]),
+        consumer_tag=fields["consumer_tag"],
+        ready=int(fields["messages_ready"]),
+        unacked=int(fields["messages_unacknowledged"]),
+        handoff_s=fields.get("last_handoff_seconds"),
+        settled=fields.get("messages_settled"),
+    )
+
+
+def _session(fields: Mapping[str, Any]) -> SessionStatus:
+    away_since = fields["away_since"]
+    return SessionStatus(
+        session=str(fields["session"]),
+        state=str(fields["state"]),
+        consumer_tag=fields["consumer_tag"],
+        assigned=int(fields["last_sequence"]),
+        acknowledged=int(fields["acknowledged"]),
+        messages=int(fields["messages"]),
+        away_since_s=None if away_since is None else float(away_since),
+    )
+
+
+class Unknown(Enum):
+    UNKNOWN = "unknown"
+
+    def __repr__(self) -> str:
+        return "UNKNOWN"
+
+    def __bool__(self) -> bool:
+        raise TypeError("unknown is neither yes nor no: compare with `is UNKNOWN`")
+
+
+UNKNOWN: Final = Unknown.UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeState:
+    """An exchange that is there; without the management API only that much is known."""
+
+    type: str | Unknown = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class QueueStatus:
+    """A queue that is there. `ready` and `unacked` count messages; `active_consumer` is a consumer tag.
+
+    `policy` names the user's policy in force, as of now; `effective` is the management API's result of all
+    policies together, sampled every 5 s. `native` is the embedded broker's status of a queue type of its own, None for
+    any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it. `bytes_ready`: bodies of the
+    messages that wait.
+    """
+
+    ready: int | Unknown = UNKNOWN
+    unacked: int | Unknown = UNKNOWN
+    consumers: int | Unknown = UNKNOWN
+    active_consumer: str | Unknown | None = UNKNOWN
+    arguments: Mapping[str, Argument] | Unknown = UNKNOWN
+    policy: str | Unknown | None = UNKNOWN
+    effective: Mapping[str, object] | Unknown = UNKNOWN
+    native: Native | Unknown | None = UNKNOWN
+    is_down: bool = False
+    bytes_ready: int | Unknown = UNKNOWN
+
+    def counted(self, now: QueueStatus | Unknown | None) -> QueueStatus:
+        """With the counts of AMQP in `now`. A queue that is down has no counts, and neither has one that the management
+        API lists and AMQP does not find: AMQP's answer when the leader's node is down."""
+        if now is UNKNOWN:
+            return replace(self, ready=UNKNOWN, consumers=UNKNOWN)
+        if self.is_down or now is None:
+            return replace(
+                self, ready=UNKNOWN, unacked=UNKNOWN, consumers=UNKNOWN, bytes_ready=UNKNOWN, is_down=True
+            )
+        return replace(self, ready=now.ready, consumers=now.consumers)
+
+
+@dataclass(frozen=True, slots=True)
+class UserState:
+    """`made_for` names the group that the user was made for, None for a user that provisioning did not make.
+
+    `password_hash` is as the broker stores it, empty where it does not report it."""
+
+    name: str
+    made_for: str | None = None
+    password_hash: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """A policy of a virtual host (RabbitMQ's guide "Parameters and Policies")."""
+
+    name: str
+    pattern: str
+    apply_to: str
+    priority: int
+    definition: Mapping[str, object]
+    of_operator: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A group as one round of reading found it.
+
+    Names map to None where the broker has no such object. `exchanges` and `queues` have at
+    least every requested name and, where the management API lists them, whatever else is the group's.
+    `record` is the message of the record's queue, None when that is missing or empty. `users` are all of the
+    broker's, by name, and `connections` counts those of each user; they are only read while the group has more
+    than one user. `permissions` are those of the user in the desired or the recorded attributes,
+    `publisher_permissions` those of the publishers' user, if the record names one. `prefixes`
+    maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
+    `has_parked_stream`: there is no record, and a stream of parked keys, which a group gets with its parking queue.
+    `why` has the reason of each UNKNOWN.
+    """
+
+    engine: Engine
+    record: Record | Unknown | None = UNKNOWN
+    exchanges: Mapping[str, ExchangeState | Unknown | None] = field(default_factory=dict)
+    queues: Mapping[str, QueueStatus | Unknown | None] = field(default_factory=dict)
+    bindings: frozenset[Binding] | Unknown = UNKNOWN
+    users: Mapping[str, UserState] | Unknown = UNKNOWN
+    connections: Mapping[str, int] | Unknown = UNKNOWN
+    permissions: Permissions | Unknown | None = UNKNOWN
+    publisher_permissions: Permissions | Unknown | None = UNKNOWN
+    policies: tuple[Policy, ...] | Unknown = UNKNOWN
+    prefixes: Mapping[str, str] | Unknown = UNKNOWN
+    has_parked_stream: bool = False
+    why: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if the broker has no object of any of the names."""
+        states = [*self.exchanges.values(), *self.queues.values()]
+        return self.record is None and all(one is None for one in states)
+
+    def is_unusable(self, group: str) -> bool:
+        """True if the broker refuses publishes to the group's one queue of partitions."""
+        status = self.queues.get(Names(group).parent)
+        native = status.native if isinstance(status, QueueStatus) else None
+        return isinstance(native, PartitionsStatus) and not native.ingress
+
+    @property
+    def queue_count_to_be(self) -> int | None:
+        """Number of queues that the group is to have, while it is changed; else None."""
+        return repartition_in(self.record.text) if isinstance(self.record, Record) else None
+
+    def key_move(self, group: str) -> KeyMove | None:
+        """Online change of the number of separate queues that is on its way, as the record states it."""
+        if not isinstance(self.record, Record) or not self.record.key_move:
+            return None
+        try:
+            spec = GroupSpec.from_record(self.record.text, name=group)
+        except SpecError:
+            return None
+        return KeyMove.of_id(self.record.key_move, spec.hash_count)
+
+    def is_key_move_left(self, group: str) -> bool:
+        """True if an online change of the number of separate queues is on its way, or has left something."""
+        is_recorded = isinstance(self.record, Record) and bool(self.record.key_move)
+        return is_recorded or self.queues.get(Names(group).moves) is not None
+
+    def moving_keys(self, group: str) -> MovingKeys | None:
+        """State of that change. A hash whose binding is not known counts as one that moves."""
+        move = self.key_move(group)
+        if move is None:
+            return None
+        names = Names(group)
+        held = surplus = 0
+        for name, status in self.queues.items():
+            number = names.number_of(name)
+            count = status.ready if isinstance(status, QueueStatus) else UNKNOWN
+            if number is None or count is UNKNOWN:
+                continue
+            if number in move.sources:
+                held += count
+            elif number >= move.new:
+                surplus += count
+        arrived, staged = set[int](), set[int]()
+        for one in () if self.bindings is UNKNOWN else self.bindings:
+            hash_ = hash_in(one.routing_key)
+            if one.exchange == names.exchange and hash_ is not None and move.moves(hash_):
+                number = names.number_of(one.queue)
+                if number == hash_ % move.new:
+                    arrived.add(hash_)
+                elif number in move.sources:
+                    staged.add(hash_)
+        left = [hash_ for hash_ in move.hashes if hash_ not in arrived]
+        queues_left = {hash_ % move.old for hash_ in left}
+        progress = QueueProgress(
+            hashes_moved=len(arrived),
+            hashes_staged=len(staged - arrived),
+            queues_moved=len(move.staging) - len(queues_left),
+            queues=len(move.staging),
+        )
+        return MovingKeys(move.new, len(left), held, surplus, unit="queues", progress=progress)
+
+    @property
+    def owner(self) -> str:
+        """Owner of the group as its record has it; empty where none is recorded, or it was not read."""
+        return self.record.owner if isinstance(self.record, Record) else ""
+
+    @property
+    def object_name(self) -> str:
+        """NAMESPACE/NAME of the LoadBalancedGroup, as the record has it for a group with a name of its own."""
+        return self.record.object_name if isinstance(self.record, Record) else ""
+
+    @property
+    def publishers(self) -> Publishers:
+        """Login of the group's publishers as its record has it; that of members where no record was read."""
+        return self.record.publishers if isinstance(self.record, Record) else ONE_USER
+
+    @property
+    def paused(self) -> frozenset[str] | None:
+        """Words for what is paused, as the record has them; None where it was not read."""
+        return self.record.paused if isinstance(self.record, Record) else None
+
+    @property
+    def has_parking(self) -> bool:
+        """True if the group has a parking queue, as its record states, or its stream of parked keys where the record
+        is lost."""
+        return self.record.has_parking if isinstance(self.record, Record) else self.has_parked_stream
+
+    def topology_of(self, spec: GroupSpec, publishers: Publishers | None = None) -> Topology:
+        """Topology of the group, with these attributes and its present users, or these. While ingress is paused, no
+        user may publish. While keys move between separate queues, it has no bindings of theirs."""
+        topology = topology_of(spec, self.engine, publishers or self.publishers, has_parking=self.has_parking)
+        if (move := self.key_move(spec.name)) is not None:
+            exchange = Names(spec.name).exchange
+            moving = {binding_key(spec.hash_prefix, hash_) for hash_ in move.hashes}
+            bindings = (
+                one for one in topology.bindings if one.exchange != exchange or one.routing_key not in moving
+            )
+            topology = replace(topology, bindings=tuple(bindings))
+        if not isinstance(self.record, Record) or not self.record.is_ingress_paused:
+            return topology
+        exchange, of_publishers = Names(spec.name).exchange, topology.publisher_permissions
+        return replace(
+            topology,
+            permissions=closed(topology.permissions, exchange),
+            publisher_permissions=None if of_publishers is None else closed(of_publishers, exchange),
+        )
+
+    def is_ingress_paused(self, group: str) -> bool | None:
+        """True if the record states it, or, where the record is not read, if the group's users may not publish; None
+        where neither is known."""
+        if self.paused is not None:
+            return INGRESS in self.paused
+        known = [
+            one for one in (self.permissions, self.publisher_permissions) if isinstance(one, Permissions)
+        ]
+        if not known:
+            return None
+        return any(is_without(one.write, Names(group).exchange) for one in known)
+
+    def without_pause(
+        self, present: Permissions | Unknown | None, group: str
+    ) -> Permissions | Unknown | None:
+        """Permissions to compare with those of `topology_of`: where the record was not read, ingress may be paused."""
+        if self.paused is None and isinstance(present, Permissions):
+            return opened(present, Names(group).exchange)
+        return present
+
+    def is_served(self, group: str) -> bool:
+        """True if the group's queues have consumers, as far as their counts are known. A reader of the record counts as
+        its consumer for a moment, and is none."""
+        names = Names(group)
+        served = (one for name, one in self.queues.items() if names.is_served(name))
+        return any(
+            one is UNKNOWN or one.consumers is UNKNOWN or one.consumers > 0
+            for one in served
+            if one is not None
+        )
+
+    def user(self, name: str) -> UserState | Unknown | None:
+        return UNKNOWN if self.users is UNKNOWN else self.users.get(name)
+
+    def users_of(self, group: str) -> list[str]:
+        """The names of the users that were made for `group`, as far as users are known."""
+        users = {} if self.users is UNKNOWN else self.users
+        return sorted(name for name, user in users.items() if user.made_for == group)
+
+
+def listed_publishers(
+    spec: GroupSpec, queues: Mapping[str, QueueStatus | Unknown | None], granted: Permissions | Unknown | None
+) -> Publishers:
+    """Login of the publishers of a group whose record is not read: the stream of copies shows that there is one, and
+    the permissions of the members' user whether it may publish."""
+    names = Names(spec.name)
+    if queues.get(names.record) is None:
+        return ONE_USER
+    may_publish = True
+    if isinstance(granted, Permissions):  # ingress may be paused
+        may_publish = allows(opened(granted, names.exchange).write, names.exchange)
+    return Publishers(names.publisher_user, members_publish=may_publish)

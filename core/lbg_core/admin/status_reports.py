@@ -1,0 +1,219 @@
+"""Collects the status reports of the members of many groups on one queue.
+
+A subscription costs two bindings a group, as reports have two routing keys (`REPORT_KEYS`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from hashlib import blake2b
+from typing import overload
+
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.errors import AdminError, Refused
+from lbg_core.admin.protocol import StatusReport
+from lbg_core.client import Channel, ClientConnection, Delivery
+from lbg_core.group import TO_ALL, TO_OBSERVERS, Names
+
+OnReport = Callable[[str, bytes], None]
+"""Gets each message, with the group that it came from."""
+
+REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
+"""Routing keys of status reports. Members of versions before TO_OBSERVERS send them to all; a member whose group has
+one of these sends its report by both, to all with every queue."""
+
+KEPT_S = 120.0
+"""Seconds after which the reports of a group are no longer received, without a request for them. Autoscalers
+send one every 15 s by default."""
+
+BIND_AGAIN_S = 10.0
+"""Between two bindings to a group without reports: it may have been deleted and made anew, and a binding does not
+outlive its exchange."""
+
+FRESH_S = 2.0
+"""Members that are watched send a report every second, 1.2 s apart at most; an older one may be out of date."""
+
+WATCH_S = 60.0
+"""Seconds for which an observer that stays asks for reports. Without an observer members send one when it has changed,
+and every 5 s if it has not."""
+
+WATCH_AGAIN_S = 20.0
+"""Between two requests of an observer that stays. A member that joins sends a report every second for 30 s, because it
+does not know who watches."""
+
+
+def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WATCH_S) -> None:
+    """Has the members of these groups send their status reports soon, and every second for so long. Waits for nothing.
+
+    If they cannot be asked, as without the permission to publish to them, reports come every 5 s. Members of versions
+    before this request send one every second, asked or not.
+    """
+    request = {"v": 1, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
+    body = json.dumps({**request, "seconds": seconds, "keys": False}, separators=(",", ":"))
+    amqp.announce_soon([Names(group).members for group in groups], TO_ALL, body)
+
+
+TYPE_WITHIN_BYTES = 32
+"""Each message of a member begins with its version and its type."""
+
+
+class CollectedReports(Sequence[StatusReport]):
+    """The reports of one group, parsed on first use; of a member that reports by both keys there are two. `digests`
+    are those of their messages: an idle member sends the same bytes every second."""
+
+    def __init__(self) -> None:
+        self._bodies: list[bytes] = []
+
+    @property
+    def digests(self) -> frozenset[bytes]:
+        return frozenset(blake2b(body, digest_size=16).digest() for body in frozenset(self._bodies))
+
+    def append(self, body: bytes) -> None:
+        """Ignores what else is sent to all, as an observer's request for reports."""
+        if b'"beat"' in body[:TYPE_WITHIN_BYTES]:
+            self._bodies.append(body)
+
+    @overload
+    def __getitem__(self, index: int) -> StatusReport: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[StatusReport]: ...
+    def __getitem__(self, index: int | slice) -> StatusReport | list[StatusReport]:
+        return self._beats()[index]
+
+    def __iter__(self) -> Iterator[StatusReport]:
+        return iter(self._beats())
+
+    def __len__(self) -> int:
+        return len(self._beats())
+
+    def _beats(self) -> list[StatusReport]:
+        parsed = {body: _beat(body) for body in frozenset(self._bodies)}
+        return [beat for body in self._bodies if (beat := parsed[body]) is not None]
+
+
+async def collect_reports(
+    amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
+) -> dict[str, CollectedReports | Refused]:
+    """The reports of each group within `seconds`, or why they could not be received."""
+    collected = {group: CollectedReports() for group in groups}
+    queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            on_report = _deliveries_to(lambda group, body: collected[group].append(body))
+            tag = await channel.consume(queue, on_report, no_ack=True)
+            exchanges = {Names(group).members: group for group in groups}
+            refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
+            watch_reports(
+                amqp, [group for name, group in exchanges.items() if name not in refused], seconds=seconds
+            )
+            await asyncio.sleep(seconds)
+            await channel.cancel(tag)
+    finally:
+        # If it cannot be deleted, its connection is lost, and the queue with it.
+        with contextlib.suppress(AdminError):
+            await amqp.delete_own(queue)
+    return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
+
+
+class ReportQueue:
+    """Subscribes to the groups that are requested, and stores the last report of each of their members."""
+
+    def __init__(self, amqp: AmqpAdmin) -> None:
+        self._amqp = amqp
+        self._connection: ClientConnection | None = None
+        self._channel: Channel | None = None
+        self._queue = ""
+        self._requested_at: dict[str, float] = {}
+        self._since: dict[str, float] = {}
+        self._bound_at: dict[str, float] = {}
+        self._watched_at: dict[str, float] = {}
+        self._beats: dict[str, dict[object, tuple[float, StatusReport]]] = {}
+        self._turn = asyncio.Lock()
+
+    async def attend(self, group: str) -> float:
+        """Subscribes to `group`, and returns since when it is subscribed. Raises AdminError."""
+        async with self._turn:
+            now = asyncio.get_running_loop().time()
+            await self._open()
+            self._requested_at[group] = now
+            if group not in self._since:
+                await self._bind(group)
+                self._since[group] = asyncio.get_running_loop().time()
+            elif not self.latest(group) and self._bound_at[group] < now - BIND_AGAIN_S:
+                await self._bind(group)
+            if self._watched_at.get(group, float("-inf")) < now - WATCH_AGAIN_S:
+                self._watched_at[group] = now
+                watch_reports(self._amqp, [group])
+            await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
+            return self._since[group]
+
+    def latest(self, group: str) -> list[StatusReport]:
+        """Last report of each member of `group`, unless that was too long ago."""
+        now = asyncio.get_running_loop().time()
+        return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
+
+    async def _open(self) -> None:
+        connection = await self._amqp.link.connection()
+        if connection is self._connection and self._channel is not None and self._channel.is_open:
+            return
+        self._since.clear()
+        self._watched_at.clear()
+        self._beats.clear()
+        self._queue = await self._amqp.own_queue()
+        with self._amqp.link.translated_errors():
+            channel = await connection.open_channel()
+            await channel.consume(
+                self._queue, _deliveries_to(self._on_report), no_ack=True, on_cancelled=channel.close_soon
+            )
+        self._connection, self._channel = connection, channel
+
+    async def _bind(self, group: str) -> None:
+        exchange = Names(group).members
+        if refused := await self._amqp.bind_own(self._queue, [exchange], keys=REPORT_KEYS):
+            self._forget(group)
+            raise refused[exchange]
+        self._bound_at[group] = asyncio.get_running_loop().time()
+        self._watched_at.pop(group, None)
+
+    async def _leave(self, groups: Sequence[str]) -> None:
+        if groups:
+            await self._amqp.unbind_own(
+                self._queue, [Names(group).members for group in groups], keys=REPORT_KEYS
+            )
+        for group in groups:
+            self._forget(group)
+
+    def _forget(self, group: str) -> None:
+        for per_group in (
+            self._requested_at,
+            self._since,
+            self._bound_at,
+            self._watched_at,
+            self._beats,
+        ):
+            per_group.pop(group, None)
+
+    def _on_report(self, group: str, body: bytes) -> None:
+        if group in self._requested_at and (beat := _beat(body)) is not None:
+            now = asyncio.get_running_loop().time()
+            self._beats.setdefault(group, {})[beat.get("index")] = now, beat
+
+
+def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            on_report(delivery.exchange.split(".")[1], bytes(delivery.body))
+
+    return on_deliveries
+
+
+def _beat(body: bytes) -> StatusReport | None:
+    """None for other messages of members than status reports."""
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return message if isinstance(message, dict) and message.get("type") == "beat" else None

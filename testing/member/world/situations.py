@@ -1,0 +1,37 @@
+"""Start and end of named situations: a group in balance under load, and a recovered one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from lbg_core.group import balanced_primaries
+from testing.member.world.member import SimMember
+from testing.member.world.world import World
+
+
+def feed(world: World, seconds: float, *, every_s: float = 0.02) -> None:
+    """Messages to every queue, all the while."""
+    for step in range(round(seconds / every_s)):
+        hash_ = step % world.queue_count
+        world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
+    world.run(seconds)
+
+
+def settled(
+    count: int, *, seed: int = 7, fed_s: float = 12.0, every_s: float = 0.02, **options: Any
+) -> tuple[World, list[SimMember]]:
+    """A group in balance, under load until now."""
+    world = World(seed, **options)
+    members = [world.join() for _ in range(count)]
+    feed(world, fed_s, every_s=every_s)
+    assert world.served_by() == balanced_primaries(world.queue_count, range(count))
+    world.events.clear()
+    return world, members
+
+
+def fine(world: World, *, after_s: float = 5.0) -> None:
+    """Left alone, everything is done, and nothing went wrong on the way."""
+    world.calm = True
+    world.run(after_s)
+    assert not world.violations
+    assert not world.unfinished()

@@ -1,0 +1,89 @@
+"""A test's needs of the machine, as marks: what `make quick`, `make test` and `make test-all` select by.
+
+A test has the mark `process` if one of its fixtures asks for the fixture `process`, if it runs on RabbitMQ or Spark, or
+if it says so. No process starts in a test without the mark.
+
+A test has the mark `slow` if it says so, if its seed is not among the first (`testing.exploration.over_seeds`), or if
+it repeats on RabbitMQ what it shows on the embedded broker: tests/oracle, tests/rabbitmq and the tests that run on
+RabbitMQ alone are what `make test` asks of RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[1]
+COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
+"""Folders whose subject is RabbitMQ itself."""
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
+"""Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""
+FONT_LISTS = {"fc-list", "system_profiler"}
+"""Programs that matplotlib starts once for each user, at its first import, to fill its cache of fonts."""
+
+_unmarked: str | None = None
+"""The test that runs, if it has no mark `process`."""
+
+
+class UnmarkedProcessError(AssertionError):
+    """A test started a process that it has no mark for."""
+
+
+def mark(item: pytest.Function) -> None:
+    """Adds the marks that follow from a test's fixtures, its parameters and its other marks."""
+    if "rabbitmq" in item.fixturenames or "rabbitmq" in texts(item):
+        item.add_marker(pytest.mark.rabbitmq)
+    if "spark" in item.fixturenames:
+        item.add_marker(pytest.mark.spark)
+    if "process" in item.fixturenames or any(map(item.get_closest_marker, ("rabbitmq", "spark"))):
+        item.add_marker(pytest.mark.process)
+
+
+def mark_repetitions(items: Sequence[pytest.Function]) -> None:
+    """Adds `slow` to the variants on RabbitMQ of tests that are among `items` on the embedded broker too."""
+    on_embedded = {(item.path, item.originalname) for item in items if "embedded" in texts(item)}
+    for item in items:
+        elsewhere = not any(item.path.is_relative_to(folder) for folder in COMPARED)
+        if elsewhere and "rabbitmq" in texts(item) and (item.path, item.originalname) in on_embedded:
+            item.add_marker(pytest.mark.slow)
+
+
+def repeated(values: Iterable[object]) -> list[Any]:
+    """Parameters of which the first shows what the test is about; the others are slow repetitions."""
+    return [
+        pytest.param(
+            *(value if isinstance(value, tuple) else (value,)), marks=(pytest.mark.slow,) if n else ()
+        )
+        for n, value in enumerate(values)
+    ]
+
+
+def texts(item: pytest.Function) -> list[str]:
+    """The parameters of a test that are texts: an engine is one."""
+    given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return [one for one in given if isinstance(one, str)]
+
+
+@contextmanager
+def watched(item: pytest.Item) -> Iterator[None]:
+    """While the test runs, no process starts unless the test has the mark."""
+    global _unmarked
+    _unmarked = None if item.get_closest_marker("process") else item.nodeid
+    try:
+        yield
+    finally:
+        _unmarked = None
+
+
+def _refuse(event: str, arguments: tuple[object, ...]) -> None:
+    if _unmarked is not None and event in STARTS and arguments[0] not in FONT_LISTS:
+        raise UnmarkedProcessError(f"{_unmarked} starts {arguments[:1]} and has no mark `process`")
+
+
+sys.addaudithook(_refuse)

@@ -1,0 +1,183 @@
+"""Groups in modes Partitioned, MessageGroups and Sessions: made, compared, refused where an engine lacks them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from lbg_core.admin.actions import Action, DeclareQueue
+from lbg_core.admin.errors import ApplyFailed, GroupDiffers, Refused, StillInUse, Unsupported
+from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_group
+from lbg_core.admin.lag import in_flight_of_one_queue
+from lbg_core.admin.rows import MemberQueue, MemberRow
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import NATIVE_MODES, Engine
+from testing.admin.fake_admin import FakeAdmin
+from testing.admin.native_groups import PARTITIONS, made, spec_in
+
+RABBIT = Engine.parse("RabbitMQ", "4.0.5")
+
+
+@pytest.mark.parametrize("mode", NATIVE_MODES)
+async def test_a_group_is_made_as_one_queue_and_making_it_again_changes_nothing(mode: str) -> None:
+    admin = FakeAdmin()
+
+    created = await create_group(admin, spec_in(mode))
+    again = await create_group(admin, spec_in(mode))
+
+    assert created.changes
+    assert sorted(admin.queues) == [
+        "lbg.orders.config",
+        "lbg.orders.dead",
+        "lbg.orders.q",
+        "lbg.orders.unrouted",
+    ]
+    assert again.changes == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "refusal"),
+    [
+        (
+            "MessageGroups",
+            "group 'orders' cannot be created on RabbitMQ 4.0.5: it has no mode MessageGroups: no queue of RabbitMQ "
+            "gives the messages of a key to one consumer at a time; the nearest there is mode Partitioned, in which "
+            "every key has a queue and every queue one consumer at a time, and the embedded broker has mode "
+            "MessageGroups itself",
+        ),
+        (
+            "Sessions",
+            "group 'orders' cannot be created on RabbitMQ 4.0.5: it has no mode Sessions: no queue of RabbitMQ numbers "
+            "its messages for sessions; the nearest there is mode Exclusive with members that remember what they have "
+            "processed (docs/exactly-once.md), and the embedded broker has mode Sessions itself",
+        ),
+    ],
+)
+async def test_rabbitmq_is_not_asked_for_what_it_lacks(mode: str, refusal: str) -> None:
+    admin = FakeAdmin(engine=RABBIT)
+
+    with pytest.raises(Unsupported) as refused:
+        await create_group(admin, spec_in(mode))
+
+    assert str(refused.value) == refusal
+    assert admin.holds_nothing()
+
+
+async def test_on_rabbitmq_partitions_are_queues() -> None:
+    admin = FakeAdmin(engine=RABBIT)
+
+    await create_group(admin, spec_in("Partitioned"))
+
+    assert {"lbg.orders.q.0", "lbg.orders.q.1"} < admin.queues.keys()
+    assert "lbg.orders.q" not in admin.queues
+
+
+async def test_an_embedded_broker_that_is_older_than_the_mode_is_named_as_the_reason() -> None:
+    admin = FakeAdmin()
+    admin.fail_on = _unknown_kind
+
+    with pytest.raises(Unsupported) as refused:
+        await create_group(admin, spec_in("Sessions"))
+
+    assert str(refused.value) == (
+        "group 'orders' cannot be created on LBG 0.1.0: this embedded broker is older than mode Sessions: upgrade it"
+    )
+    assert admin.holds_nothing()
+
+
+async def test_another_refusal_of_the_queue_is_told_as_it_is() -> None:
+    admin = FakeAdmin()
+    admin.fail_on = lambda action: (
+        Refused("406: the disk is full", status=406) if _is_parent(action) else None
+    )
+
+    with pytest.raises(ApplyFailed, match="the disk is full"):
+        await create_group(admin, spec_in("Sessions"))
+
+
+def _unknown_kind(action: Action) -> Exception | None:
+    said = "406 PRECONDITION_FAILED - arg 'x-queue-type' for queue 'lbg.orders.q' in vhost '/' is not supported: …"
+    return Refused(said, status=406) if _is_parent(action) else None
+
+
+def _is_parent(action: Action) -> bool:
+    return isinstance(action, DeclareQueue) and action.queue.name == "lbg.orders.q"
+
+
+async def test_other_times_of_partitions_are_a_difference() -> None:
+    admin = await made("Partitioned")
+
+    with pytest.raises(GroupDiffers) as differs:
+        await create_group(admin, spec_in("Partitioned", rebalance_delay_s=8, max_handoff_s=0.5))
+
+    assert differs.value.diff == ("rebalance_delay_s: 5.0 -> 8.0", "max_handoff_s: 3.0 -> 0.5")
+
+
+async def test_an_ingress_that_somebody_closed_is_told_of_and_opened() -> None:
+    admin = await made("Partitioned", said={**PARTITIONS, "ingress": False})
+
+    shown = await show_group(admin, "orders")
+    repaired = await create_group(admin, spec_in("Partitioned"))
+
+    assert shown.problems == (
+        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create` opens it",
+    )
+    assert [str(one) for one in repaired.changes] == ["ingress open=True on queue lbg.orders.q"]
+
+
+async def test_a_group_does_not_change_its_mode() -> None:
+    admin = await made("MessageGroups")
+
+    with pytest.raises(GroupDiffers) as differs:
+        await create_group(admin, spec_in("Sessions"))
+
+    assert differs.value.diff == ("mode: MessageGroups -> Sessions",)
+
+
+async def test_a_queue_of_another_kind_is_a_difference_argument_by_argument() -> None:
+    admin = await made("Partitioned")
+    queue = admin.queues["lbg.orders.q"]
+    assert queue.arguments is not UNKNOWN
+    admin.queues["lbg.orders.q"] = replace(queue, arguments={**queue.arguments, "x-partition-count": 3})
+
+    with pytest.raises(GroupDiffers) as differs:
+        await create_group(admin, spec_in("Partitioned"))
+
+    assert differs.value.diff == ("queue lbg.orders.q x-partition-count: 3 -> 2",)
+
+
+@pytest.mark.parametrize("mode", NATIVE_MODES)
+async def test_a_group_with_messages_is_deleted_by_force_only(mode: str) -> None:
+    admin = await made(mode)
+
+    with pytest.raises(StillInUse, match=re.escape("lbg.orders.q has 11 messages, 2 unacked, 1 consumer")):
+        await delete_group(admin, "orders")
+    await delete_group(admin, "orders", force=True)
+
+    assert admin.holds_nothing()
+
+
+@pytest.mark.parametrize("mode", NATIVE_MODES)
+async def test_a_new_user_may_do_on_the_one_queue_what_the_one_before_may(mode: str) -> None:
+    admin = await made(mode)
+
+    await rotate_user(admin, "orders", username="orders-2")
+
+    assert admin.permissions["orders-2"] == admin.permissions["orders-app"]
+
+
+def _member(index: int, *in_flight: int) -> MemberRow:
+    queues = tuple(
+        MemberQueue(number, "primary", True, "Ready", count, 0) for number, count in enumerate(in_flight)
+    )
+    return MemberRow(index, f"m{index}", "af", "Ready", queues, {})
+
+
+def test_what_members_of_one_queue_have_in_flight_counts_once_all_of_them_are_heard() -> None:
+    members = [_member(0, 3, 4), _member(1, 5)]
+
+    assert in_flight_of_one_queue(members, 2) == 12
+    assert in_flight_of_one_queue(members, 3) is UNKNOWN
+    assert in_flight_of_one_queue([], 0) == 0

@@ -1,0 +1,154 @@
+"""Status reports with a part of the queues: a queue that a member does not report has no consumer of this member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from lbg_core.admin.describe import Description
+from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.lag import in_flight, in_flight_of_one_queue
+from lbg_core.admin.rows import members_of
+from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group import GroupSpec
+from lbgroup.group.show import description_lines
+from testing.admin.fake_admin import FakeAdmin
+
+ORDERS = GroupSpec(
+    "orders", "orders", hash_count=8, queue_count=3, queue_size_mb=10, client_username="orders-app"
+)
+SERVES = {"role": "primary", "active": True, "status": "Ready", "in_flight": 2}
+IS_DUE = {"role": "primary", "active": False, "status": "Unbound"}
+WAITS = {"role": "secondary", "active": False, "status": "Unassigned"}
+NOTHING = {"role": "secondary", "active": False, "status": "Unbound"}
+
+
+def report(index: int, queues: Mapping[int, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
+    return {
+        "v": 1,
+        "type": "beat",
+        "index": index,
+        "name": f"m{index}",
+        "incarnation": "af",
+        "rebalance": "Ready",
+        "queues": [
+            {"queue": number, "in_flight": 0, "delivered": 0, **one} for number, one in queues.items()
+        ],
+        "counts": {},
+        **fields,
+    }
+
+
+async def shown(*reports: dict[str, Any]) -> Description:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    for number in range(ORDERS.queue_count):
+        name = f"lbg.orders.q.{number}"
+        admin.queues[name] = replace(admin.queues[name], consumers=1)
+    admin.beats = list(reports)
+    return await show_group(admin, "orders")
+
+
+def statuses(description: Description) -> list[str]:
+    assert description.services is not UNKNOWN
+    return [row.status for row in description.services]
+
+
+async def test_a_queue_that_no_member_reports_is_unbound_and_one_that_nobody_serves_yet_unassigned() -> None:
+    description = await shown(report(0, {0: SERVES}), report(1, {1: WAITS}))
+    assert statuses(description) == ["Ready", "Unassigned", "Unbound"]
+    assert description.unserved == [1, 2]
+    assert description.service_counts == {"Ready": 1, "Paused": 0, "Unassigned": 1, "Unbound": 1}
+
+
+async def test_a_queue_that_its_member_has_no_consumer_on_is_unbound() -> None:
+    description = await shown(report(0, {0: SERVES, 1: IS_DUE}), report(1, {2: WAITS}))
+    assert statuses(description) == ["Ready", "Unbound", "Unassigned"]
+    (binding,) = description.reported_services[1].bindings
+    assert (binding.member.name, binding.is_primary, binding.state) == ("m0", True, "unbound")
+
+
+async def test_a_queue_has_the_bindings_of_those_that_report_it() -> None:
+    description = await shown(report(0, {0: SERVES, 1: WAITS}), report(1, {1: SERVES}), report(2, {}))
+    assert [
+        [(one.member.name, one.state) for one in row.bindings] for row in description.reported_services
+    ] == [[("m0", "active")], [("m0", "waits"), ("m1", "active")], []]
+
+
+async def test_a_report_of_all_queues_and_one_of_a_part_describe_the_same_member() -> None:
+    """A member of a group with one of the version before sends both, in either order."""
+    part = report(0, {0: SERVES, 1: WAITS})
+    whole = report(0, {0: SERVES, 1: WAITS, 2: NOTHING})
+    other = report(1, {2: SERVES})
+    descriptions = [
+        await shown(*reports) for reports in ([part, whole, other], [whole, other, part], [whole, other])
+    ]
+    assert descriptions[0] == descriptions[1] == descriptions[2] == await shown(part, other)
+    assert descriptions[0].members == members_of([part, other])
+
+
+async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:
+    """The member that watches it opens another channel for it."""
+    description = await shown(report(0, {0: SERVES, 1: {**NOTHING, "progress": "Stalled"}}))
+    assert description.stalled == [1]
+
+
+async def test_a_member_that_reports_no_queue_is_live_and_stands_by() -> None:
+    description = await shown(*(report(index, {index: SERVES}) for index in range(3)), report(3, {}))
+    assert description.members is not UNKNOWN
+    assert [member.name for member in description.members] == ["m0", "m1", "m2", "m3"]
+    assert description.standing_by == ["m3"]
+    assert description.work_of_members == {"m0": 1, "m1": 1, "m2": 1, "m3": 0}
+    assert description.served_by[3] == []
+    assert description.active_count == 3
+    lines = list(description_lines(description))
+    assert "m3 is standing by: 3 queues, 3 members at work" in lines
+    assert next(line for line in lines if line.startswith("m3 ")).split() == [
+        *("m3", "3", "Ready", "-", "-", "0", "unknown")
+    ]
+    assert description.problems == ()
+
+
+@pytest.mark.parametrize(
+    ("reports", "is_settled"),
+    [
+        ([report(0, {0: SERVES, 1: SERVES}), report(1, {2: SERVES, 0: WAITS})], True),
+        ([report(0, {0: SERVES, 1: SERVES})], False),
+        ([report(0, {0: SERVES, 1: SERVES}), report(1, {0: SERVES})], False),
+        ([report(0, {0: SERVES, 1: SERVES}), report(1, {2: SERVES}, rebalance="HoldDown")], False),
+    ],
+    ids=["settled", "a queue of nobody", "two of one queue and none of another", "a member that waits"],
+)
+async def test_queues_are_settled_when_each_is_the_primary_of_one_member(
+    reports: list[dict[str, Any]], is_settled: bool
+) -> None:
+    assert (await shown(*reports)).is_settled is is_settled
+
+
+def test_messages_in_flight_are_known_when_every_consumer_reports_the_queue() -> None:
+    members = members_of([report(0, {0: SERVES, 1: WAITS}), report(1, {1: SERVES}), report(2, {})])
+    assert in_flight(members, {0: 1, 1: 2, 2: 0}) == 4
+    assert in_flight(members, {0: 2, 1: 2, 2: 0}) is UNKNOWN, (
+        "one that reports nothing of queue 0 consumes it"
+    )
+    assert in_flight(members, {0: 1, 1: 2, 2: 1}) is UNKNOWN
+
+
+def test_a_member_without_a_consumer_does_not_answer_for_a_consumer() -> None:
+    members = members_of([report(0, {0: SERVES}), report(1, {0: IS_DUE})])
+    assert in_flight(members, {0: 1}) == 2
+    assert in_flight(members, {0: 2}) is UNKNOWN
+
+
+def test_messages_of_a_consumer_that_is_being_closed_are_in_flight() -> None:
+    members = members_of([report(0, {0: {**NOTHING, "in_flight": 5}})])
+    assert in_flight(members, {0: 1}) == 5
+
+
+def test_a_member_without_messages_of_the_one_queue_is_one_of_its_consumers() -> None:
+    members = members_of([report(0, {0: SERVES}), report(1, {})])
+    assert in_flight_of_one_queue(members, 2) == 2
+    assert in_flight_of_one_queue(members, 3) is UNKNOWN

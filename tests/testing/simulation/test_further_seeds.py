@@ -1,0 +1,29 @@
+"""Further fixed seeds, in another file for another process of the test run. `make quick` leaves them out."""
+
+from __future__ import annotations
+
+import pytest
+
+from lbg_core.group import EXCLUSIVE
+from testing.exploration import example_count
+from testing.simulation.history import History, Setting
+from testing.simulation.runs import MODES
+
+SEEDS = range(7, 1 + example_count(13))
+"""Behind those of test_histories.py; none where properties have few examples."""
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_has_no_violation(mode: str, seed: int) -> None:
+    history = History(seed, Setting(mode=mode, seconds=120.0, faults_per_hour=1500.0))
+    assert history.run() == [], history.timeline()
+    assert len(history.judge.processed) > 1000
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_of_a_static_assignment_has_no_violation(seed: int) -> None:
+    setting = Setting(mode=EXCLUSIVE, assignment="static", seconds=60.0, faults_per_hour=1500.0)
+    history = History(seed, setting)
+    assert history.run() == [], history.timeline()
+    assert len(history.judge.processed) > 500

@@ -1,0 +1,131 @@
+"""Histories of fixed seeds have no violation, and each planted bug is found."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
+from lbg_core.group.topology import EMBEDDED
+from lbg_sidecar.core.rebalance import Balancer
+from testing.simulation.faults import PLANNED
+from testing.simulation.history import History, Setting
+from testing.simulation.parking_faults import PARKING
+from testing.simulation.planted import BUGS
+from testing.simulation.runs import INSTALLATIONS
+from testing.simulation.shrinking import shrunk
+
+SEEDS = (1, 2)
+
+
+@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
+    history = History(seed, replace(installation, seconds=60.0, faults_per_hour=2000.0))
+    assert history.run() == [], history.timeline()
+    assert len(history.judge.processed) > 500
+    assert len(history.faults) == 33
+
+
+@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+def test_planned_operations_repeat_nothing(installation: Setting) -> None:
+    kinds = (*PLANNED, *PARKING) if installation.has_parking else PLANNED
+    setting = replace(installation, seconds=40.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=kinds)
+    history = History(1, setting)
+    assert history.run() == [], history.timeline()
+    assert history.judge.repeats == 0
+    assert len(history.judge.processed) > 2500
+
+
+def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
+    """A member that has not noticed yet begins a message that the old copy of the store does not have."""
+    assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
+
+
+def test_a_message_of_a_store_that_was_replaced_may_come_behind_later_ones() -> None:
+    """A member that stood still begins it when the others have gone on with the old copy of the store."""
+    history = History(211838655, Setting(mode=MESSAGE_GROUPS, seconds=600.0))
+    assert history.run() == [], history.timeline()
+
+
+def test_a_message_that_was_discarded_in_a_store_that_was_replaced_need_not_come_again() -> None:
+    """Members remember that it is done, though the old copy of the store does not."""
+    setting = Setting(seconds=120.0, faults_per_hour=3000.0, has_parking=True)
+    assert History(916, setting).run() == []
+
+
+def test_a_release_ends_when_nothing_is_parked_behind_what_it_released() -> None:
+    """Messages were on the way to the parking queue when the last one before them was processed: their key was free for
+    a moment, and then parked although nothing had failed."""
+    setting = Setting(members=4, queues=8, keys=10, seconds=60.0, faults_per_hour=3000.0, rate_hz=60.0)
+    history = History(5, replace(setting, kinds=PARKING, has_parking=True))
+    assert history.is_undisturbed
+    assert history.run() == [], history.timeline()
+
+
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
+    setting = Setting(engine=engine, keys=5, kinds=("poison",), faults_per_hour=0.0, has_parking=True)
+    history = History(2, setting)
+    history.application.chances.retry = 0.0  # two calls that fail by chance park their key
+    history.parkings.poison("p0-k1", is_one=False, seconds=1000.0)
+    history.parkings.poison("p1-k2", is_one=True, seconds=1000.0)
+    history.clock.run(60.0)
+    assert {one.key for one in history.parkings.keys.parked()} == {"p0-k1", "p1-k2"}
+    assert history.parkings.keys.messages > 100
+    assert len(history.judge.unfinished() - history.parkings.parked_bodies()) < 10
+    assert history.judge.violations == []
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_planted_bug_is_found(name: str) -> None:
+    bug = BUGS[name]
+    with bug.planted():
+        assert any(History(seed, bug.setting).run() for seed in bug.seeds)
+
+
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_one_seed_gives_one_history(engine: str) -> None:
+    first, second = (
+        History(3, Setting(engine=engine, seconds=60.0, faults_per_hour=3000.0), is_verbose=True)
+        for _ in range(2)
+    )
+    assert first.run() == second.run() == []
+    assert first.timeline() == second.timeline()
+    assert first.judge.processed == second.judge.processed
+
+
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_members_at_rest_attach_to_no_further_queue(engine: str) -> None:
+    """As they did while passive declares of the simulated RabbitMQ counted no consumers."""
+    history = History(1, Setting(engine=engine, faults_per_hour=0.0))
+    history.clock.run(30.0)
+    machines = [one.machine for one in history.members]
+    epochs = [[binding.epoch for binding in one.bindings.all] for one in machines]
+    history.clock.run(60.0)
+    assert epochs == [[binding.epoch for binding in one.bindings.all] for one in machines]
+
+
+def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
+    kinds = ("put_back_state", "cut", "delay", "kill_member")
+    setting = Setting(members=3, queues=8, seconds=40.0, faults_per_hour=1500.0, kinds=kinds)
+    with BUGS["a_publisher_goes_on_in_the_epoch_of_its_state"].planted():
+        history = next(one for seed in range(1, 9) if (one := History(seed, setting)).run())
+        short = shrunk(history.seed, setting, history.faults)
+    assert short.judge.violations
+    assert len(short.faults) <= 3
+    assert "goes on from an old copy of its state" in short.timeline()
+    assert "VIOLATION" in short.timeline()
+
+
+def test_an_exception_of_a_machine_is_a_violation_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Balancer, now: float) -> None:
+        raise ValueError("a queue without a number")
+
+    monkeypatch.setattr(Balancer, "balance", fail)
+    history = History(1, Setting(members=2, queues=4, seconds=20.0))
+    (violation,) = history.run()
+    assert violation.startswith("ValueError at test_histories.py:")
+    assert violation.endswith("a queue without a number")
+    assert violation in history.timeline()
