@@ -13,7 +13,7 @@ DEMO_ARGS ?=
 ENGINE ?= embedded
 DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
-	PYTHONPATH=tests $(VENV)/bin/python -m testing.rabbitmq.node -- \
+	$(VENV)/bin/python -m testing.rabbitmq.node -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 # One process more than cores, up to four: tests wait for brokers half of the time.
 WORKERS := $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
@@ -76,7 +76,7 @@ test-all: dev  ## run every test but those of test-cluster and test-browser
 	$(PYTEST) $(AT_ONCE) -m "not cluster and not browser"
 
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
-	PYTHONDONTWRITEBYTECODE= PYTHONPATH=tests $(VENV)/bin/python -m testing.exploration $(AT_ONCE) $(FUZZ_ARGS)
+	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m testing.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
 test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
 	$(PYTEST) -m cluster tests/rabbitmq
@@ -126,7 +126,7 @@ simulate: $(VENV)/.dev  ## whole installations in virtual time with random fault
 	$(VENV)/bin/python -m testing.simulation $(SIMULATE_ARGS)
 
 full-disk: $(VENV)/.dev  ## fill the broker's disk, kill it, start it, drain it, 100 times; FULL_DISK_ARGS="--on ext4" (as root)
-	PYTHONPATH=tests $(VENV)/bin/python -m testing.full_disk $(FULL_DISK_ARGS)
+	$(VENV)/bin/python -m testing.full_disk $(FULL_DISK_ARGS)
 
 exactly-once: dev  ## 1,000,000 inserts through kill -9, each once; EXACTLY_ONCE_ARGS="--sessions application"
 	$(VENV)/bin/python -m testing.exactly_once $(EXACTLY_ONCE_ARGS)

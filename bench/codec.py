@@ -5,12 +5,8 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 from bench.measurement import Measurement
 from lbg_core.amqp import BasicProperties, Connection

@@ -19,8 +19,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from bench.measurement import Measurement
 from lbg_core.group import GroupSpec, Names
 from lbg_core.publisher import GroupPublisher

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import signal
 import statistics
@@ -181,7 +180,6 @@ def main() -> None:
     parser.add_argument("--engine", choices=["embedded", "rabbitmq"], default="embedded")
     parser.add_argument("--throughput", action="store_true")
     arguments = parser.parse_args()
-    os.environ.setdefault("PYTHONPATH", "tests")
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory:
         logs = Path(directory, "logs")
         logs.mkdir()

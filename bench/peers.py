@@ -22,6 +22,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from bench.workers import say
 from lbg_sidecar import Member, MemberSettings, Message
+from testing.work_log import DONE
 
 GROUP = "compare"
 EXCHANGE = "compare.hash"
@@ -38,7 +39,6 @@ WEIGHT = "10"
 """Of a queue's binding to the consistent-hash exchange."""
 
 TASK = struct.Struct(">IId")  # number of the message, key, how long its work takes in seconds
-DONE = struct.Struct("<QII")  # when the work was done (CLOCK_MONOTONIC, ns), number, key
 
 
 class Work:

@@ -14,8 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 from testing.broker.embedded import EmbeddedBroker
 from testing.rabbitmq.node import RabbitNode
 

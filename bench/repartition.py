@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import random
 import signal
 import sys
@@ -258,7 +257,6 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pauses", action="store_true")
     arguments = parser.parse_args()
-    os.environ.setdefault("PYTHONPATH", "tests")
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory:
         logs = Path(directory, "logs")
         logs.mkdir()

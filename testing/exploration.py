@@ -1,7 +1,7 @@
 """Random exploration: what `make fuzz` runs, and how it differs from `make test`.
 
 In `make test` and `make test-all` every test has the same course in every run and on every machine. `python -m
-support.exploration` runs those with a random course (properties, and tests `over_seeds`) again and again with new seeds
+testing.exploration` runs those with a random course (properties, and tests `over_seeds`) again and again with new seeds
 until the time is up. What fails is reported into a file each, with the way to keep it, and Hypothesis tries it first
 when that test is explored again. `make quick` and `make test` give properties few examples, `make test-all` all.
 """
@@ -24,7 +24,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 FOUND = Path("out", "fuzz")
 """In the folder where it runs."""
 SEED = "LBG_TEST_SEED"

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1]
+TESTS = Path(__file__).resolve().parents[1] / "tests"
 COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
 """Folders whose subject is RabbitMQ itself."""
 

@@ -15,7 +15,7 @@ from lbgroup.cli import cli
 from lbgroup.documents import STREAMS
 
 SCHEMA: dict[str, Any] = json.loads(
-    (Path(__file__).resolve().parents[2] / "docs" / "output.schema.json").read_text()
+    (Path(__file__).resolve().parents[1] / "docs" / "output.schema.json").read_text()
 )
 
 

@@ -148,6 +148,7 @@ def _is_ours(error: BaseException) -> bool:
     """True if the error was written for a person: ours, the system's, or a stated failure of a command."""
     return isinstance(error, OSError) or type(error).__module__.partition(".")[0] in {
         "lbgroup",
+        "lbg_core",
         "lbg_broker",
         "lbg_operator",
         "lbg_console",

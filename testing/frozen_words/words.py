@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 FILE = ROOT / "tests" / "docs" / "frozen_words.toml"
 REFRESH = "PYTHONPATH=tests .venv/bin/python -m testing.frozen_words"
 

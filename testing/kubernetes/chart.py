@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-CHART = Path(__file__).resolve().parents[3] / "charts" / "lbg"
+CHART = Path(__file__).resolve().parents[2] / "charts" / "lbg"
 RELEASE, NAMESPACE = "lbg", "lbg-system"
 Object = dict[str, Any]
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from lupa.lua54 import LuaRuntime
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "gitops.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "gitops.md"
 Object = Mapping[str, Any]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-CRDS = Path(__file__).resolve().parents[3] / "crds"
+CRDS = Path(__file__).resolve().parents[2] / "crds"
 Manifest = dict[str, Any]
 
 

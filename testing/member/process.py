@@ -23,7 +23,7 @@ from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved, TakenOver
 from testing.waiting import GUARD_S
 
-_TESTS = Path(__file__).resolve().parents[2]
+_ROOT = Path(__file__).resolve().parents[2]
 _CALL = struct.Struct("<QIIQ?Q")
 
 
@@ -72,7 +72,7 @@ class MemberProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "testing.member.process"),
                 json.dumps(self._told),
-                cwd=_TESTS,
+                cwd=_ROOT,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )

@@ -1,6 +1,6 @@
 """The workloads that the operator makes of a range of manifests, to be held against those of a release.
 
-`python testing/operator/recorded_workloads.py`, run in the tree of a release into which this file was copied,
+`python -m testing.operator.recorded_workloads`, run in the tree of a release into which this file was copied,
 prints what that release makes: tests/operator/reconcile/workloads_COMMIT.jsonl, one to a line.
 """
 
@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import copy
 import json
-import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from lbg_operator.crds import BrokerManifest, GroupManifest
 from lbg_operator.resources.embedded_broker import AMQPS_PORT, HTTPS_PORT, stateful_set_of

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bench.pipeline.traffic import DELIVERY_STRIDE, MEMBERS, RELEASED, Array, Slice
 from testing.pipeline.answers import Answer, Message
+from testing.pipeline.traffic import DELIVERY_STRIDE, MEMBERS, RELEASED, Array, Slice
 
 OF_EACH_KIND = 4
 BROKEN_LINES = (

@@ -17,11 +17,11 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.pipeline.traffic import ACK, GROUP, MEMBERS, PUBLISHERS, QUEUES, Slice, Traffic
 from lbg_core.group import DeliveredRecord, encode
 from lbg_core.journal import closed_path, open_name
 from testing.pipeline.answers import Answer
 from testing.pipeline.faults import Planted, plant
+from testing.pipeline.traffic import ACK, GROUP, MEMBERS, PUBLISHERS, QUEUES, Slice, Traffic
 
 FILE_MAX_BYTES = 64 * 1024 * 1024
 BATCH_LINES = 20_000

@@ -5,7 +5,7 @@
 
 Which RabbitMQ that is, `testing.rabbitmq.installation` says. Nothing here knows pytest, so benchmarks use it as well.
 
-With `tests/` on PYTHONPATH, `python -m testing.rabbitmq.node` keeps a node up until Ctrl-C and prints its URLs;
+`python -m testing.rabbitmq.node` keeps a node up until Ctrl-C and prints its URLs;
 `python -m testing.rabbitmq.node -- COMMAND` runs the command with LBG_BROKER and LBG_MANAGEMENT set to them, and
 ends with its status.
 """

@@ -435,8 +435,7 @@ WRITE_ALONE = """
 import sqlite3, sys
 from pathlib import Path
 from lbg_broker.store import DiskFullError, Store
-sys.path.insert(0, sys.argv[2])
-from broker.server.test_store import batch, change, positions_in
+from tests.broker.test_store import batch, change, positions_in
 
 store = Store(Path(sys.argv[1]))
 store.carry_out(batch(change([1])))
@@ -475,8 +474,7 @@ import sys
 from pathlib import Path
 from lbg_broker.store import DiskFullError, Store, StoreError
 from lbg_broker.store.reserve import Reserve
-sys.path.insert(0, sys.argv[2])
-from broker.server.test_store import batch, change
+from tests.broker.test_store import batch, change
 
 Reserve.require_room = lambda reserve: None   # there is room whenever it is asked for
 store = Store(Path(sys.argv[1]))

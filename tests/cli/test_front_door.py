@@ -57,7 +57,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
 @pytest.mark.parametrize(
     ("statement", "heavy"),
     [
-        ("import lbgroup", "aiohttp, asyncio, ssl, click, lbg_broker, lbg_sidecar"),
+        ("import lbgroup", "aiohttp, asyncio, ssl, click, lbg_core, lbg_broker, lbg_sidecar"),
         ("from lbgroup import Group", "aiohttp, asyncio, ssl, lbg_sidecar"),
         ("from lbgroup import Publisher", "aiohttp, lbg_core.admin.live, lbg_sidecar"),
     ],

@@ -16,7 +16,7 @@ from testing.broker.engines import eventually
 from testing.command_line import clean_environment
 from testing.waiting import GUARD_S
 
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CELERY = ("celery", "-A", "testing.amqp.celery_tasks")
 TASKS = 30
 
@@ -25,7 +25,7 @@ def environment(broker: EmbeddedBroker, **settings: str) -> dict[str, str]:
     return {
         **clean_environment(),
         "CELERY_BROKER_URL": broker.url,
-        "PYTHONPATH": str(TESTS),
+        "PYTHONPATH": str(ROOT),
         "PYTHONUNBUFFERED": "1",
         **settings,
     }

@@ -29,7 +29,7 @@ from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 OPENED = {
     "commit log": "from lbg_sidecar.commit_log import CommitLog; held = CommitLog(path)",
@@ -78,14 +78,14 @@ def test_a_file_is_free_when_its_process_is_killed_though_a_forked_child_lives(
     path = str(tmp_path / "held")
     program = FORKS.format(opened=OPENED[name])
     command = [sys.executable, "-c", program, path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=TESTS) as parent:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
         parent.kill()
         parent.wait()
         try:
             again = f"import sys; from pathlib import Path; path = Path(sys.argv[1])\n{OPENED[name]}"
-            subprocess.run([sys.executable, "-c", again, path], check=True, timeout=GUARD_S, cwd=TESTS)
+            subprocess.run([sys.executable, "-c", again, path], check=True, timeout=GUARD_S, cwd=ROOT)
             os.kill(child, 0)  # it lives
         finally:
             os.kill(child, signal.SIGKILL)
@@ -182,7 +182,7 @@ def server() -> Iterator[PostgresServer]:
 async def killed_in_a_transaction(conninfo: str) -> AsyncIterator[None]:
     """While a child of the killed process lives."""
     command = (sys.executable, "-c", KILLED_IN_A_TRANSACTION, conninfo)
-    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=TESTS)
+    process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE, cwd=ROOT)
     assert process.stdout is not None
     child = int(await process.stdout.readline())
     process.kill()

@@ -11,6 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 PACKAGES = {
+    "lbg_core": "core",
     "lbg_broker": "broker",
     "lbg_sidecar": "sidecar",
     "lbg_operator": "operator",

@@ -10,8 +10,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PLACES = [
-    *("broker", "sidecar", "operator", "pipeline", "console", "cli"),
-    *("bench", "tests", "docs", "examples", "charts", "crds", "docker", "e2e"),
+    *("core", "broker", "sidecar", "operator", "pipeline", "console", "cli"),
+    *("bench", "testing", "tests", "docs", "examples", "charts", "crds", "docker", "e2e"),
 ]
 ENDINGS = {".py", ".md", ".yaml", ".yml", ".toml", ".sh", ".js", ".json", ".tpl", ".txt", ""}
 NOT_OURS = {"node_modules", "__pycache__"}

@@ -26,7 +26,7 @@ from testing.waiting import GUARD_S
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PLACES = ("broker", "sidecar", "operator", "pipeline", "console", "cli")
+PLACES = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
 
 
 def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> None:
@@ -36,7 +36,15 @@ def test_every_file_of_the_packages_is_in_the_wheel(installed: Installed) -> Non
     assert packed == ours
     assert {
         f"{package}/py.typed"
-        for package in ("lbgroup", "lbg_broker", "lbg_sidecar", "lbg_operator", "lbg_pipeline", "lbg_console")
+        for package in (
+            "lbgroup",
+            "lbg_core",
+            "lbg_broker",
+            "lbg_sidecar",
+            "lbg_operator",
+            "lbg_pipeline",
+            "lbg_console",
+        )
     } <= packed
 
 
@@ -57,7 +65,7 @@ def test_every_command_starts_where_there_is_no_source_tree(installed: Installed
 
 
 def test_what_runs_is_the_wheel(installed: Installed) -> None:
-    names = "lbgroup, lbg_broker, lbg_console, lbg_operator, lbg_pipeline, lbg_sidecar"
+    names = "lbgroup, lbg_core, lbg_broker, lbg_console, lbg_operator, lbg_pipeline, lbg_sidecar"
     told = subprocess.run(
         [installed.python, "-c", f"import {names}\nfor one in ({names}): print(one.__file__)"],
         cwd="/",
@@ -72,7 +80,7 @@ def test_what_runs_is_the_wheel(installed: Installed) -> None:
     ("packages", "without"),
     [
         (
-            "lbgroup, lbg_broker, lbg_console, lbg_sidecar",
+            "lbgroup, lbg_core, lbg_broker, lbg_console, lbg_sidecar",
             "kopf, kubernetes, cryptography, pyspark, pandas, numpy, matplotlib",
         ),
         ("lbg_operator", "pyspark, pandas, numpy, matplotlib"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.rabbitmq
 
-TESTS = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 START_ONE_AND_STAY = """
 import pathlib, signal, sys
 from testing.rabbitmq.node import RabbitNode
@@ -29,10 +28,7 @@ signal.pause()
 
 
 def run_python(*arguments: str) -> subprocess.Popen[str]:
-    environment = os.environ | {"PYTHONPATH": str(TESTS)}
-    return subprocess.Popen(
-        [sys.executable, *arguments], env=environment, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent
-    )
+    return subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
 def is_alive(pid: int) -> bool:

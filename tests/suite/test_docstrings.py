@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("broker", "sidecar", "operator", "pipeline", "console", "cli")
-TESTS = ("bench", "tests", "e2e")
+PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
+TESTS = ("bench", "testing", "tests", "e2e")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")
 
 

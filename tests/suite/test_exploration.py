@@ -37,7 +37,7 @@ def drawn(path: Path, *modules: str, hash_seed: int, seed: int | None = None) ->
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(hash_seed),
-        "PYTHONPATH": str(exploration.ROOT / "tests"),
+        "PYTHONPATH": str(exploration.ROOT),
     }
     environment |= {} if seed is None else {exploration.SEED: str(seed)}
     command = [sys.executable, "draws.py", *modules]
@@ -105,7 +105,7 @@ def test_what_is_found_is_kept_with_the_way_to_run_it_again(
         "[pytest]\nmarkers = seeded: x\nasyncio_default_fixture_loop_scope = function\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(exploration.ROOT / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(exploration.ROOT))
     assert exploration.explore(60, 40, ["test_failing.py"]) == 1
     kept = {path.name: path.read_text() for path in (tmp_path / "out" / "fuzz").iterdir()}
     assert sorted(kept) == ["test_failing-py-test_property.txt", "test_failing-py-test_seeded-41.txt"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {
+    "core": ROOT / "core" / "lbg_core",
     "broker": ROOT / "broker" / "lbg_broker",
     "sidecar": ROOT / "sidecar" / "lbg_sidecar",
     "operator": ROOT / "operator" / "lbg_operator",
     "pipeline": ROOT / "pipeline" / "lbg_pipeline",
     "cli": ROOT / "cli" / "lbgroup",
+    "testing": ROOT / "testing",
 }
 
 
@@ -48,3 +51,12 @@ def test_a_folder_of_tests_without_a_package_or_module_is_found(tmp_path: Path) 
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     assert list(strangers(tests, package)) == ["reserve", "store/lines"]
+
+
+def test_no_test_imports_a_benchmark() -> None:
+    found = [
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "tests").rglob("*.py")
+        if re.search(r"^\s*(from|import) bench\b", path.read_text(), re.MULTILINE)
+    ]
+    assert found == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from testing.ports import COUNT, FIRST, Ports
 
-TESTS = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
@@ -28,7 +27,7 @@ def test_a_port_is_given_to_one_process_until_it_ends(tmp_path: Path) -> None:
     file = tmp_path / "ports"
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, str(file)],
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        cwd=ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

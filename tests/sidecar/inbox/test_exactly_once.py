@@ -23,7 +23,7 @@ from testing.waiting import until
 pytestmark = pytest.mark.process
 
 SEED = 48
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 SMALL = Sizes(
     messages=1_500,
@@ -75,7 +75,7 @@ async def test_batches_insert_each_message_once_and_in_order_through_kills_aroun
                 *("setpriv", "--pdeathsig", "KILL"),
                 *(sys.executable, "-m", module, broker.url, spec.name, kind, place),
                 stderr=asyncio.subprocess.DEVNULL,
-                cwd=TESTS,
+                cwd=ROOT,
             )
 
         async def keep_running() -> None:

@@ -25,7 +25,7 @@ from testing.waiting import until
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 
-TESTS = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 MESSAGES, KEYS = 100, 10
 
 
@@ -50,7 +50,7 @@ async def running(told: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Proc
     command = (sys.executable, "-W", "ignore::DeprecationWarning", "-m", "testing.sidecar.forking_member")
     log = os.open(told["calls"] + ".log", os.O_WRONLY | os.O_CREAT, 0o600)
     process = await asyncio.create_subprocess_exec(
-        *command, json.dumps(told), cwd=TESTS, stderr=log, start_new_session=True
+        *command, json.dumps(told), cwd=ROOT, stderr=log, start_new_session=True
     )
     os.close(log)
     try:

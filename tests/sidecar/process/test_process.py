@@ -22,7 +22,7 @@ from testing.output_documents import checked
 from testing.sidecar.process import PROMPT, Sidecar, create, publish
 from testing.waiting import GUARD_S, until
 
-HTTP_APP = Path(__file__).parents[2] / "support" / "app" / "http_app.py"
+HTTP_APP = Path(__file__).parents[3] / "testing" / "app" / "http_app.py"
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 

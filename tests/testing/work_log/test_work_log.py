@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.peers import DONE
-from testing.work_log import Log, judged
+from testing.work_log import DONE, Log, judged
 
 Done = tuple[int, int, int]  # when, number, key
 

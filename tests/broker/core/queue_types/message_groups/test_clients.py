@@ -300,7 +300,7 @@ def test_the_management_api_tells_known_and_busy_groups(broker: EmbeddedBroker) 
 
 
 def test_the_example_of_the_page_works(broker: EmbeddedBroker) -> None:
-    page = (Path(__file__).resolve().parents[6] / "docs" / "embedded-broker.md").read_text()
+    page = (Path(__file__).resolve().parents[5] / "docs" / "embedded-broker.md").read_text()
     (example,) = re.findall(r"## Message groups\n\n```python\n(.*?)```", page, re.S)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
