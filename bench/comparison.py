@@ -17,6 +17,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from bench.measurement import Measurement
 from bench.peers import EXCHANGE, GROUP, TASK
@@ -290,18 +291,66 @@ def print_table(outcomes: dict[str, Outcome]) -> None:
         )
 
 
+DARK, LIGHT = "#1f5a8a", "#9dc3de"
+ALARM, FAINT = "#b8442f", "#e9b8ab"
+THICK = 0.38
+
+
+def draw(outcomes: dict[str, Outcome], keys: int, file: Path) -> None:
+    """The picture of the comparison: docs/comparison.png."""
+    from matplotlib import pyplot
+
+    names = ["\n".join(name.rsplit(", ", 1)) for name in outcomes]
+    found = list(outcomes.values())
+    figure, (rates, order) = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
+    _pairs(
+        rates,
+        ("application returns at once", [each.at_once_hz for each in found], LIGHT),
+        ("application waits 2 ms", [each.waiting_hz for each in found], DARK),
+    )
+    rates.set_title("Messages per second, four consumers", loc="left", fontsize=11)
+    _pairs(
+        order,
+        ("nothing changes", [len(each.steady.keys) for each in found], FAINT),
+        ("consumers leave, join and are killed", [len(each.changing.keys) for each in found], ALARM),
+    )
+    order.set_title(f"Sub-streams out of order, of {keys}", loc="left", fontsize=11)
+    order.set_xlim(right=keys * 1.12)
+    rates.set_yticks(range(len(names)), names, fontsize=9)
+    rates.invert_yaxis()
+    figure.savefig(file, dpi=130)
+    pyplot.close(figure)
+
+
+def _pairs(axes: Any, *pairs: tuple[str, list[float], str]) -> None:
+    for number, (label, values, colour) in enumerate(pairs):
+        places = [at + (number - 0.5) * THICK for at in range(len(values))]
+        bars = axes.barh(places, values, THICK, label=label, color=colour)
+        axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
+    axes.margins(x=0.14)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", alpha=0.3)
+    axes.set_axisbelow(True)
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    axes.locator_params(axis="x", nbins=5)
+    axes.tick_params(axis="x", labelsize=9)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.06), ncols=2, fontsize=8, frameon=False)
+
+
 def main() -> None:
     parser = Measurement(__doc__)
     parser.add_argument("--only", type=int, action="append", help="number of an approach, from 0")
     parser.add_argument("--plot", type=Path, help="write a picture of it here (PNG)")
     arguments = parser.asked()
     chosen = [APPROACHES[number] for number in arguments.only or range(len(APPROACHES))]
-    draw = None
     if arguments.plot is not None:
-        from bench.comparison_plot import draw  # needs the extra `bench`, and says so before measuring
+        import matplotlib as mpl  # of the extra `bench`: missing, it is reported before measuring
+
+        mpl.use("Agg")
     outcomes = measure(chosen)
     print_table(outcomes)
-    if draw is not None:
+    if arguments.plot is not None:
         draw(outcomes, KEYS, arguments.plot)
 
 

@@ -10,14 +10,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import wraps
 from types import FunctionType
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import Any, Final, Protocol, TypeVar, cast
 
-from lbg_broker.core.commands import ConnectionLost, ConnectionOpened, Paused
-from lbg_broker.core.connection import Peer
+from lbg_broker.content_memory import ContentMemory
+from lbg_broker.core.commands import Command, ConnectionLost, ConnectionOpened, Paused
 from lbg_broker.core.effects import Deliver, Effect, PauseReading, Revoke, Send, SendContent
-from lbg_broker.core.permissions import User
+from lbg_broker.core.entities import Peer
+from lbg_broker.core.machine import Broker
+from lbg_broker.core.permissions import User, Users
+from lbg_broker.core.state import State
 from lbg_broker.handshake import Admitted, Handshake, Login, Refused
-from lbg_broker.logins import LoginUnchecked, Outcome
+from lbg_broker.logins import Logins, LoginUnchecked, Outcome
+from lbg_broker.settings import ServerSettings
 from lbg_core.amqp import Connection as Wire
 from lbg_core.amqp import (
     ConnectionFault,
@@ -39,11 +43,7 @@ from lbg_core.amqp.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
 )
-from lbg_core.peers import network_of, printable
-
-if TYPE_CHECKING:
-    from lbg_broker.server import Server
-
+from lbg_core.peers import PeerLog, network_of, printable
 
 REVOKE_OVERHEAD_BYTES: Final = 512
 """More than a basic.revoke takes beside its tags: the frame, the method, the longest consumer tag."""
@@ -157,6 +157,28 @@ TURN_S: Final = 0.02
 One to 10,000 queues takes 0.1 s, and one read may have a thousand of them."""
 
 
+class SessionServer(Protocol):
+    """The broker's process, as a session uses it: `lbg_broker.server.Server`."""
+
+    settings: ServerSettings
+    loop: asyncio.AbstractEventLoop
+    broker: Broker
+    users: Users
+    logins: Logins
+    peer_log: PeerLog
+    content_memory: ContentMemory
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def session_count(self) -> int: ...
+    def admit(self, session: Session) -> bool: ...
+    def forget(self, session: Session) -> None: ...
+    def received(self, session: Session, events: list[Event], size: int) -> None: ...
+    def apply(self, command: Command) -> None: ...
+    def flush_soon(self, session: Session) -> None: ...
+
+
 SessionT = TypeVar("SessionT", bound="Session")
 
 
@@ -192,7 +214,7 @@ def _step(method: Callable[..., Any]) -> Callable[..., Any]:
 class Session(asyncio.Protocol):
     """The life of one connection, from accept to closed socket."""
 
-    def __init__(self, server: Server, number: int) -> None:
+    def __init__(self, server: SessionServer, number: int) -> None:
         settings = server.settings
         self.number = number
         self.name = f"#{number}"

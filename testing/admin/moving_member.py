@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections import deque
 from contextlib import suppress
 from functools import partial
 
 from lbg_core.admin.actions import AppendEntry
-from lbg_core.admin.errors import AdminError
+from lbg_core.admin.errors import AdminError, NotMoved
+from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.plan import recorded
+from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
     BasicProperties,
     Channel,
@@ -23,6 +26,7 @@ from lbg_core.client import (
 from lbg_core.group import HEADER_FENCE, TO_OBSERVERS, Names, forwarded_key, hash_in
 from lbg_core.group.key_moves import BarrierEntry, JoinEntry, KeyMoveState, PassEntry, Turn
 from testing.admin.place import Place
+from testing.waiting import GUARD_S
 
 INDEX, INCARNATION = 0, "stand-in"
 LOOK_S = 0.02
@@ -137,3 +141,17 @@ class MovingMember:
             "queues": [queue(queue=number) for number in range(self._count)],
             "counts": {},
         }
+
+
+async def until_held_up(admin: LiveAdmin, queues: int, why: str) -> None:
+    """Repeats the change of the group `orders`, each time for a moment, until it ends for the reason that the pattern
+    `why` matches. Raises TimeoutError."""
+    async with asyncio.timeout(GUARD_S):
+        while True:
+            try:
+                await repartition_group(admin, "orders", queues, timeout_s=2.0)
+            except NotMoved as ended:
+                if re.search(why, str(ended)):
+                    return
+            else:
+                raise AssertionError("nothing held the change up")

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lbg_broker.core.commands import Command, Committed, ConnectionOpened, Received
-from lbg_broker.core.connection import Peer
 from lbg_broker.core.effects import Definition
+from lbg_broker.core.entities import Peer
 from lbg_broker.core.machine import Broker, Output
 from lbg_broker.core.permissions import Grant, User, Users
 from lbg_broker.core.state import State

@@ -21,7 +21,6 @@ from lbg_broker.core.commands import (
     Received,
     Ticked,
 )
-from lbg_broker.core.connection import Peer
 from lbg_broker.core.effects import (
     Definition,
     Deliver,
@@ -34,9 +33,9 @@ from lbg_broker.core.effects import (
     StoreBatch,
     StoredState,
 )
+from lbg_broker.core.entities import Peer, Queue
 from lbg_broker.core.machine import Broker, Output
 from lbg_broker.core.permissions import Authority, Open
-from lbg_broker.core.queue import Queue
 from lbg_core.amqp import AckEvent, BasicProperties, Event, MethodEvent, PublishEvent
 from lbg_core.amqp.methods import (
     BasicAck,

@@ -17,8 +17,8 @@ from lbg_broker.core.commands import (
     StoreBlocked,
     Ticked,
 )
-from lbg_broker.core.connection import Peer
 from lbg_broker.core.effects import Deliver, PauseReading, Revoke, Send, SendContent, StoreBatch
+from lbg_broker.core.entities import Peer
 from lbg_broker.core.machine import Broker, Output
 from lbg_core.amqp import AckEvent, Event, PublishEvent
 from lbg_core.amqp.events import DeliverEvent

@@ -11,7 +11,7 @@ from typing import Any
 from lbg_broker.core.effects import StoreBatch
 from lbg_broker.core.machine import Broker
 from lbg_broker.core.message import Message
-from lbg_broker.core.queue import SingleActive
+from lbg_broker.core.policies import SingleActive
 from lbg_broker.core.queue_types.partition_routes import PartitionSpool
 from lbg_broker.core.spool import Spool
 from lbg_core.admin import repartition

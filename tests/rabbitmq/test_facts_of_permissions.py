@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from lbg_core.admin.actions import PutPermissions, PutUser
-from lbg_core.admin.ingress import without
+from lbg_core.admin.ingress_permissions import without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.client import (

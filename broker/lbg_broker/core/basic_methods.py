@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lbg_broker.core.arguments import ArgumentReader
-from lbg_broker.core.channel import Channel
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.dead_letter import dead_letter, enforce_limit, expire_messages, renew_lease
 from lbg_broker.core.effects import SendContent
+from lbg_broker.core.entities import Channel, Consumer, Queue, Route
 from lbg_broker.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.core.message import Origin
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.queue_methods import remove_queue
 from lbg_broker.core.resources import (
     DIRECT_REPLY_TO,
@@ -23,7 +21,6 @@ from lbg_broker.core.resources import (
     queue_name,
 )
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Route
 from lbg_core.amqp import PublishEvent, ReplyCode
 from lbg_core.amqp.methods import (
     BasicAck,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from lbg_broker.core.basic_methods import remove_consumer
-from lbg_broker.core.channel import Channel
-from lbg_broker.core.connection import Connection
 from lbg_broker.core.effects import Send
+from lbg_broker.core.entities import Channel, Connection
 from lbg_broker.core.errors import ChannelRefusal, Refusal
 from lbg_broker.core.queue_methods import remove_queue
 from lbg_broker.core.settle import requeue_all

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lbg_broker.core.connection import Peer
 from lbg_broker.core.effects import Page, StoreBatch
+from lbg_broker.core.entities import Peer
 from lbg_core.amqp import Event
 
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from lbg_broker.core.entities import Queue
 from lbg_broker.core.message import Origin, Place
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.state import State
 from lbg_core.amqp import BasicProperties, FieldValue
 

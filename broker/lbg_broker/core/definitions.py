@@ -9,12 +9,11 @@ from typing import Any
 
 from lbg_broker.core.arguments import QueueArguments
 from lbg_broker.core.effects import StoredState
+from lbg_broker.core.entities import Queue, Vhost
 from lbg_broker.core.errors import Refusal, RestoreError
 from lbg_broker.core.exchange import Binding, Exchange
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.queue_factory import make_queue, queue_type_of
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import FieldValue, decode_table, encode_table
 
 KINDS = ("exchange", "queue", "binding")

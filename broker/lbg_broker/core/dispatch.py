@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from lbg_broker.core import basic_methods, exchange_methods, queue_methods, settle
-from lbg_broker.core.channel import Channel
+from lbg_broker.core.entities import Channel
 from lbg_broker.core.errors import ConnectionRefusal
 from lbg_broker.core.resources import Principal
 from lbg_broker.core.state import State

@@ -6,6 +6,7 @@ from typing import Final
 
 from lbg_broker.core.arguments import check_exchange_arguments, inequivalent, same_arguments
 from lbg_broker.core.definitions import define_binding, define_exchange
+from lbg_broker.core.entities import Vhost
 from lbg_broker.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.core.exchange import EXCHANGE_TYPES, Binding, Exchange, searched_words
 from lbg_broker.core.resources import (
@@ -19,7 +20,6 @@ from lbg_broker.core.resources import (
     queue_name,
 )
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import ReplyCode
 from lbg_core.amqp.methods import (
     ExchangeBind,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lbg_broker.core.basic_methods import confirm_instantly, publish
-from lbg_broker.core.channel import Channel
 from lbg_broker.core.closing import close_connection, end_channel, end_connection, refuse
 from lbg_broker.core.commands import (
     CloseConnection,
@@ -21,11 +20,11 @@ from lbg_broker.core.commands import (
     StoreBlocked,
     Ticked,
 )
-from lbg_broker.core.connection import Connection
 from lbg_broker.core.dead_letter import enforce_limit, expire_messages, lease_ended
 from lbg_broker.core.definitions import define_queue, restore
 from lbg_broker.core.dispatch import ADMINISTERED, handle
 from lbg_broker.core.effects import Effect, StoreBatch, StoredState
+from lbg_broker.core.entities import Channel, Connection, Vhost, queue_of
 from lbg_broker.core.errors import Refusal
 from lbg_broker.core.permissions import Authority
 from lbg_broker.core.queue_methods import remove_queue
@@ -33,7 +32,6 @@ from lbg_broker.core.resources import check_permission, find_queue
 from lbg_broker.core.settle import ack, credit_settled, evict_unacked, makes_letters
 from lbg_broker.core.spool import LetterBox
 from lbg_broker.core.state import DEFAULT_MESSAGE_GROUP, Pending, State
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import AckEvent, ChannelFault, ContentEvent, Event, MethodEvent, PublishEvent, ReplyCode
 from lbg_core.amqp.methods import (
     BasicAck,
@@ -343,16 +341,16 @@ class Broker:
         pending = state.committing.pop(command.number)
         for spool, mark, written in pending.marks:
             if spool.committed(mark, written) and not spool.dropped:
-                state.make_due(spool.queue)
+                state.make_due(queue_of(spool))
         if state.laden:
             evict_unacked(state)
         for page in command.pages:
             paged = state.spools.get(page.request.spool)
             if paged is not None:
                 paged.page_loaded(paged.completed(page))
-                state.make_due(paged.queue)
-                expire_messages(state, paged.queue)
-                enforce_limit(state, paged.queue)
+                state.make_due(queue_of(paged))
+                expire_messages(state, queue_of(paged))
+                enforce_limit(state, queue_of(paged))
         credit_settled(state, pending.credits)
         for channel, tag in _promised(pending):
             if channel.waiting == tag:
@@ -372,7 +370,7 @@ class Broker:
         if state.blocked_reason is not None:
             for spool, _, _ in pending.marks:
                 if spool.ready and not spool.dropped:
-                    state.make_due(spool.queue)
+                    state.make_due(queue_of(spool))
             if command.is_low:
                 state.letters_wait = True
             elif state.letters_wait:
@@ -400,7 +398,7 @@ class Broker:
             state.unblock(connection)
         for spool in state.spools.values():
             if spool.ready:
-                state.make_due(spool.queue)
+                state.make_due(queue_of(spool))
 
     def _restore(self, failed: StoreBatch) -> None:
         """Nothing of a batch was written: it is part of the next ones."""

@@ -13,7 +13,7 @@ from lbg_broker.core.arguments import (
     StreamArguments,
 )
 from lbg_broker.core.dead_letter import TimeToLive
-from lbg_broker.core.queue import Queue
+from lbg_broker.core.entities import Queue, Vhost
 from lbg_broker.core.queue_types.message_groups import MessageGroupsType
 from lbg_broker.core.queue_types.partitioned import PartitionedType
 from lbg_broker.core.queue_types.queue_type import PlainQueueType, QueueType
@@ -21,11 +21,10 @@ from lbg_broker.core.queue_types.session_distribution import SessionsType
 from lbg_broker.core.queue_types.stream_log import StreamType
 from lbg_broker.core.spool import Spool
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import Table
 
 if TYPE_CHECKING:
-    from lbg_broker.core.connection import Connection
+    from lbg_broker.core.entities import Connection
 
 
 PLAIN: Final = PlainQueueType()

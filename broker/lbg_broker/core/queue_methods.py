@@ -12,9 +12,9 @@ from lbg_broker.core.arguments import (
 )
 from lbg_broker.core.dead_letter import renew_lease
 from lbg_broker.core.definitions import define_queue
+from lbg_broker.core.entities import Queue
 from lbg_broker.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.core.exchange_methods import remove_binding
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.queue_factory import make_queue, queue_type_of
 from lbg_broker.core.resources import (
     Principal,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import Final, Literal, Protocol
 
-from lbg_broker.core.connection import Connection
+from lbg_broker.core.entities import Connection, Queue, Vhost
 from lbg_broker.core.errors import ChannelRefusal
 from lbg_broker.core.exchange import Exchange
 from lbg_broker.core.permissions import Permission
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import ReplyCode
 
 DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"

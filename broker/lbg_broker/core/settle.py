@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 
-from lbg_broker.core.channel import Channel, Unsettled
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.dead_letter import LETTER_COST_BYTES, dead_letter, enforce_limit, expire_messages
 from lbg_broker.core.effects import Revoke
+from lbg_broker.core.entities import Channel, Consumer, Unsettled, queue_of
 from lbg_broker.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.core.message import Message
 from lbg_broker.core.spool import Spool
@@ -193,7 +192,7 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
         _requeue(state, [(channel, entries)])
         return
     for line, message, _ in entries:
-        dead_letter(state, line.queue, message.origin, message.header, message.body, reason="rejected")
+        dead_letter(state, queue_of(line), message.origin, message.header, message.body, reason="rejected")
         line.settle(message)
     _return_credit(state, channel, entries)
 
@@ -207,9 +206,9 @@ def _requeue(state: State, unsettled: Sequence[tuple[Channel, Sequence[Unsettled
             by_line.setdefault(line, []).append(message)
     for line, messages in by_line.items():
         line.requeue(messages)
-        state.make_due(line.queue)
-        expire_messages(state, line.queue)
-        enforce_limit(state, line.queue)
+        state.make_due(queue_of(line))
+        expire_messages(state, queue_of(line))
+        enforce_limit(state, queue_of(line))
     for channel, _ in unsettled:
         if channel.limits_all:
             _free_siblings(state, channel)
@@ -234,7 +233,7 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
             consumer.remove_unsettled(1, message.size)
             at_once.add(line)
     for line in at_once:
-        state.make_due(line.queue)
+        state.make_due(queue_of(line))
     state.counters.settled += len(entries)
     if at_once and channel.limits_all:
         _free_siblings(state, channel)
@@ -300,7 +299,7 @@ def reassign(state: State, line: Spool, channel: Channel) -> int:
     for consumer, tags in of_consumer.items():
         _send_revoke(state, consumer, tags, taken=True)
     line.requeue(messages)
-    state.make_due(line.queue)
+    state.make_due(queue_of(line))
     return len(messages)
 
 

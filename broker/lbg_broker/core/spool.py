@@ -14,13 +14,20 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, ClassVar, Final, Self
+from typing import ClassVar, Final, Protocol, Self
 
+from lbg_broker.core.arguments import QueueArguments
 from lbg_broker.core.effects import Page, PageRequest, Row, SpoolChange, SpoolRecord
 from lbg_broker.core.message import Message, Origin, Place
 
-if TYPE_CHECKING:
-    from lbg_broker.core.queue import Queue
+
+class SpoolOwner(Protocol):
+    """The queue of a spool, as the spool uses it; `lbg_broker.core.entities.queue_of` has the whole."""
+
+    rules: QueueArguments
+    where: str
+
+    def forget_room(self) -> None: ...
 
 
 def runs_of(positions: Sequence[int]) -> list[tuple[int, int]]:
@@ -226,7 +233,7 @@ class Spool:
         "written",
     )
 
-    queue: Queue
+    queue: SpoolOwner
     """Queue that the spool belongs to."""
 
     keeps_messages: ClassVar[bool] = False

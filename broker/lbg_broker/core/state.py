@@ -12,14 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from lbg_broker.core.channel import Channel
-from lbg_broker.core.connection import Connection
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.effects import Definition, Deliver, Effect, PauseReading, Send, StoreBatch
+from lbg_broker.core.entities import Channel, Connection, Consumer, Queue, Vhost
 from lbg_broker.core.permissions import Authority
-from lbg_broker.core.queue import Queue
 from lbg_broker.core.spool import ATTENDED_LINES_MAX, LETTERS_BYTES, UNSETTLED_BYTES, Spool
-from lbg_broker.core.vhost import Vhost
 from lbg_core.amqp import MethodEvent
 from lbg_core.amqp.methods import ConnectionBlocked, ConnectionUnblocked, Method
 

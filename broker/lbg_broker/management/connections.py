@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from lbg_broker.core.commands import CloseConnection
-from lbg_broker.core.connection import Connection
+from lbg_broker.core.entities import Connection
 from lbg_broker.core.exchange import EXCHANGE_TYPES
 from lbg_broker.management.json_objects import (
     NODE,

@@ -16,14 +16,10 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote
 
-from lbg_broker.core.channel import Channel
-from lbg_broker.core.connection import Connection
-from lbg_broker.core.consumer import Consumer
+from lbg_broker.core.entities import Channel, Connection, Consumer, Queue, Vhost
 from lbg_broker.core.exchange import Binding, Exchange
 from lbg_broker.core.message import Message
 from lbg_broker.core.permissions import Grant, User
-from lbg_broker.core.queue import Queue
-from lbg_broker.core.vhost import Vhost
 from lbg_broker.management.request import Columns
 from lbg_core.amqp import BasicProperties, DecodeError
 from lbg_core.passwords import RABBITMQ_SHA256, hash_algorithm

@@ -7,9 +7,8 @@ from urllib.parse import quote, unquote
 
 from aiohttp import web
 
+from lbg_broker.core.entities import Queue, Vhost
 from lbg_broker.core.exchange import Binding, Exchange
-from lbg_broker.core.queue import Queue
-from lbg_broker.core.vhost import Vhost
 from lbg_broker.management.json_objects import (
     binding_json,
     consumer_json,

@@ -28,10 +28,10 @@ from aiohttp import web
 
 from lbg_broker.core.commands import Command
 from lbg_broker.core.effects import Definition
+from lbg_broker.core.entities import Vhost
 from lbg_broker.core.errors import Refusal
 from lbg_broker.core.permissions import LoginRefused, User, Users
 from lbg_broker.core.state import State
-from lbg_broker.core.vhost import Vhost
 from lbg_broker.logins import Logins, LoginUnchecked
 from lbg_core.amqp import EncodeError, ReplyCode
 from lbg_core.amqp.methods import Method

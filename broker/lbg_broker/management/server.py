@@ -16,8 +16,8 @@ from typing import Final
 
 from aiohttp import web
 
+from lbg_broker.core.entities import Queue
 from lbg_broker.core.errors import Refusal
-from lbg_broker.core.queue import Queue
 from lbg_broker.management import connections, queues, users
 from lbg_broker.management.request import (
     BROKER,

@@ -10,20 +10,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-from lbg_core.admin.actions import ActOnQueue, OpenIngress, PutPermissions, WriteRecord
+from lbg_core.admin.actions import ActOnQueue, OpenIngress, WriteRecord
 from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, GroupNotFound, RecordUnavailable
-from lbg_core.admin.ingress_permissions import allows, is_without, restored, without
-from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.ingress_permissions import allows, is_without, without
+from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.ownership import INGRESS, Record, paused_words
 from lbg_core.admin.plan import recorded, require_by_hand
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.snapshot import Snapshot
-from lbg_core.group import Names, Permissions, is_native
-
-if TYPE_CHECKING:
-    from lbg_core.admin.live import LiveAdmin
+from lbg_core.group import Names, is_native
 
 
 class Ingress(Protocol):
@@ -117,7 +115,7 @@ class PermissionIngress:
         writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
         for user in writers:
             await self._admin.perform(
-                _written(user, permissions[user], without(permissions[user].write, exchange))
+                with_write(user, permissions[user], without(permissions[user].write, exchange))
             )
         if self._closes:
             before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
@@ -177,18 +175,6 @@ class PermissionIngress:
     def _is_spared(self, called: str) -> bool:
         """True if a connection of this name is one of ours that does not publish to the group."""
         return called.startswith("lbg ") and not called.startswith(f"lbg publish {self._names.group} ")
-
-
-async def restore_permissions(management: ManagementAdmin, group: str) -> None:
-    """Restores the permissions that `PermissionIngress` revoked for this group."""
-    exchange = Names(group).exchange
-    for user, now in (await management.all_permissions()).items():
-        if is_without(now.write, exchange):
-            await management.put_permissions(_written(user, now, restored(now.write, exchange)))
-
-
-def _written(user: str, now: Permissions, write: str) -> PutPermissions:
-    return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)
 
 
 PUBLISHERS_S = 15.0

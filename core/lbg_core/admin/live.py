@@ -39,7 +39,6 @@ from lbg_core.admin.errors import (
     Unsupported,
     would_break,
 )
-from lbg_core.admin.ingress import restore_permissions
 from lbg_core.admin.lag import Backlog, LagReader
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.management_admin import ManagementAdmin
@@ -205,7 +204,7 @@ class LiveAdmin:
             case PassFences(group, number, move):
                 await moves_stream.pass_fences(amqp, group, number, move)
             case OpenIngress(group):
-                await restore_permissions(self.management_for(str(action)), group)
+                await self.management_for(str(action)).restore_permissions(group)
             case ActOnQueue():
                 await self.management_for(str(action)).act_on_queue(action)
             case PutUser():

@@ -15,6 +15,7 @@ from urllib.parse import quote, unquote
 
 from lbg_core.admin.actions import ActOnQueue, PutPermissions, PutUser
 from lbg_core.admin.errors import Refused
+from lbg_core.admin.ingress_permissions import is_without, restored
 from lbg_core.admin.management import ManagementApi, path
 from lbg_core.admin.snapshot import (
     COLUMNS,
@@ -386,6 +387,13 @@ class ManagementAdmin:
         patterns = {"configure": desired.configure, "write": desired.write, "read": desired.read}
         await self._api.put(path("permissions", self._vhost, action.user), patterns)
 
+    async def restore_permissions(self, group: str) -> None:
+        """Restores the permissions that were revoked to close the ingress of this group."""
+        exchange = Names(group).exchange
+        for user, now in (await self.all_permissions()).items():
+            if is_without(now.write, exchange):
+                await self.put_permissions(with_write(user, now, restored(now.write, exchange)))
+
     async def revoke_permissions(self, user: str) -> None:
         await self._api.delete(path("permissions", self._vhost, user))
 
@@ -421,6 +429,11 @@ class ManagementAdmin:
 
 
 @lru_cache
+def with_write(user: str, now: Permissions, write: str) -> PutPermissions:
+    """The change of a user's permission to write."""
+    return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)
+
+
 def _in_a_tag(vhost: str) -> str:
     return quote(vhost, safe="")
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from lbg_core.admin.errors import ConsumptionIsPaused, IngressIsPaused, KeysMove, NotMoved
+from lbg_core.admin.errors import ConsumptionIsPaused, IngressIsPaused, KeysMove
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
@@ -22,6 +22,7 @@ from lbg_core.group import GroupSpec, hash_of
 from lbg_core.group.key_moves import KeyMove
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
+from testing.admin.moving_member import until_held_up
 from testing.admin.place import Place
 from testing.waiting import GUARD_S, until
 
@@ -186,8 +187,7 @@ async def test_a_full_parking_queue_that_holds_up_a_change_is_named_with_the_rem
         stuck = (
             r"lbg group skip orders .*parking queue is full, .*`lbg park discard orders.*passed: \d of 4 old"
         )
-        with pytest.raises(NotMoved, match=stuck):
-            await repartition_group(admin, "orders", 6, timeout_s=5.0)
+        await until_held_up(admin, 6, stuck)
         causes = (await show_group(admin, "orders")).change_held_up
         assert [one for one in causes if "the parking queue is full" in one]
         await scene.restart_members(park_max_keys=10)

@@ -17,7 +17,7 @@ from lbg_broker import Address, ServerSettings, running
 from lbg_core.admin import Busy, GroupDiffers, NotDrained, UnderWay
 from lbg_core.admin.actions import PutPermissions
 from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_group
-from lbg_core.admin.ingress import is_without
+from lbg_core.admin.ingress_permissions import is_without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.member_requests import pause_group

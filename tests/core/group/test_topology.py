@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.admin.ingress import without
+from lbg_core.admin.ingress_permissions import without
 from lbg_core.group import Engine, GroupSpec, Names, SpecError, Topology, mailbox_of, queue_of, topology_of
 
 EMBEDDED = Engine.parse("LBG", "0.1.0")

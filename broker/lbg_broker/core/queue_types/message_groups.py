@@ -24,9 +24,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar, cast
 
 from lbg_broker.core.arguments import ArgumentReader, MessageGroupsArguments
-from lbg_broker.core.consumer import Consumer
+from lbg_broker.core.entities import Consumer, DispatchPolicy, Share
 from lbg_broker.core.message import Message
-from lbg_broker.core.queue import DispatchPolicy, Share
 from lbg_broker.core.queue_types.group_backlog import GroupBacklog
 from lbg_broker.core.queue_types.group_index import UNLIMITED, Group, GroupedMessage, Holder
 from lbg_broker.core.queue_types.queue_type import SingleSpoolType
@@ -35,7 +34,7 @@ from lbg_broker.core.spool import UNLIMITED_BYTES
 from lbg_core.group.keys import KEY_HEADERS, key_reader
 
 if TYPE_CHECKING:
-    from lbg_broker.core.queue import Queue
+    from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
 
 

@@ -24,7 +24,7 @@ from lbg_core.group.keys import key_reader
 
 if TYPE_CHECKING:
     from lbg_broker.core.arguments import PartitionedArguments
-    from lbg_broker.core.consumer import Consumer
+    from lbg_broker.core.entities import Consumer
 
 
 REMEMBERED_KEYS: Final = 16_384

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from lbg_broker.core.arguments import COUNT, PARTITIONS_MAX, ArgumentReader, PartitionedArguments
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.effects import SpoolRecord
+from lbg_broker.core.entities import Consumer, DispatchPolicy, Share
 from lbg_broker.core.errors import ChannelRefusal
-from lbg_broker.core.queue import DispatchPolicy, Share
 from lbg_broker.core.queue_types.partition_assignment import PartitionAssignment as FlowMapping
 from lbg_broker.core.queue_types.partition_assignment import Slot
 from lbg_broker.core.queue_types.partition_routes import PartitionSpool, Routes
@@ -20,7 +19,7 @@ from lbg_core.amqp import ReplyCode
 
 if TYPE_CHECKING:
     from lbg_broker.core.arguments import QueueArguments
-    from lbg_broker.core.queue import Queue
+    from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
 
 

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from lbg_broker.core.effects import SpoolRecord
-from lbg_broker.core.queue import Competing, DispatchPolicy, SingleActive
+from lbg_broker.core.entities import DispatchPolicy
+from lbg_broker.core.policies import Competing, SingleActive
 from lbg_broker.core.spool import Spool
 
 if TYPE_CHECKING:
     from lbg_broker.core.arguments import QueueArguments
-    from lbg_broker.core.queue import Queue
+    from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
 
 

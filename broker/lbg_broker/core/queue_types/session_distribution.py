@@ -18,12 +18,10 @@ from lbg_broker.core.arguments import (
     SessionRequest,
     read_session_request,
 )
-from lbg_broker.core.channel import Channel
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.effects import SpoolRecord
+from lbg_broker.core.entities import Channel, Consumer, DispatchPolicy, Share
 from lbg_broker.core.errors import ChannelRefusal
 from lbg_broker.core.message import Origin
-from lbg_broker.core.queue import DispatchPolicy, Share
 from lbg_broker.core.queue_types.session_headers import EPOCH, end_of_session, epoch_entry, numbered
 from lbg_broker.core.queue_types.sessions import PoolSpool, Session, SessionRegistry, SessionSpool
 from lbg_broker.core.spool import Spool
@@ -32,7 +30,7 @@ from lbg_core.amqp.methods import BasicCancel
 
 if TYPE_CHECKING:
     from lbg_broker.core.arguments import QueueArguments
-    from lbg_broker.core.queue import Queue
+    from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
 
 

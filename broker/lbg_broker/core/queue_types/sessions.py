@@ -20,8 +20,7 @@ from lbg_broker.core.spool import WINDOW_MESSAGES, LetterBox, Spool, cost_of, sh
 from lbg_core.amqp import ReplyCode
 
 if TYPE_CHECKING:
-    from lbg_broker.core.channel import Channel
-    from lbg_broker.core.consumer import Consumer
+    from lbg_broker.core.entities import Channel, Consumer
 
 
 class PoolSpool(Spool):

@@ -17,17 +17,16 @@ from struct import Struct
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from lbg_broker.core.arguments import ArgumentReader, StreamArguments
-from lbg_broker.core.consumer import Consumer
 from lbg_broker.core.effects import Page, PageRequest, Row, SpoolChange, SpoolRecord
+from lbg_broker.core.entities import Consumer, DispatchPolicy, Share
 from lbg_broker.core.errors import ChannelRefusal, ConnectionRefusal
 from lbg_broker.core.message import Message, Origin, with_entries
-from lbg_broker.core.queue import DispatchPolicy, Share
 from lbg_broker.core.queue_types.queue_type import SingleSpoolType
 from lbg_broker.core.spool import WINDOW_BYTES, WINDOW_MESSAGES, LetterBox, Spool, cost_of, share
 from lbg_core.amqp import BasicProperties, ReplyCode
 
 if TYPE_CHECKING:
-    from lbg_broker.core.queue import Queue
+    from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
 
 
