@@ -162,6 +162,16 @@ class PlainClient:
         self.flush()
         return events
 
+    def take_events(self) -> list[Event]:
+        """Send what is to be sent, and take the events since the last answer: wait for one if there is none.
+
+        Deliveries may come with the answer to basic.consume: who reads first waits for more than the prefetch."""
+        self.flush()
+        while not self.events:
+            self.receive()
+        events, self.events = self.events, []
+        return events
+
     def is_closed_within(self, seconds: float) -> bool:
         """True if the broker ends the connection within this time, with no frame but a close."""
         deadline = time.monotonic() + seconds

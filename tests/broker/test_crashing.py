@@ -63,14 +63,12 @@ class CountingPublisher:
             while sent - self.confirmed <= WINDOW and not stop.is_set():
                 client.publish(b"%d %d" % (sent, self.attempts), QUEUE)
                 sent += 1
-            client.receive()
-            for event in client.events:
+            for event in client.take_events():
                 if type(event) is not AckEvent:
                     raise ClosedError(repr(event))  # an orderly stop says so first
                 tag = base + event.delivery_tag - 1
                 assert event.multiple or tag == self.confirmed + 1
                 self.confirmed = max(self.confirmed, tag)
-            client.events.clear()
 
 
 @dataclass
@@ -96,15 +94,13 @@ class Consumer:
         client.ask(BasicConsume(QUEUE, "c"), BasicConsumeOk)
         unacked = 0
         while not stop.is_set():
-            client.receive()
-            for event in client.events:
+            for event in client.take_events():
                 assert type(event) is DeliverEvent, event
                 self._judge(event)
                 unacked += 1
                 if unacked >= 100:
                     client.wire.ack(1, event.delivery_tag, multiple=True)
                     unacked = 0
-            client.events.clear()
 
     def _judge(self, event: DeliverEvent) -> None:
         number = int(event.body.split()[0])
@@ -210,13 +206,11 @@ class StreamReader:
         arguments = {"x-stream-offset": len(self.bodies)}
         client.ask(BasicConsume(QUEUE, "c", arguments=arguments), BasicConsumeOk)
         while not stop.is_set():
-            client.receive()
-            for event in client.events:
+            for event in client.take_events():
                 assert type(event) is DeliverEvent, event
                 assert event.headers["x-stream-offset"] == len(self.bodies)
                 self.bodies.append(event.body)
                 client.wire.ack(1, event.delivery_tag, multiple=False)
-            client.events.clear()
             client.flush()
 
 

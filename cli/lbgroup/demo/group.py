@@ -23,7 +23,7 @@ from lbgroup.child_processes import ProcessGroup
 from lbgroup.commands import CliError
 from lbgroup.options import management_of
 
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 REMOVE_TIMEOUT_S = 30.0
 LEFT_BEHIND = "`lbg group delete {} --force` with the same --broker and --management removes it"
 

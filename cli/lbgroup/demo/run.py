@@ -34,7 +34,7 @@ from lbgroup.options import tls_arguments
 CONCURRENCY = 16
 SESSION_PREFETCH = 64
 """Messages that a session is assigned at a time."""
-START_TIMEOUT_S = 20.0
+START_TIMEOUT_S = 60.0
 SETTLE_TIMEOUT_S = 15.0
 """The broker settles a group of four in well under this after a join or a leave."""
 LEAVE_TIMEOUT_S = 60.0
