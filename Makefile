@@ -28,7 +28,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 record-oracle e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,7 +67,7 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
-	$(PYTEST) $(AT_ONCE) -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/oracle --ignore=tests/rabbitmq
+	$(PYTEST) $(AT_ONCE) -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq
 
 test: dev  ## run every test but the slow repetitions and those of test-cluster and test-browser, with fewer examples
 	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser" --hypothesis-profile=test
@@ -87,6 +87,9 @@ test-browser: dev $(VENV)/.browser  ## look at the console's pages in Chromium, 
 test-rabbitmq4: $(VENV)/.dev  ## run what touches RabbitMQ on Debian trixie's, 4.0, in a folder (as root); RELEASE=sid: 4.3
 	@.ci/rabbitmq4 $(RELEASE) $(RABBITMQ4)
 	LBG_RABBITMQ_ROOT=$(RABBITMQ4) $(PYTEST) $(AT_ONCE) -m rabbitmq
+
+record-oracle: dev  ## record RabbitMQ's answers, with which tests/oracle compares the embedded broker, anew
+	$(VENV)/bin/python -m testing.oracle.recordings
 
 e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
 	@.ci/e2e $(E2E_ARGS)

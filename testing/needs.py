@@ -4,8 +4,8 @@ A test has the mark `process` if one of its fixtures asks for the fixture `proce
 if it says so. No process starts in a test without the mark.
 
 A test has the mark `slow` if it says so, if its seed is not among the first (`testing.exploration.over_seeds`), or if
-it repeats on RabbitMQ what it shows on the embedded broker: tests/oracle, tests/rabbitmq and the tests that run on
-RabbitMQ alone are what `make test` asks of RabbitMQ.
+it repeats on RabbitMQ what it shows on the embedded broker: the tests that run on RabbitMQ alone are what `make test`
+asks of RabbitMQ.
 """
 
 from __future__ import annotations
@@ -13,14 +13,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-TESTS = Path(__file__).resolve().parents[1] / "tests"
-COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
-"""Folders whose subject is RabbitMQ itself."""
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""
@@ -49,8 +44,7 @@ def mark_repetitions(items: Sequence[pytest.Function]) -> None:
     """Adds `slow` to the variants on RabbitMQ of tests that are among `items` on the embedded broker too."""
     on_embedded = {(item.path, item.originalname) for item in items if "embedded" in texts(item)}
     for item in items:
-        elsewhere = not any(item.path.is_relative_to(folder) for folder in COMPARED)
-        if elsewhere and "rabbitmq" in texts(item) and (item.path, item.originalname) in on_embedded:
+        if "rabbitmq" in texts(item) and (item.path, item.originalname) in on_embedded:
             item.add_marker(pytest.mark.slow)
 
 

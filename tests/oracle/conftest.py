@@ -1,4 +1,4 @@
-"""Every scenario runs on RabbitMQ and on the embedded broker; what RabbitMQ does is what is right."""
+"""Every scenario is what RabbitMQ does: `make test` runs it on the embedded broker, `make test-all` on both."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from testing.broker.engines import eventually
 from testing.rabbitmq.node import NodeFailedError, RabbitNode
 from testing.waiting import GUARD_S
 
-pytestmark = pytest.mark.rabbitmq
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
 START_ONE_AND_STAY = """
