@@ -53,6 +53,7 @@ def hanging_once(cancelled: list[str]) -> Callable[[Message], Awaitable[None]]:
     return hang_once
 
 
+@pytest.mark.slow
 async def test_what_the_broker_says_when_a_delivery_was_held_for_too_long_is_understood(
     impatient: RabbitNode, rabbit_vhost: str
 ) -> None:
@@ -69,6 +70,7 @@ async def test_what_the_broker_says_when_a_delivery_was_held_for_too_long_is_und
         assert await (await queue.attach()).wait(1) == [0]
 
 
+@pytest.mark.slow
 async def test_since_4_3_a_timeout_takes_back_what_was_held_for_too_long_and_the_next_goes_past_the_rest(
     impatient: RabbitNode, rabbit_vhost: str
 ) -> None:
@@ -84,6 +86,7 @@ async def test_since_4_3_a_timeout_takes_back_what_was_held_for_too_long_and_the
         assert await waiting.wait(4, timeout_s=3 * TIMEOUT_S + GUARD_S) == expected
 
 
+@pytest.mark.slow
 async def test_a_consumer_says_since_4_3_how_long_it_may_hold_whatever_the_nodes_timeout(
     impatient: RabbitNode, rabbit_vhost: str
 ) -> None:

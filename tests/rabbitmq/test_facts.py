@@ -22,6 +22,8 @@ from testing.rabbitmq.node import RabbitNode
 from testing.rabbitmq.tried_queue import CLASSIC, QUORUM, TriedQueue, of_a_group, queue_on
 from testing.waiting import GUARD_S
 
+pytestmark = pytest.mark.slow
+
 WINDOW = 20
 HOLD_A_LOCK = """
 import pika, sys

@@ -12,6 +12,8 @@ from testing.rabbitmq.node import RabbitNode
 from testing.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
 from testing.waiting import GUARD_S
 
+pytestmark = pytest.mark.slow
+
 SINCE_4 = (4, 0, 0)
 SINCE_4_3 = (4, 3, 0)
 

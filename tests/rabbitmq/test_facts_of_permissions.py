@@ -23,6 +23,8 @@ from lbg_core.group import Permissions
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import GUARD_S
 
+pytestmark = pytest.mark.slow
+
 EXCHANGE = "amq.topic"
 SILENT_S = 4.0
 """A channel hibernates after one second of silence at the least, and a busy machine takes longer."""
