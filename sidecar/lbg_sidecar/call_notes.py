@@ -27,6 +27,7 @@ import hashlib
 import logging
 import mmap
 import os
+import re
 import secrets
 import stat
 import struct
@@ -46,6 +47,9 @@ from lbg_sidecar.core.suspects import Suspected
 log = logging.getLogger("lbg.member")
 
 SUFFIX, NEW = ".calls", ".new"
+_NAME = re.compile(r".+-[0-9a-f]{12}-[0-9]+-[0-9a-f]{8}\.(calls|new)", re.DOTALL)
+"""The directory may have files of the application, whose names end so too."""
+
 MAGIC = b"LBG calls 1\n"
 SHARED_AT = len(MAGIC)
 _HEAD = struct.Struct(f"<{len(MAGIC)}s?36s400s")
@@ -219,7 +223,7 @@ def _taken(directory: Path, prefix: str) -> FormerCalls:
     """Reads and deletes the files of processes that are gone, and deletes those that nobody has come back for."""
     suspects: list[Suspected] = []
     unknown = 0
-    found = (path for path in directory.iterdir() if path.suffix in (SUFFIX, NEW))
+    found = (path for path in directory.iterdir() if _NAME.fullmatch(path.name))
     for path in islice(found, FILES_MAX):
         is_ours = path.name.startswith(prefix) and path.suffix == SUFFIX
         try:

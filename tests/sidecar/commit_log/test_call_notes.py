@@ -122,6 +122,15 @@ def test_a_file_that_nobody_came_back_for_is_deleted_after_a_day_by_any_member(t
     living.close()
 
 
+def test_files_of_the_application_stay(tmp_path: Path) -> None:
+    names = {"config.new", "phone.calls", "orders-0123456789ab.new"}
+    for name in names:
+        (tmp_path / name).touch()
+        os.utime(tmp_path / name, (1e9, 1e9))
+    opened(tmp_path).close()
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
 def test_a_call_beyond_the_slots_is_not_noted(tmp_path: Path) -> None:
     with opened(tmp_path, slots=1) as notes:
         first, second = call(1), call(2)
