@@ -7,6 +7,7 @@ import logging
 import random
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,15 +93,12 @@ class DurableState:
         """Open the call notes, and report to the machine what ran when a former process died."""
         settings = self._settings
         try:
-            directory = settings.commits if settings.commits is not None else default_directory()
-            notes = CallNotes(
-                Path(directory),
-                settings.group,
-                settings.addresses,
-                name=settings.name,
-                owner=settings.name if settings.has_own_name else "",
-                slots=machine.dispatcher.rules.concurrency,
-            )
+            try:
+                notes = self._opened_notes(machine)
+            except (
+                FileNotFoundError
+            ):  # another member has just removed the directory, as the last that used it
+                notes = self._opened_notes(machine)
         except OSError as error:
             log.warning(
                 "%s: a message that ends this process will not be recognised: %s", settings.name, error
@@ -118,6 +116,17 @@ class DurableState:
         if suspects:
             machine.suspected(suspects, now)
 
+    def _opened_notes(self, machine: MemberCore) -> CallNotes:
+        settings = self._settings
+        return CallNotes(
+            default_directory() if settings.commits is None else Path(settings.commits),
+            settings.group,
+            settings.addresses,
+            name=settings.name,
+            owner=settings.name if settings.has_own_name else "",
+            slots=machine.dispatcher.rules.concurrency,
+        )
+
     @property
     def _file_name(self) -> str:
         """The member's, without what a file system may not like."""
@@ -133,6 +142,9 @@ class DurableState:
             self._commits.close()
         if self.notes is not None:
             self.notes.close()
+            if self._settings.commits is None:
+                with suppress(OSError):  # it has notes of others
+                    self.notes.path.parent.rmdir()
 
 
 RECORD_S = 2.0

@@ -195,13 +195,15 @@ async def handle(_message: Message) -> None:
     pass
 
 
-async def test_a_member_that_leaves_in_order_leaves_no_notes(
+async def test_members_that_leave_in_order_leave_neither_notes_nor_their_directory(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     async with Member(place.settings("m"), handle):
+        async with Member(place.settings("n"), handle):
+            assert len(list(default_directory().iterdir())) == 2
         assert len(list(default_directory().iterdir())) == 1
-    assert list(default_directory().iterdir()) == []
+    assert os.listdir(tmp_path) == []
 
 
 async def test_a_member_without_a_usable_directory_says_so_and_works(
