@@ -25,9 +25,15 @@ FieldValue: TypeAlias = Union[
 ]
 """Value of a field table. Written: int as ``I`` or ``l``, float ``d``, str ``S``, bytes ``x``, datetime ``T``
 (whole seconds), Decimal ``D``, list ``A``, mapping ``F``, None ``V``. Read: ``S`` gives bytes when it is not
-UTF-8, ``T`` a datetime in UTC, or the bare number of seconds when no calendar reaches that far."""
+UTF-8, ``T`` a datetime in UTC, or a `FarTime`."""
 
 Table: TypeAlias = Mapping[str, FieldValue]
+
+
+class FarTime(int):
+    """Seconds of a time that no calendar reaches, written as ``T`` again. Some clients write a time before 1970, which
+    is negative, as an unsigned number."""
+
 
 DEPTH_MAX: Final = 32
 """Tables and arrays nested deeper than this are refused in both directions. RabbitMQ's own deepest is 3
@@ -157,6 +163,7 @@ _WRITERS: Final[dict[type, Callable[..., bytes]]] = {
     bytes: lambda value, _depth: _TAGGED_LENGTH.pack(b"x", len(value)) + value,
     bytearray: lambda value, _depth: _TAGGED_LENGTH.pack(b"x", len(value)) + bytes(value),
     datetime: _write_timestamp,
+    FarTime: lambda value, _depth: _TAGGED_U64.pack(b"T", value),
     Decimal: _write_decimal,
 }
 
@@ -234,11 +241,11 @@ def _read_value(data: bytes, position: int, errors: str, depth: int) -> tuple[Fi
 _U64 = Struct(">Q")
 
 
-def _time_of(seconds: int) -> datetime | int:
+def _time_of(seconds: int) -> datetime | FarTime:
     try:
         return datetime.fromtimestamp(seconds, UTC)
     except (ValueError, OverflowError, OSError):
-        return seconds
+        return FarTime(seconds)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -51,8 +51,15 @@ def test_any_table_survives_encoding_and_decoding(table):
         (b"V", None),
     ],
 )
-def test_every_type_that_rabbitmq_writes_is_read(encoded, value):
+def test_every_type_that_rabbitmq_writes_is_read_and_can_be_sent_on(encoded, value):
     assert decode_table(table_with(encoded)) == {"k": value}
+    assert decode_table(encode_table(decode_table(table_with(encoded)))) == {"k": value}
+
+
+def test_a_time_that_no_calendar_reaches_stays_a_time():
+    # RabbitMQ's Java client writes a date before 1970 so.
+    encoded = table_with(b"T" + (-86_400).to_bytes(8, "big", signed=True))
+    assert encode_table(decode_table(encoded)) == encoded
 
 
 def test_numbers_are_written_as_32_bits_when_they_fit_and_64_otherwise():
