@@ -1,4 +1,4 @@
-"""Headers of somebody's message that is published again: all of a message have to fit into one frame.
+"""Properties of somebody's message that is published again: all of a message have to fit into one frame.
 
 A publisher's headers may fill it (AMQP 0-9-1, section 4.2.6), so whoever adds some asks here first.
 """
@@ -21,9 +21,11 @@ ADDED_BY_BROKER: Final = frozenset(
 FRAME_MAX_BYTES: Final = 131072
 """Frame size that brokers and clients agree on as a rule."""
 
-PUBLISHERS_PART: Final = 7 / 8
-"""Of a frame, for a publisher's headers: the rest is for those of a copy, of which the longest is a reason of 2000
-characters."""
+COPY_BYTES: Final = 4096
+"""Of a frame, for what a copy has beside a publisher's properties: the longest is a reason of `REASON_MAX_BYTES`."""
+
+REASON_MAX_BYTES: Final = 2000
+"""The first lines of a traceback matter most."""
 
 GROWTH_MAX: Final = 2.5
 """Of headers that are decoded and encoded again, as of small integers: 2 bytes become 5."""
@@ -32,25 +34,31 @@ GROWTH_MAX: Final = 2.5
 def copied_properties(
     delivery: Delivery, *, without: Container[str] = (), added: Table | None = None
 ) -> BasicProperties:
-    """For a copy of the message: without headers that the broker has added, and with these."""
+    """For a copy of the message: without headers that the broker has added, with these, and without the publisher's
+    user, whose name a broker refuses from another."""
     headers = delivery.headers
     copied = {name: headers[name] for name in headers if name not in ADDED_BY_BROKER and name not in without}
-    return replace(delivery.properties, headers=copied | dict(added or {}) or None)
+    return replace(delivery.properties, headers=copied | dict(added or {}) or None, user_id=None)
 
 
 def published_header(delivery: Delivery) -> bytes:
-    """The encoded properties without headers that the broker has added: they fitted into a frame."""
-    if ADDED_BY_BROKER.isdisjoint(delivery.headers):
+    """The encoded properties of a copy to which nothing is added: they fitted into a frame."""
+    if ADDED_BY_BROKER.isdisjoint(delivery.headers) and delivery.properties.user_id is None:
         return delivery.header
     return copied_properties(delivery).encode()
 
 
 def is_copyable(delivery: Delivery, frame_max_bytes: int) -> bool:
     """True if the message's headers leave room for those of a copy."""
-    is_small = len(delivery.header) * GROWTH_MAX <= frame_max_bytes * PUBLISHERS_PART
+    is_small = len(delivery.header) * GROWTH_MAX <= frame_max_bytes - COPY_BYTES
     return is_small or leaves_room(delivery.properties, frame_max_bytes)
 
 
 def leaves_room(properties: BasicProperties, frame_max_bytes: int) -> bool:
     """The same for properties."""
-    return len(properties.encode()) <= frame_max_bytes * PUBLISHERS_PART
+    return len(properties.encode()) <= frame_max_bytes - COPY_BYTES
+
+
+def cut_reason(reason: str) -> str:
+    """The beginning of a reason that a header has room for."""
+    return reason.encode(errors="replace")[:REASON_MAX_BYTES].decode(errors="ignore")

@@ -18,7 +18,7 @@ from lbg_core.client import (
     Nacked,
     Unroutable,
 )
-from lbg_core.client.republication import copied_properties, published_header
+from lbg_core.client.republication import copied_properties, cut_reason, published_header
 from lbg_core.client.retransmit import Outgoing
 from lbg_core.group import (
     HEADER_ATTEMPTS,
@@ -236,9 +236,6 @@ def _session_of(in_flight: InFlight) -> dict[str, str | int]:
     return {HEADER_SESSION: session, HEADER_SESSION_SEQ: in_flight.sequence}
 
 
-REASON_MAX_CHARS = 2000  # the first lines of a traceback matter most; a header must fit into a frame
-
-
 class PublishingLink(Protocol):
     """The link, as far as it opens channels that publish."""
 
@@ -331,7 +328,7 @@ class Outbox:
 def refused_properties(in_flight: InFlight, me: Identity, wall_us: WallClock) -> BasicProperties:
     """Properties of a dead letter, or of a message in the parking queue: its own, and who failed on it, and why."""
     added = {
-        HEADER_REASON: in_flight.reason[:REASON_MAX_CHARS],
+        HEADER_REASON: cut_reason(in_flight.reason),
         HEADER_ATTEMPTS: in_flight.attempts,
         HEADER_QUEUE: in_flight.queue,
         HEADER_MEMBER: me.index,

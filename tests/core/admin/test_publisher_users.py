@@ -21,12 +21,19 @@ from lbg_core.admin.groups import (
 )
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.repartition import repartition_group
-from lbg_core.client import AccessRefused, Channel, ClientError, ConnectionSettings, connect
+from lbg_core.client import (
+    AccessRefused,
+    BasicProperties,
+    Channel,
+    ClientError,
+    ConnectionSettings,
+    connect,
+)
 from lbg_core.group import ONE_USER, TO_OBSERVERS, GroupSpec, Names, Permissions, Publishers
 from lbg_core.publisher import GroupPublisher
-from lbg_sidecar import Member, MemberSettings, Message
+from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from testing.admin.place import Place
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, until
 
 OWN = Names("orders")
 MESSAGES = 40
@@ -85,6 +92,19 @@ async def test_publishers_and_members_work_with_a_user_each(
         await publishing.flush()
         await all_are_delivered.wait()
     assert sorted(delivered) == sorted(f"k{number}" for number in range(MESSAGES))
+
+
+async def test_a_message_that_names_its_publishers_user_can_be_a_dead_letter(
+    publisher: ConnectionSettings, members: ConnectionSettings, mine: Channel
+) -> None:
+    async def refuse(_message: Message) -> Verdict:
+        return drop("no")
+
+    settings = MemberSettings(broker=members, group="orders", name="m", rebalance_delay_s=0.1)
+    properties = BasicProperties(user_id=publisher.username, message_id="1", delivery_mode=2)
+    async with Member(settings, refuse) as member:
+        mine.publish(OWN.exchange, "orders.0.x", b"x", properties=properties)
+        await until(lambda: member.state()["counts"]["dead_lettered"] == 1)
 
 
 REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import replace
 
 import pika
+import pytest
 
 from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
 from lbg_core.admin.live import LiveAdmin
@@ -16,7 +17,7 @@ from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import SESSIONS
 from lbg_core.publisher import GroupPublisher
-from lbg_sidecar import Member
+from lbg_sidecar import Member, Message, Verdict, drop
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.large_headers import App, publish
 from testing.member.mode_place import place_in
@@ -49,6 +50,24 @@ async def test_a_consumer_with_smaller_frames_gets_larger_headers(place: Place) 
     await asyncio.to_thread(publish, place.url, place.spec, ("a", "large"), left_bytes=0)
     smaller = replace(place, url=f"{place.url}?frame_max=8192")
     await asyncio.to_thread(take_and_leave, smaller, 1)
+
+
+async def test_a_dead_letter_that_no_frame_of_its_member_takes_waits_and_holds_up_no_other(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refuse(_message: Message) -> Verdict:
+        return drop("no")
+
+    smaller = replace(place, url=f"{place.url}?frame_max=8192")
+    async with Member(smaller.settings("a"), refuse) as member:
+        messages = (("a", "large"), ("a", "1"), ("b", "2"))
+        await asyncio.to_thread(publish, place.url, place.spec, *messages, left_bytes=0)
+        await until(lambda: member.state()["counts"]["dead_lettered"] == 1)
+        await until(lambda: "cannot be published" in caplog.text)
+    assert await place.count(place.names.dead) == 1
+    waiting = [await place.count(place.names.queue(number)) for number in range(place.spec.queue_count)]
+    assert sum(waiting) == 2
+    assert caplog.text.count("cannot be published") == 1
 
 
 async def test_a_message_that_fills_a_frame_is_numbered_in_its_session(

@@ -210,7 +210,6 @@ class LetterStamper:
             properties.message_id = f"{self.publisher}-{hash_}-{seq}"
         properties.headers = headers
         properties.delivery_mode = 2
-        properties.user_id = None  # RabbitMQ refuses another user's name in it
         return properties
 
 

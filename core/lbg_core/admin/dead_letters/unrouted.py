@@ -113,5 +113,4 @@ def _line_of(letter: DeadLetter) -> str:
 def _as_it_was(letter: DeadLetter, delivery: Delivery) -> BasicProperties:
     properties = copied_properties(delivery)
     properties.delivery_mode = 2
-    properties.user_id = None  # RabbitMQ refuses another user's name in it
     return properties

@@ -362,5 +362,4 @@ def _properties(delivery: Delivery) -> BasicProperties:
     """Those of the message as its publisher made it: it keeps its identity, by which members know its place."""
     properties = copied_properties(delivery, without=(*OF_DEAD_LETTERS, HEADER_PARKED_COPY))
     properties.delivery_mode = 2
-    properties.user_id = None  # RabbitMQ refuses another user's name in it
     return properties
