@@ -198,11 +198,11 @@ def _step(method: Callable[..., Any]) -> Callable[..., Any]:
     is_end = method.__name__ == "connection_lost"
 
     @wraps(method)
-    def step(session: Session, *arguments: Any, **named: Any) -> Any:
+    def step(session: Session, *arguments: Any) -> Any:
         if session._is_faulty and not is_end:
             return None
         try:
-            return method(session, *arguments, **named)
+            return method(session, *arguments)
         except Exception as error:
             session._fault(error)
             return None
@@ -220,6 +220,7 @@ class Session(asyncio.Protocol):
         self.name = f"#{number}"
         self.admitted = False
         self._server = server
+        self._wide = server.state.wide
         self._wire = Wire(
             Role.SERVER,
             frame_max_bytes=settings.frame_max_bytes,
@@ -260,16 +261,19 @@ class Session(asyncio.Protocol):
         self._timer = loop.call_later(server.settings.handshake_timeout_s, self.expire_handshake)
 
     def data_received(self, data: bytes) -> None:
-        self._unread = self._unread + data if self._unread else data
+        if self._turn is None and not self._wide:
+            self._handle(data)
+            return
+        self._unread += data
         if self._turn is None:
             self.take_turn()
 
     def take_turn(self) -> None:
-        """Handle what was read. Where that may take long, others have their turn after every `TURN_S`."""
+        """Handle what was read, which may take long: others have their turn after every `TURN_S`."""
         loop, unread, self._unread, self._turn = self._server.loop, self._unread, b"", None
         start, ends_at = 0, loop.time() + TURN_S
         while start < len(unread) and (not start or loop.time() < ends_at):
-            end = start + PART_BYTES if self._server.state.has_wide_exchange else len(unread)
+            end = start + PART_BYTES if self._wide else len(unread)
             self._handle(unread[start:end])
             start = end
         if start < len(unread):
@@ -514,7 +518,7 @@ class Session(asyncio.Protocol):
     def _on_connection(self, event: MethodEvent) -> None:
         match event.method:
             case ConnectionClose():
-                self.lose(await_close_ok=True)
+                self.lose(True)
                 self._wire.send(0, ConnectionCloseOk())
                 self._server.flush_soon(self)
             case ConnectionCloseOk():

@@ -104,7 +104,7 @@ def restore(state: State, stored: StoredState) -> None:
 
 
 def _vhost(state: State, name: str) -> Vhost:
-    return state.vhosts.setdefault(name, Vhost(name))
+    return state.vhosts.setdefault(name, Vhost(name, state.wide))
 
 
 def _text(value: Mapping[str, object] | Iterable[object]) -> str:

@@ -339,17 +339,17 @@ def queue_of(spool: Spool) -> Queue:
 
 
 class Vhost:
-    """`generation` grows whenever a route may have changed."""
+    """`generation` grows whenever a route may have changed. `wide` has the exchanges of all virtual hosts in which one
+    message may take long."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, wide: set[tuple[str, str]]) -> None:
         self.name = name
         self.generation = 0
         self.exchanges: dict[str, Exchange] = {
             name: Exchange(name, kind, durable=True) for name, kind in PREDECLARED
         }
         self.queues: dict[str, Queue] = {}
-        self.wide: dict[str, None] = {}
-        """Exchanges in which one message may take long."""
+        self._wide = wide
         self._letter_exchanges: Counter[str] = Counter()  # by the queues that name them
         self._routes: dict[tuple[str, str], Route] = {}
 
@@ -439,10 +439,8 @@ class Vhost:
     def _bound(self, binding: Binding) -> None:
         ends = (binding.source,) if binding.kind == "queue" else (binding.source, binding.destination)
         for name in ends:
-            if self.exchanges[name].is_wide:
-                self.wide[name] = None
-            else:
-                self.wide.pop(name, None)
+            change = self._wide.add if self.exchanges[name].is_wide else self._wide.discard
+            change((self.name, name))
         self.changed()
 
     def is_durable(self, binding: Binding) -> bool:

@@ -73,7 +73,9 @@ class State:
         self.default_group = default_group
         """Group of messages without one, on queues of message groups."""
         self.now = 0.0
-        self.vhosts: dict[str, Vhost] = {"/": Vhost("/")}
+        self.wide: set[tuple[str, str]] = set()
+        """Virtual host and name of each exchange in which a single publish may take long."""
+        self.vhosts: dict[str, Vhost] = {"/": Vhost("/", self.wide)}
         self.connections: dict[int, Connection] = {}
         self.counters = Counters()
         self.next_spool = 1
@@ -96,11 +98,6 @@ class State:
         self.alarms: list[tuple[float, int, Queue]] = []
         self._alarm_numbers = itertools.count()
         self.laden: set[Channel] = set()  # channels that hold much of a line's unsettled messages
-
-    @property
-    def has_wide_exchange(self) -> bool:
-        """True if a single publish may take long."""
-        return any(vhost.wide for vhost in self.vhosts.values())
 
     # --- effects -----------------------------------------------------------------------------------------------
 

@@ -77,18 +77,14 @@ class FrameReader(ABC):
         self._body_max_bytes = body_max_bytes
         self.limit(frame_max_bytes)
         self._buffered: list[bytes] = []
-        self._buffered_bytes = 0
+        self.buffered_bytes = 0
+        """Of a frame that is not whole."""
         self._needed_bytes = 0
         self._halted = False
 
-    @property
-    def buffered_bytes(self) -> int:
-        """Bytes of a frame that is not whole."""
-        return self._buffered_bytes if self._buffered else 0
-
     def discard(self) -> None:
         """Forget these, and who takes frames, so that the two do not keep each other alive."""
-        self._buffered = []
+        self._buffered, self.buffered_bytes = [], 0
         self._on_frame = _drop_frame
 
     def limit(self, frame_max_bytes: int) -> None:
@@ -103,13 +99,14 @@ class FrameReader(ABC):
         self._halted = False
         if self._buffered:
             self._buffered.append(data)
-            self._buffered_bytes += len(data)
-            if self._buffered_bytes < self._needed_bytes:
+            self.buffered_bytes += len(data)
+            if self.buffered_bytes < self._needed_bytes:
                 if len(self._buffered) >= PIECES_MAX:
                     self._buffered = [b"".join(self._buffered)]
                 return False
             data = b"".join(self._buffered)
             self._buffered.clear()
+            self.buffered_bytes = 0
         position = self._read(data, events)
         if position < len(data):
             self.buffer(data[position:])
@@ -118,7 +115,7 @@ class FrameReader(ABC):
     def buffer(self, data: bytes) -> None:
         """Buffers bytes for the next `feed`."""
         self._buffered.append(data)
-        self._buffered_bytes = len(data)
+        self.buffered_bytes = len(data)
 
     def halt(self) -> None:
         """Leave what follows to the next `feed`."""
