@@ -74,7 +74,7 @@ class LazyGroup(click.Group):
 EXIT_FAILED = 1
 EXIT_USAGE = 2
 EXIT_UNROUTED = 3
-"""`lbg publish`: the broker confirmed everything, and no queue took some of it."""
+"""`lbg publish`: the broker confirmed everything, and no queue took some of it, or that is not known."""
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
 

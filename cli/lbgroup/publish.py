@@ -241,8 +241,8 @@ def publish(
 
     A CSV row becomes a JSON object of text, with the header's names; a JSON line stays as it is. Order is kept per
     key: while a queue is full or the broker is away, publishing waits. The command ends when the broker has confirmed
-    every message. The exit status is 1 if something went wrong, and 3 if all is confirmed and messages came to
-    lbg.NAME.unrouted meanwhile, because a queue or binding is missing.
+    every message. The exit status is 1 if something went wrong, and 3 if all is confirmed, and messages came to
+    lbg.NAME.unrouted meanwhile (a queue or binding is missing) or it could not be counted.
     """
     from lbg_core.publisher import GroupPublisher, Identity, PublishingSettings, RowOptions
     from lbg_core.publisher.input.rows import NO_KEY_VALUES
@@ -299,7 +299,8 @@ def publish(
                 report.write_text(done.to_json())
             if state is not None and (done.confirmed < done.published or sys.exception() is not None):
                 click.echo(f"the same command goes on from {state}", err=True)
-    return EXIT_UNROUTED if done.unrouted else 0
+    is_unknown = done.unrouted is None and bool(done.published)
+    return EXIT_UNROUTED if done.unrouted or is_unknown else 0
 
 
 def unrouted_lines(report: PublishingReport, group: str) -> Iterator[str]:
@@ -307,7 +308,7 @@ def unrouted_lines(report: PublishingReport, group: str) -> Iterator[str]:
 
     if report.unrouted is None:
         yield (
-            f"lbg: warning: it is not known whether queues took all messages, as lbg.{group}.unrouted could not be "
+            f"lbg: error: it is not known whether queues took all messages, as lbg.{group}.unrouted could not be "
             f"counted: `lbg group show {group}` names what is missing"
         )
     elif report.unrouted:

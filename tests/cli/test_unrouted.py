@@ -258,8 +258,8 @@ def test_what_cannot_be_counted_is_unknown_and_not_none(
     path.write_text(rows(1, 2))
     delete_queue(broker, Names(group).unrouted)
     said = lbg("publish", "--group", group, "--key", "k", "-o", "json", "--broker", broker.broker, str(path))
-    assert (said.status, json.loads(said.out)["unrouted"]) == (0, None)
-    assert said.last_line.startswith("lbg: warning: it is not known whether queues took all messages")
+    assert (said.status, json.loads(said.out)["unrouted"]) == (3, None)
+    assert said.last_line.startswith("lbg: error: it is not known whether queues took all messages")
 
 
 @pytest.mark.parametrize(
