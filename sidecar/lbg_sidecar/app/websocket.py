@@ -324,7 +324,7 @@ class StreamChannel:
         except Ended as end:
             await _close(request, socket, end.code, end.reason)
         except (Disconnected, ConnectionError) as end:
-            log.info("the application's stream has ended: %s", end)
+            log.debug("the application's stream has ended: %s", end)
             await _close(request, socket, WSCloseCode.GOING_AWAY, "")
         finally:
             if connection is not None:
@@ -336,7 +336,8 @@ class StreamChannel:
         if self._grace is not None:
             self._grace.cancel()
             self._grace = None
-        log.info("an application is connected, with a credit of %d", hello.credit)
+        # Whoever connects again and again must not fill the log: the driver logs whether the application is ready.
+        log.debug("an application is connected, with a credit of %d", hello.credit)
         if hello.processed:
             calls.processed(hello.processed)
         if hello.committed is not None:
@@ -351,7 +352,7 @@ class StreamChannel:
         if calls is not None:
             for message in returned:
                 calls.end(message, INTERRUPTED)
-            log.info("no application is connected; %d messages are returned", len(returned))
+            log.debug("no application is connected; %d messages are returned", len(returned))
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self._settings.reconnect_grace_s, self._grace_ended)
         connection.over.set_result(None)

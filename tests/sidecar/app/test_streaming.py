@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import sys
 from collections import defaultdict
@@ -213,6 +214,16 @@ async def test_who_comes_back_within_the_grace_stays_ready() -> None:
             await until(lambda: not stream.channel.describe()["connected"])
         assert False not in stream.calls.told[1:]
         await until(lambda: stream.calls.told[-1] is False)
+
+
+async def test_who_connects_again_and_again_does_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "lbg")
+    async with a_stream() as stream:
+        for number in range(5):
+            async with stream.connected(HELLO):
+                await until(lambda number=number: stream.channel.describe()["connections"] == number + 1)
+            await until(lambda: not stream.channel.describe()["connected"])
+    assert not caplog.records
 
 
 async def test_what_was_not_answered_is_taken_back_in_order() -> None:
