@@ -81,21 +81,17 @@ def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iter
             values = next(reader)
         except StopIteration:
             return
-        except (UnicodeDecodeError, _RowTooLong) as error:
+        except (UnicodeDecodeError, _RowTooLong, csv.Error) as error:
             number += 1
             why = (
                 _not_utf8(error)
                 if isinstance(error, UnicodeDecodeError)
-                else f"{ROW_TOO_LONG}; check its quotes"
+                else f"{error if isinstance(error, csv.Error) else ROW_TOO_LONG}; check its quotes"
             )
             if not texts.end_row():
                 why = f"{why}; a quoted field of it has no end, so what follows cannot be read"
                 raise InputError(str(BadRow(name, number, why, line=lines.number))) from error
             yield BadRow(name, number, why, line=lines.number)
-            continue
-        except csv.Error as error:
-            number += 1
-            yield BadRow(name, number, f"{error}; check its quotes", line=lines.number)
             continue
         if not values:
             continue
