@@ -20,6 +20,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from lbg_core.amqp.errors import DecodeError
 from lbg_core.amqp.field_table import Table
 from lbg_core.amqp.methods.base import Method
 from lbg_core.amqp.methods.basic import BasicAck, BasicDeliver, BasicPublish
@@ -112,12 +113,17 @@ class ContentEvent:
 
     @property
     def properties(self) -> BasicProperties:
-        """Decoded when first read. Raises `DecodeError` on a client; a server has checked them."""
+        """Decoded when first read. RabbitMQ delivers headers that are nested deeper than `DEPTH_MAX`: they are without
+        their tables and arrays. Raises `DecodeError` on a client of a broker that sends what is none."""
         try:
             return self._properties
         except AttributeError:
+            pass
+        try:
             self._properties = BasicProperties.decode(self.header)
-            return self._properties
+        except DecodeError:
+            self._properties = BasicProperties.decode(self.header, is_flat=True)
+        return self._properties
 
     @property
     def headers(self) -> Table:

@@ -88,6 +88,22 @@ def read_table(
         raise DecodeError("a table's key is not UTF-8") from None
 
 
+def read_flat_table(data: bytes, position: int, errors: str) -> tuple[dict[str, FieldValue], int]:
+    """The same with None in place of its tables and arrays, however deeply they are nested."""
+    end = _end_of(data, position, 0)
+    position += 4
+    table: dict[str, FieldValue] = {}
+    while position < end:
+        start = position + 1
+        position = start + data[position]
+        key = data[start:position].decode("utf-8", errors)
+        if data[position] in b"FA":
+            table[key], position = None, _end_of(data, position + 1, 0)
+        else:
+            table[key], position = _read_value(data, position, errors, 1)
+    return table, end
+
+
 def _write_table(table: Table, depth: int) -> bytes:
     if depth > DEPTH_MAX:
         raise EncodeError(f"a table is nested deeper than {DEPTH_MAX}")

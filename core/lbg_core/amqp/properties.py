@@ -6,7 +6,7 @@ from struct import error as StructError
 from typing import Any, Final, Self
 
 from lbg_core.amqp.errors import DecodeError, EncodeError
-from lbg_core.amqp.field_table import FieldType, LongLong, Octet, ShortStr, TableField
+from lbg_core.amqp.field_table import FieldType, LongLong, Octet, ShortStr, TableField, read_flat_table
 
 _FLAGS = Struct(">H")
 _STRICT_UNUSED: Final = 0x0003  # bit 0 announces more flags, bit 1 has no property: class basic has neither
@@ -54,8 +54,8 @@ class BasicProperties:
         return b"".join(parts)
 
     @classmethod
-    def decode(cls, header: bytes) -> Self:
-        """The reverse of `encode`. Raises `DecodeError`."""
+    def decode(cls, header: bytes, *, is_flat: bool = False) -> Self:
+        """The reverse of `encode`; `is_flat`: without the tables and arrays in the headers. Raises `DecodeError`."""
         properties = cls()
         try:
             (flags,) = _FLAGS.unpack_from(header)
@@ -64,7 +64,8 @@ class BasicProperties:
             position = 2
             for flag, name, kind in _PROPERTIES:
                 if flags & flag:
-                    value, position = kind.read(header, position, "surrogateescape")
+                    read = read_flat_table if is_flat and name == "headers" else kind.read
+                    value, position = read(header, position, "surrogateescape")
                     setattr(properties, name, value)
         except (StructError, IndexError):
             raise DecodeError("the properties end in the middle of a value") from None

@@ -1,6 +1,6 @@
 """The 14 properties: there and back, as pamqp sees them, and the check that does not decode."""
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 
 import pytest
@@ -21,6 +21,13 @@ properties = st.builds(
         for item in fields(BasicProperties)
     },
 )
+
+
+@given(properties, tables)
+def test_flat_headers_are_those_without_tables_and_arrays(value, headers):
+    value.headers = headers
+    flat = {name: None if isinstance(one, dict | list) else one for name, one in headers.items()}
+    assert BasicProperties.decode(value.encode(), is_flat=True) == replace(value, headers=flat)
 
 
 @given(properties)

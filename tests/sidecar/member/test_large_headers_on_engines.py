@@ -6,14 +6,17 @@ The application's own record and the queues' counts judge.
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 
 import pika
+import pika.exceptions
 import pytest
 
 from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.amqp.field_table import DEPTH_MAX
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import SESSIONS
 from lbg_core.publisher import GroupPublisher
@@ -44,6 +47,44 @@ async def test_a_member_processes_a_message_that_fills_a_frame_and_was_delivered
     async with Member(place.settings("a"), app):
         await until(lambda: len(app.done) == 3)
     assert sorted(app.done) == ["1", "2", "large"]
+
+
+def publish_nested(place: Place) -> list[str]:
+    """Bodies of the messages that the broker takes; the first has headers that are nested deeply."""
+    nested: dict[str, object] = {}
+    for _ in range(2 * DEPTH_MAX):
+        nested = {"in": nested}
+    stamp = {"lbg-key": "a", "lbg-publisher": "theirs"}
+    taken = []
+    for number, headers in enumerate(({"nested": nested}, {})):
+        with (
+            suppress(pika.exceptions.AMQPError),
+            pika.BlockingConnection(pika.URLParameters(place.url)) as one,
+        ):
+            channel = one.channel()
+            channel.confirm_delivery()
+            properties = pika.BasicProperties(headers=headers | stamp | {"lbg-seq": number}, delivery_mode=2)
+            key, body = f"{place.spec.hash_prefix}.1.t", str(number)
+            channel.basic_publish(place.names.exchange, key, body.encode(), properties, mandatory=True)
+            taken.append(body)
+    return taken
+
+
+async def test_headers_that_are_nested_too_deeply_stop_no_member(place: Place) -> None:
+    ids: list[str] = []
+    app = App(refused="0")
+
+    async def handle(message: Message) -> Verdict | None:
+        assert message.headers.get("nested") is None
+        ids.append(message.id)
+        return await app(message)
+
+    taken = await asyncio.to_thread(publish_nested, place)
+    assert taken == (["1"] if place.engine == "embedded" else ["0", "1"])
+    async with Member(place.settings("a"), handle) as member:
+        await until(lambda: member.state()["counts"]["acked"] == 1)
+        assert member.state()["counts"]["dead_lettered"] == len(taken) - 1
+    assert ids == [f"theirs-1-{body}" for body in taken]
 
 
 async def test_a_consumer_with_smaller_frames_gets_larger_headers(place: Place) -> None:
