@@ -16,7 +16,7 @@ from lbg_console.timeline import Event, Timeline
 from lbg_core.admin.describe import Description
 from lbg_core.admin.member_requests import MemberActivity
 from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
-from lbg_core.admin.rows import members_of
+from lbg_core.admin.rows import MALFORMED, members_of
 from lbg_core.admin.snapshot import UNKNOWN
 
 SILENT_S = 3.0
@@ -105,7 +105,7 @@ class ObservedGroup:
             if not isinstance(message, dict):
                 return False
             return self._on_message(message, body, now_s)
-        except (KeyError, ValueError, TypeError, RecursionError):
+        except MALFORMED:
             return False  # of another version
 
     def _on_message(self, message: Mapping[str, Any], body: bytes, now_s: float) -> bool:

@@ -248,6 +248,7 @@ async def test_what_is_no_message_of_a_member_changes_nothing() -> None:
         b"{}",
         b'{"type": 1}',
         b'{"type": "beat"}',
+        b'{"type": "leave", "index": 1e999, "incarnation": ""}',
         nested,
         message("changes", lost=[1]),
     )

@@ -23,7 +23,7 @@ from lbg_core.admin.ownership import Record, paused_words
 from lbg_core.admin.plan import require_by_hand
 from lbg_core.admin.protocol import BrokerAdmin, StatusReport
 from lbg_core.admin.record import spec_in
-from lbg_core.admin.rows import members_of
+from lbg_core.admin.rows import MALFORMED, members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
 from lbg_core.admin.status_reports import REPORT_KEYS, watch_reports
 from lbg_core.client import Delivery
@@ -400,7 +400,7 @@ async def watch_activity(
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(KeyError, TypeError, ValueError):
+            with suppress(*MALFORMED):
                 on_activity(_activity(_object(bytes(delivery.body))))
 
     names = Names(group)

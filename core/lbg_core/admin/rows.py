@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Final
 
 from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
@@ -18,6 +18,9 @@ IDLE = "Idle"
 
 YEAR_9999_US = 253_402_300_799_000_000
 """No calendar reaches beyond it."""
+
+MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+"""Errors of reading what somebody put in place of a member's message. 1e999 is infinite in JSON, and no integer."""
 
 POSTPONED_FROM = 2
 """Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
@@ -146,13 +149,12 @@ def members_of(beats: Iterable[StatusReport]) -> tuple[MemberRow, ...]:
     """
     last: dict[object, MemberRow] = {}
     for beat in reversed(tuple(beats)):
-        if beat.get("index") in last:
-            continue
         try:
-            member = _member(beat)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            if beat.get("index") not in last:
+                member = _member(beat)
+                last[member.index] = member
+        except MALFORMED:
             continue
-        last[member.index] = member
     return tuple(sorted(last.values(), key=lambda member: member.index))
 
 

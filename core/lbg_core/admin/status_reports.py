@@ -216,4 +216,5 @@ def _beat(body: bytes) -> StatusReport | None:
         message = json.loads(body)
     except (ValueError, RecursionError):
         return None
-    return message if isinstance(message, dict) and message.get("type") == "beat" else None
+    is_beat = isinstance(message, dict) and message.get("type") == "beat"
+    return message if is_beat and isinstance(message.get("index"), int) else None

@@ -80,6 +80,24 @@ async def test_members_of_both_versions_are_shown_with_the_queues_that_they_cons
         assert surveyed.members == shown.members
 
 
+async def test_what_only_looks_like_a_report_costs_no_observer_its_connection(
+    admin: LiveAdmin, place: Place
+) -> None:
+    spec = spec_of("a")
+    await create_group(admin, spec, with_user=False)
+    connection = await connect(place.settings, name="forger")
+    forger = await ConfirmingPublisher.open(connection)
+    observer = ReportQueue(admin.amqp)
+    async with members(place, spec, (OF_NOW, [0])):
+        since = await observer.attend("a")
+        for index in (b"[]", b"1e999"):
+            body = b'{"v":1,"type":"beat","index":' + index + b"}"
+            await forger.publish(Names("a").members, TO_OBSERVERS, body)
+        await until(lambda: [one.name for one in members_of(observer.latest("a"))] == ["m0"])
+        assert await observer.attend("a") == since
+    await connection.close()
+
+
 async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
     admin: LiveAdmin, place: Place
 ) -> None:

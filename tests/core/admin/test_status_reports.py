@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -23,6 +24,7 @@ ORDERS = GroupSpec(
 SERVES = {"role": "primary", "active": True, "status": "Ready", "in_flight": 2}
 IS_DUE = {"role": "primary", "active": False, "status": "Unbound"}
 WAITS = {"role": "secondary", "active": False, "status": "Unassigned"}
+INFINITE = json.loads("1e999")
 NOTHING = {"role": "secondary", "active": False, "status": "Unbound"}
 
 
@@ -94,6 +96,22 @@ async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:
     """The member that watches it opens another channel for it."""
     description = await shown(report(0, {0: SERVES, 1: {**NOTHING, "progress": "Stalled"}}))
     assert description.stalled == [1]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"index": []},
+        {"index": INFINITE},
+        {"counts": {"acked": INFINITE}},
+        {"oldest_us": INFINITE},
+        {"queues": 5},
+    ],
+)
+async def test_a_report_that_is_none_hides_no_other(fields: dict[str, Any]) -> None:
+    description = await shown(report(0, {0: SERVES}), report(1, {}) | fields)
+    assert description.members is not UNKNOWN
+    assert [member.name for member in description.members] == ["m0"]
 
 
 async def test_a_member_that_reports_no_queue_is_live_and_stands_by() -> None:
