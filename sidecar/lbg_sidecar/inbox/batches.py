@@ -142,8 +142,8 @@ class BatchingInbox(Generic[C]):
         def run() -> None:
             try:
                 result, error = work(), None
-            except Exception as raised:
-                result, error = None, raised
+            except BaseException as raised:  # `sys.exit()` of `connect` would end the thread alone
+                result, error = None, _as_exception(raised)
             loop.call_soon_threadsafe(_settle, future, result, error)
 
         self._calls.put(run)
@@ -285,7 +285,11 @@ def _then(
 def _fail(calls: list[_Call], error: BaseException | None) -> None:
     for call in calls:
         call.verdict = None
-        call.error = error if isinstance(error, Exception) else InboxError(repr(error))
+        call.error = _as_exception(error)
+
+
+def _as_exception(error: BaseException | None) -> Exception:
+    return error if isinstance(error, Exception) else InboxError(repr(error))
 
 
 def _finish(calls: list[_Call]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -266,6 +267,15 @@ async def test_a_database_that_cannot_be_reached_is_told_at_the_begin() -> None:
         async with BatchingInbox(SQLiteInbox(), connect, lambda connection, message: None):
             pass
     assert "lbg-inbox" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_a_connect_that_exits_is_told_at_the_begin() -> None:
+    def connect() -> sqlite3.Connection:
+        sys.exit("no database")
+
+    with pytest.raises(InboxError, match="no database"):
+        async with BatchingInbox(SQLiteInbox(), connect, lambda connection, message: None):
+            pass
 
 
 async def test_a_call_that_is_cancelled_before_its_batch_does_nothing(database: Database) -> None:
