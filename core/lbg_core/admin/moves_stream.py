@@ -121,6 +121,7 @@ async def return_messages(amqp: AmqpAdmin, group: str, number: int) -> None:
             if HEADER_FENCE not in delivery.headers:
                 key = str(delivery.headers.get(HEADER_ROUTING_KEY, delivery.routing_key))
                 properties = copied_properties(delivery, without=(HEADER_ROUTING_KEY,))
+                properties.expiration = delivery.properties.expiration
                 body = bytes(delivery.body)
                 await publisher.publish(
                     Names(group).exchange, key, body, properties=properties, mandatory=True

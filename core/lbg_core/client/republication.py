@@ -35,15 +35,17 @@ def copied_properties(
     delivery: Delivery, *, without: Container[str] = (), added: Table | None = None
 ) -> BasicProperties:
     """For a copy of the message: without headers that the broker has added, with these, and without the publisher's
-    user, whose name a broker refuses from another."""
+    user, whose name a broker refuses from another, and its expiration, by which a dead letter would be lost."""
     headers = delivery.headers
     copied = {name: headers[name] for name in headers if name not in ADDED_BY_BROKER and name not in without}
-    return replace(delivery.properties, headers=copied | dict(added or {}) or None, user_id=None)
+    return replace(
+        delivery.properties, headers=copied | dict(added or {}) or None, user_id=None, expiration=None
+    )
 
 
 def published_header(delivery: Delivery) -> bytes:
     """The encoded properties of a copy to which nothing is added: they fitted into a frame."""
-    if ADDED_BY_BROKER.isdisjoint(delivery.headers) and delivery.properties.user_id is None:
+    if copied_properties(delivery) == delivery.properties:
         return delivery.header
     return copied_properties(delivery).encode()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Protocol
 
 from lbg_core.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
@@ -160,7 +161,8 @@ class KeyMoveChannels:
 
 def _forwarded_properties(in_flight: InFlight) -> BasicProperties:
     delivery: Delivery = in_flight.delivery
-    return copied_properties(delivery, added={HEADER_ROUTING_KEY: delivery.routing_key})
+    copied = copied_properties(delivery, added={HEADER_ROUTING_KEY: delivery.routing_key})
+    return replace(copied, expiration=delivery.properties.expiration)
 
 
 def _entry_properties() -> BasicProperties:

@@ -44,6 +44,12 @@ def test_a_copy_does_not_name_its_publishers_user_whom_a_broker_refuses_from_ano
     assert published_header(signed) == delivery({"own": 1}).header
 
 
+def test_a_copy_does_not_expire_as_rabbitmqs_dead_letters_do_not() -> None:
+    mortal = delivery({"own": 1}, expiration="60000")
+    assert copied_properties(mortal).expiration is None
+    assert published_header(mortal) == delivery({"own": 1}).header
+
+
 def test_a_message_goes_as_it_came_but_for_what_its_broker_added() -> None:
     own = {"own": 1} | DEATHS
     assert published_header(delivery(own)) == delivery(own).header
