@@ -125,6 +125,25 @@ def test_a_replayed_message_has_a_new_identity_and_the_old_one_beside_it(
     assert ids(listed(lbg, broker, group)) == [f"p-3-{number}" for number in (1, 2, 4, 5)]
 
 
+def test_a_replay_goes_to_the_queue_that_refused_it_and_to_none_of_its_copies(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    ((routing_key, headers, body),) = refused(group, 1)
+    letter = (routing_key, headers | {"CC": [f"{group}.4.t"]}, body)
+    asyncio.run(put(broker, Names(group).dlx, [letter]))
+    assert lbg("dead", "replay", group, "--all", "--broker", broker.broker).status == 0
+
+    async def counts() -> list[int]:
+        connection = await connect(broker.broker)
+        channel = await connection.open_channel()
+        queues = [Names(group).queue(number) for number in range(2)]
+        found = [(await channel.queue_declare(queue, passive=True)).message_count for queue in queues]
+        await connection.close()
+        return found
+
+    assert asyncio.run(counts()) == [0, 1]
+
+
 def test_a_full_queue_stops_a_replay_and_nothing_is_lost(lbg: Lbg, broker: Where, group: str) -> None:
     dead(broker, group, 40, body=bytes(100_000))
     said = lbg("dead", "replay", group, "--all", "--broker", broker.broker)

@@ -251,6 +251,23 @@ def test_a_queue_that_is_missing_stops_a_replay_and_nothing_is_lost(
     assert json.loads(shown.out)["total"] == 9
 
 
+def test_a_replay_goes_to_all_queues_of_a_message_that_none_took(lbg: Lbg, broker: Where, group: str) -> None:
+    routing_key, headers, body = message(group, 3, "p", 0)
+    letter = (routing_key, headers | {"CC": [f"{group}.4.t"]}, body)
+    asyncio.run(put(broker, Names(group).unrouted_exchange, [letter]))
+    assert lbg("unrouted", "replay", group, "--broker", broker.broker).status == 0
+
+    async def counts() -> list[int]:
+        connection = await connect(broker.broker)
+        channel = await connection.open_channel()
+        queues = [Names(group).queue(number) for number in range(4)]
+        found = [(await channel.queue_declare(queue, passive=True)).message_count for queue in queues]
+        await connection.close()
+        return found
+
+    assert asyncio.run(counts()) == [1, 0, 0, 1]
+
+
 def test_what_cannot_be_counted_is_unknown_and_not_none(
     lbg: Lbg, broker: Where, group: str, tmp_path: Path
 ) -> None:

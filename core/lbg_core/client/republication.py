@@ -13,10 +13,11 @@ from lbg_core.amqp import BasicProperties
 from lbg_core.amqp.field_table import Table
 from lbg_core.client.messages import Delivery
 
-ADDED_BY_BROKER: Final = frozenset(
-    ("x-delivery-count", "x-acquired-count", "x-session-seq", "x-session-epoch", "x-stream-offset")
+NOT_COPIED: Final = frozenset(
+    ("x-delivery-count", "x-acquired-count", "x-session-seq", "x-session-epoch", "x-stream-offset", "CC")
 )
-"""Headers that a broker adds to a message that it delivers, also where the frame is larger than agreed then."""
+"""Headers that a broker adds to a message that it delivers, also where the frame is larger than agreed then; and CC, by
+which it would route the copy to further queues, that have had theirs (RabbitMQ, "Sender-Selected Distribution")."""
 
 FRAME_MAX_BYTES: Final = 131072
 """Frame size that brokers and clients agree on as a rule."""
@@ -34,10 +35,10 @@ GROWTH_MAX: Final = 2.5
 def copied_properties(
     delivery: Delivery, *, without: Container[str] = (), added: Table | None = None
 ) -> BasicProperties:
-    """For a copy of the message: without headers that the broker has added, with these, and without the publisher's
+    """For a copy of the message: without the headers `NOT_COPIED`, with these, and without the publisher's
     user, whose name a broker refuses from another, and its expiration, by which a dead letter would be lost."""
     headers = delivery.headers
-    copied = {name: headers[name] for name in headers if name not in ADDED_BY_BROKER and name not in without}
+    copied = {name: headers[name] for name in headers if name not in NOT_COPIED and name not in without}
     return replace(
         delivery.properties, headers=copied | dict(added or {}) or None, user_id=None, expiration=None
     )

@@ -111,6 +111,7 @@ def _line_of(letter: DeadLetter) -> str:
 
 
 def _as_it_was(letter: DeadLetter, delivery: Delivery) -> BasicProperties:
-    properties = copied_properties(delivery)
+    of_no_queue = {name: value for name, value in delivery.headers.items() if name == "CC"}
+    properties = copied_properties(delivery, added=of_no_queue)
     properties.delivery_mode = 2
     return properties
