@@ -163,9 +163,8 @@ def _behind(members: Sequence[MemberRow], queue_count: int) -> set[int]:
     if members and consumed.issuperset(range(queue_count)):
         steps = {second - first for first, second, *_ in filter(_has_two, reported.values())}
         counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
-        assignments += (
-            static_primaries(queue_count, count, reported) for count in counts if count > max(reported)
-        )
+        # A count may be below an index: of two generations of a Deployment the later one has no queues, and keeps that.
+        assignments += (static_primaries(queue_count, count, reported) for count in counts)
     surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
     return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
 

@@ -111,7 +111,7 @@ def test_a_member_that_does_not_know_the_others_yet_is_not_said_to_use_another_n
     assert list(unsettled(members, 6, is_late=False)) == ["m1 has not its part of 6 queues yet"]
 
 
-@pytest.mark.parametrize("live", [(0, 1, 2), (0, 2), (1,)])
+@pytest.mark.parametrize("live", [(0, 1, 2), (0, 2), (1,), (0, 1, 2, 4), (0, 3)])
 def test_static_members_leave_the_queues_of_those_that_do_not_run_to_others(live: tuple[int, ...]) -> None:
     primaries = static_primaries(7, 3, live)
     beats = [
