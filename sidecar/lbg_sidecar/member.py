@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Self, cast
 
@@ -34,7 +34,7 @@ from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import IndexTaken, SettingsError
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
-from lbg_sidecar.io.connection import MemberConnection
+from lbg_sidecar.io.connection import Host, MemberConnection
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.log_events import StateLogger
@@ -122,7 +122,8 @@ class Member:
     aborted, and the member comes back.
 
     `application` is a function (see `app.handler_channel`) or an `AppChannel`. `observer` is called with every
-    effect of the core, for views and measurements. `contact` holds whether the member is in its group.
+    effect of the core, for views and measurements. `contact` holds whether the member is in its group. `host` is the
+    machine that it runs on, or a simulated one.
 
     Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError and
     JournalingError.
@@ -135,9 +136,11 @@ class Member:
         *,
         observer: Callable[[Effect], None] | None = None,
         contact: ConnectionStatus | None = None,
+        host: Host | None = None,
     ) -> None:
         self.settings = settings
-        self.contact = contact or ConnectionStatus()
+        self._host = host or Host()
+        self.contact = contact or ConnectionStatus(wall_s=self._host.wall_s)
         self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
@@ -145,7 +148,6 @@ class Member:
             self.app = handler_channel(application, concurrency=settings.concurrency or CONCURRENCY)
         self._observer = observer
         self._names = Names(settings.group)
-        self._random = random.Random()
         self._driver: Driver | None = None
         self._group: Group | None = None
         """As it was read last."""
@@ -167,7 +169,7 @@ class Member:
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._records = DurableState(self.settings)
+        self._records = DurableState(self.settings, self._host.wall_s)
         states = StateLogger[int](self.settings.name, {"member": self.settings.name})
         self._life = loop.create_task(
             self._live(self._records, states), name=f"lbg member {self.settings.name}"
@@ -254,7 +256,10 @@ class Member:
     async def _live(self, records: DurableState, states: StateLogger[int]) -> None:
         settings = self.settings
         connections = reconnect_loop(
-            settings.addresses, name=f"lbg member {settings.name}", on_failure=self._on_failure
+            settings.addresses,
+            on_failure=self._on_failure,
+            open_one=partial(self._host.connect, name=f"lbg member {settings.name}"),
+            uniform=self._host.chance.random,
         )
         consume_connection: ClientConnection | None = None
         try:
@@ -294,6 +299,7 @@ class Member:
             on_watched=driver.on_watched,
             consumer_timeout_s=self.settings.consumer_timeout_s,
             states=states,
+            host=self._host,
         )
         states.retain(range(driver.machine.rules.queue_count))
         try:
@@ -408,7 +414,7 @@ class Member:
             self.settings,
             group,
             concurrency=concurrency_of(self.app),
-            chance=self._random,
+            chance=self._host.chance,
             limit=limit_of(self.app),
         )
         records.remember(machine.dispatcher)
@@ -452,7 +458,7 @@ class Member:
                 self.settings,
                 group,
                 concurrency=concurrency_of(self.app),
-                chance=self._random,
+                chance=self._host.chance,
                 limit=limit_of(self.app),
                 former=driver.machine,
             )

@@ -30,6 +30,7 @@ def tell(seed: int, setting: Setting) -> int:
         print(f"violation at {violations[0]}\nleaving out faults as long as there is one ...", flush=True)
         history = shrunk(seed, setting, history.faults)
     print(history.timeline())
+    print(f"{len(history.judge.processed)} messages; digest of all calls {history.judge.digest.hexdigest()}")
     return 1 if history.judge.violations else 0
 
 

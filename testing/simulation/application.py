@@ -2,29 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lbg_sidecar.app import Calls
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
+from lbg_sidecar.message import ACK, INTERRUPTED, Message, Verdict, drop, retry
 
 if TYPE_CHECKING:
+    from testing.simulation.event_loop import SimConnection
     from testing.simulation.history import History
     from testing.simulation.member import SimMember
 
 
+CRASHED = "the application has crashed"
+
+
 @dataclass(eq=False)
 class Call:
-    """`row`: place in the order of `key`, or of a session. `cut_off`: another member may have its message."""
+    """`row`: place in the order of `key`, or of a session. `connection`: that of its message, None if that is gone
+    already. `cut_off`: another member may have its message."""
 
     member: SimMember
-    in_flight: InFlight
+    message: Message
+    connection: SimConnection | None
     body: bytes
     key: str
     row: int
     cut_off: bool = False
     is_over: bool = False
+
+    @property
+    def in_flight(self) -> InFlight:
+        return self.message.in_flight
+
+    def is_of(self, connection: object, channel: int) -> bool:
+        return self.connection is connection and self.in_flight.delivery.channel == channel
 
 
 def place_of(in_flight: InFlight) -> tuple[str, int]:
@@ -55,11 +69,12 @@ class Application:
     chances: Chances = field(default_factory=Chances)
     calls: dict[InFlight, Call] = field(default_factory=dict)
 
-    def call(self, member: SimMember, in_flight: InFlight) -> None:
+    def call(self, member: SimMember, message: Message) -> None:
+        in_flight = message.in_flight
         body: bytes = in_flight.delivery.body
         key, place = place_of(in_flight)
         history, random, chances = self.history, self.history.random, self.chances
-        call = Call(member, in_flight, body, key, place)
+        call = Call(member, message, member.consuming, body, key, place)
         self.calls[in_flight] = call
         history.judge.started(call)
         if history.parkings.fails(key, place):
@@ -77,17 +92,17 @@ class Application:
                 verdict = drop("refused")
         history.clock.after(seconds, member.process, self._end, call, verdict)
 
-    def abort(self, member: SimMember, calls: Iterable[InFlight]) -> None:
-        for in_flight in calls:
-            call = self.calls.get(in_flight)
+    def abort(self, member: SimMember, messages: Iterable[Message]) -> None:
+        for message in messages:
+            call = self.calls.get(message.in_flight)
             if call is not None:
                 self.history.clock.after(self.history.delay_s(), member.process, self._end, call, INTERRUPTED)
 
     def crash(self, member: SimMember, seconds: float) -> None:
         """Its process ends with all calls, and is back after so long."""
+        member.app_ready(False)
         for call in [one for one in self.calls.values() if one.member is member]:
             self._end(call, INTERRUPTED)
-        member.app_ready(False)
         self.history.clock.after(seconds, member.process, member.app_ready, True)
 
     def killed(self, member: SimMember) -> None:
@@ -104,4 +119,50 @@ class Application:
         call.is_over = True
         del self.calls[call.in_flight]
         self.history.judge.finished(call, is_processed=verdict is ACK)
-        call.member.ended(call.in_flight, verdict)
+        call.member.answered(call.message, verdict)
+
+
+class SimChannel:
+    """`AppChannel` of a member to its application. `is_ready`: the application runs."""
+
+    def __init__(self, history: History, member: SimMember) -> None:
+        self.is_ready = True
+        self.calls: Calls | None = None
+        self._application = history.application
+        self._member = member
+        self._is_taking = self._is_stopped = False
+
+    async def start(self, calls: Calls) -> None:
+        self.calls = calls
+        if not self.is_ready:
+            calls.ready(False, CRASHED)
+
+    def wake(self) -> None:
+        calls = self.calls
+        if calls is None or self._is_taking or self._is_stopped:
+            return
+        self._is_taking = True
+        while self.is_ready and (message := calls.take()) is not None:
+            self._application.call(self._member, message)
+        self._is_taking = False
+
+    def abort(self, messages: Collection[Message]) -> None:
+        self._application.abort(self._member, messages)
+
+    async def stop(self, grace_s: float) -> None:
+        self._is_stopped = True
+
+    def describe(self) -> dict[str, object]:
+        return {}
+
+    def ready(self, is_ready: bool) -> None:
+        if self.is_ready is not is_ready:
+            self.is_ready = is_ready
+            if self.calls is not None:
+                self.calls.ready(is_ready, "" if is_ready else CRASHED)
+
+    def ended(self, message: Message, verdict: Verdict) -> None:
+        """The application has answered a call."""
+        assert self.calls is not None
+        self.calls.end(message, verdict)
+        self.wake()

@@ -7,13 +7,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from lbg_broker.core.effects import Revoke
 from lbg_core.amqp import MethodEvent
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.amqp.methods import (
     BasicAck,
-    BasicCancel,
-    BasicConsume,
     BasicNack,
     BasicReturn,
     ChannelClose,
@@ -25,44 +22,12 @@ from lbg_core.amqp.methods import (
     ConnectionUnblocked,
     Method,
 )
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Message
 from testing.simulation.clock import Process, Task
 from testing.simulation.embedded import ack_event, publish_event
 from testing.simulation.network import Connection
 
 if TYPE_CHECKING:
-    from testing.simulation.event_loop import LoopConnection
     from testing.simulation.history import History
-
-DECODED_MAX = 4096
-DECODED_EVERY = 16
-
-
-class Decoder:
-    """Messages of members by their bytes: each is received by many, and none is ever changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Message | None] = {}
-        self._count = 0
-
-    def encode(self, message: Message) -> bytes:
-        """One of `DECODED_EVERY` messages is decoded; of the others the object that was sent is received."""
-        body = encode(message)
-        self._count += 1
-        if self._count % DECODED_EVERY:
-            self._add(body, message)
-        return body
-
-    def __call__(self, body: bytes) -> Message | None:
-        known = self._known
-        return known[body] if body in known else self._add(body, decode(body))
-
-    def _add(self, body: bytes, message: Message | None) -> Message | None:
-        if len(self._known) > DECODED_MAX:
-            self._known.clear()
-        self._known[body] = message
-        return message
 
 
 class ChannelRefused(Exception):
@@ -75,23 +40,19 @@ class ChannelRefused(Exception):
 
 
 class Channel:
-    """`on_closed` is called once, with the refusal, or None for an end that was asked for. `consumer_tag`: that of the
-    last consumer."""
+    """`on_closed` is called once, with the refusal, or None for an end that was asked for."""
 
     def __init__(self, client: Client, number: int) -> None:
         self.client = client
         self.number = number
         self.is_open = True
         self.next_tag = 1
-        self.consumer_tag: str | None = None
         self.awaited: deque[Callable[[Any], None] | None] = deque()
         """Receivers of the answers to come, or of a refusal."""
         self.on_deliveries: Callable[[list[DeliverEvent]], None] | None = None
         self.on_confirm: Callable[[int, bool, bool], None] | None = None
         self.on_return: Callable[[str, str, bytes], None] | None = None
-        self.on_revoked: Callable[[list[int], bool], None] | None = None
         self.on_closed: Callable[[ChannelRefused | None], None] | None = None
-        self.on_cancelled: Callable[[], None] | None = None
 
     def send(self, method: Method) -> None:
         if self.is_open:
@@ -103,8 +64,6 @@ class Channel:
 
     def ask(self, method: Method) -> Asked:
         """A wait for the answer."""
-        if type(method) is BasicConsume:
-            self.consumer_tag = method.consumer_tag
         return Asked(self, method)
 
     def ask_soon(self, method: Method, on_answer: Callable[[Any], None] | None = None) -> None:
@@ -161,8 +120,6 @@ class Client:
         self.is_blocked = False
         self.on_blocked: Callable[[bool], None] | None = None
         self._on_lost = on_lost
-        self.foreign: LoopConnection | None = None
-        """Channels of the product on the same connection."""
         self._channels: dict[int, Channel] = {}
         self._next = 1
         self.is_open = True
@@ -179,38 +136,19 @@ class Client:
         client.connection = connection
         return client
 
-    def take_number(self) -> int:
-        """Number of a new channel."""
+    def open_channel(self) -> Channel:
         number = self._next
         self._next += 1
-        return number
-
-    def open_channel(self) -> Channel:
-        number = self.take_number()
         channel = self._channels[number] = Channel(self, number)
         channel.awaited.append(None)
         self.connection.say(MethodEvent(channel.number, ChannelOpen()))
         return channel
 
-    def channel(self, number: int) -> Channel | None:
-        return self._channels.get(number)
-
     def hear(self, event: Any) -> None:
-        kind = type(event)
-        if self.foreign is not None and kind is not Revoke:
-            number = event[0].channel if kind is list else event[0]
-            if self.foreign.has(number):
-                self.foreign.hear(number, event)
-                return
-        if kind is list:
+        if type(event) is list:
             channel = self._channels.get(event[0].channel)
             if channel is not None and channel.is_open and channel.on_deliveries is not None:
                 channel.on_deliveries(event)
-            return
-        if kind is Revoke:
-            channel = self._channels.get(event.channel)
-            if channel is not None and channel.is_open and channel.on_revoked is not None:
-                channel.on_revoked(list(event.delivery_tags), event.taken)
             return
         number, method = event[0], event[1]
         channel = self._channels.get(number)
@@ -229,9 +167,6 @@ class Client:
             case BasicReturn():
                 if channel.on_return is not None:
                     channel.on_return(method.routing_key, method.reply_text, event[2])
-            case BasicCancel():
-                if channel.on_cancelled is not None:
-                    channel.on_cancelled()
             case ChannelClose(code, text):
                 self.connection.say(MethodEvent(number, ChannelCloseOk()))
                 if channel.is_open:
@@ -259,16 +194,12 @@ class Client:
     def lost(self, why: str) -> None:
         if self.is_open:
             self.is_open = False
-            if self.foreign is not None:
-                self.foreign.lost(why)
             self._on_lost(why)
 
     def abort(self) -> None:
         if self.is_open:
             self.is_open = False
             self.connection.abort()
-            if self.foreign is not None:
-                self.foreign.lost("the connection was aborted")
 
 
 __all__ = ["Channel", "ChannelOpenOk", "ChannelRefused", "Client"]

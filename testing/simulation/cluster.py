@@ -13,15 +13,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lbg_core.amqp import AckEvent, Event, MethodEvent, PublishEvent
-from lbg_core.amqp.methods import BasicCancel, ConnectionBlocked, ConnectionClose, ConnectionUnblocked
+from lbg_core.amqp.methods import (
+    BasicCancel,
+    ChannelOpen,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionUnblocked,
+)
 from lbg_core.group import RABBITMQ, Engine, GroupSpec, topology_of
 from testing.simulation.clock import Process
-from testing.simulation.cluster_channel import BrokerChannel, Mailbox
+from testing.simulation.cluster_channel import BrokerChannel, Mailbox, delivery
 from testing.simulation.embedded import SimAuthority
 from testing.simulation.network import SILENCE_S, ClientEnd, Connection
 from testing.simulation.queue_log import LogCommand, QueueLog
-from testing.simulation.quorum_queue import Batch, QueueConsumer, QuorumQueue
+from testing.simulation.quorum_queue import Batch, QueueConsumer, QuorumQueue, StoredMessage
 from testing.simulation.stream_queue import StreamQueue
+from testing.simulation.will_queue import WillConsumer, WillQueue
 
 if TYPE_CHECKING:
     from testing.simulation.history import History
@@ -80,6 +87,7 @@ class Cluster:
         self.is_calm = False
         self._channels: dict[int, dict[int, BrokerChannel]] = {}
         self._mailboxes: dict[str, Mailbox] = {}
+        self.wills: dict[str, WillQueue] = {}
         self._numbers = itertools.count(1)
         self._is_alarmed = False
         self._undelivered: list[tuple[QueueLog, QueueConsumer, Batch]] = []
@@ -167,8 +175,15 @@ class Cluster:
         self._mailboxes[name] = Mailbox(channel)
         return True
 
-    def bind_mailbox(self, name: str, key: str) -> None:
-        self._mailboxes[name].keys.add(key)
+    def delete_mailbox(self, name: str) -> None:
+        self._mailboxes.pop(name, None)
+
+    def bind_mailbox(self, name: str, key: str) -> bool:
+        """False if there is no such queue."""
+        found = self._mailboxes.get(name) or self.wills.get(name)
+        if found is not None:
+            found.keys.add(key)
+        return found is not None
 
     def consume_mailbox(self, name: str, consumer_tag: str, channel: BrokerChannel) -> bool:
         mailbox = self._mailboxes.get(name)
@@ -178,12 +193,39 @@ class Cluster:
         mailbox.consume(consumer_tag)
         return True
 
-    def mailboxes_of(self, key: str) -> list[Mailbox]:
-        return [one for one in self._mailboxes.values() if key in one.keys]
+    def mailboxes_of(self, key: str) -> list[Mailbox | WillQueue]:
+        return [one for one in (*self._mailboxes.values(), *self.wills.values()) if key in one.keys]
 
     def _drop_mailboxes(self, gone: Callable[[Mailbox], bool]) -> None:
         for name in [name for name, one in self._mailboxes.items() if gone(one)]:
             del self._mailboxes[name]
+
+    # Last wills
+
+    def declare_wills(self, name: str, node: Node) -> WillQueue:
+        if name not in self.wills:
+            self.wills[name] = WillQueue(self, name, node)
+        return self.wills[name]
+
+    def delete_wills(self, queue: WillQueue) -> None:
+        if queue.node.is_up and self.wills.get(queue.name) is queue:
+            del self.wills[queue.name]
+
+    def deliver_will(self, consumer: WillConsumer, message: StoredMessage) -> None:
+        channel = consumer.channel
+        channel.last_tag += 1
+        if not consumer.no_ack:
+            consumer.held[channel.last_tag] = message
+        self.tell(channel, [delivery(channel.number, consumer.tag, channel.last_tag, message)])
+
+    def _lose_wills(self, node: Node) -> None:
+        """A node is down, or nobody sees it any more."""
+        for queue in list(self.wills.values()):
+            if queue.node is node and not node.is_up:
+                queue.lose()
+            for consumer in list(queue.consumers):
+                if not self.reaches(consumer.channel.node, queue.node):
+                    queue.remove(consumer, is_cancelled=True)
 
     # Connections
 
@@ -212,9 +254,15 @@ class Cluster:
             return
         number: int = event.channel
         channel = channels.get(number)
-        if channel is None:
+        if channel is None or (not channel.is_open and type(event.method) is ChannelOpen):
             channel = channels[number] = BrokerChannel(self, node, connection, number)
         channel.hear(event)
+
+    def answers(self, connection: Connection) -> bool:
+        """True if a read of the group's record is answered: a quorum queue is silent without a majority."""
+        node = connection.broker
+        assert isinstance(node, Node)
+        return connection.is_open and node.is_seen and self.has_majority
 
     def tell(self, channel: BrokerChannel, event: Any) -> None:
         """Sends now, or when a node that stands still goes on."""
@@ -337,6 +385,7 @@ class Cluster:
         node.is_up = node.is_seen = False
         node.process.alive = False
         node.close_connections()
+        self._lose_wills(node)
         self._moved_from(node, election_s=election_s)
 
     def start(self, node: Node | None = None) -> None:
@@ -355,6 +404,7 @@ class Cluster:
         self.history.judge.unacknowledged(self.bodies())
         for node in self.nodes:
             node.close_connections()
+            self._lose_wills(node)
         for log in self.logs.values():
             log.crash()
 
@@ -389,6 +439,7 @@ class Cluster:
     def _suspect(self, node: Node) -> None:
         if node.is_seen or not self.has_majority:
             return
+        self._lose_wills(node)
         for log in self.logs.values():
             for consumer in list(log.queue.consumers):
                 if _node_of(consumer) is node:

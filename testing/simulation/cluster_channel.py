@@ -28,10 +28,13 @@ from lbg_core.amqp.methods import (
     QueueBindOk,
     QueueDeclare,
     QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
 )
 from testing.simulation.network import Connection
 from testing.simulation.queue_log import QueueClient, QueueLog
 from testing.simulation.quorum_queue import Batch, QueueConsumer, StoredMessage
+from testing.simulation.will_queue import WillConsumer, WillQueue
 
 if TYPE_CHECKING:
     from testing.simulation.cluster import Cluster, Node
@@ -58,6 +61,8 @@ class BrokerChannel:
         self.clients: dict[str, QueueClient] = {}
         self.consumers: dict[str, tuple[QueueClient, QueueConsumer]] = {}
         self.waiting: deque[Event] = deque()
+        self.wills: dict[str, tuple[WillQueue, WillConsumer]] = {}
+        """Consumers of last wills, by their tags."""
 
     def hear(self, event: Event) -> None:
         if not self.is_open:
@@ -91,6 +96,8 @@ class BrokerChannel:
             client.log.clients.pop(client, None)
         for client, consumer in self.consumers.values():
             self.cluster.channel_down(self.node, client.log, consumer)
+        for wills, watcher in self.wills.values():
+            wills.remove(watcher)
 
     def _method(self, method: Method) -> None:
         match method:
@@ -108,15 +115,21 @@ class BrokerChannel:
                 self.cluster.bind(method.queue, method.routing_key, exchange=method.exchange)
                 self.cluster.history.repartitions.bound(method)
                 self.answer(QueueBindOk())
-            case QueueBind():
-                self.cluster.bind_mailbox(method.queue, method.routing_key)
+            case QueueBind() if self.cluster.bind_mailbox(method.queue, method.routing_key):
                 self.answer(QueueBindOk())
+            case QueueBind():
+                self.refuse(404, f"NOT_FOUND - no queue '{method.queue}'")
+            case QueueDelete():
+                self.cluster.delete_mailbox(method.queue)
+                self.answer(QueueDeleteOk(0))
             case BasicConsume():
                 self._consume(method)
             case BasicCancel():
                 found = self.consumers.get(method.consumer_tag)
                 if found is not None:
                     found[0].cancel(found[1])
+                if (wills := self.wills.pop(method.consumer_tag, None)) is not None:
+                    wills[0].remove(wills[1])
                 self.answer(BasicCancelOk(method.consumer_tag))
             case ChannelClose():
                 self.end()
@@ -138,6 +151,12 @@ class BrokerChannel:
             answers = self.node.is_seen and cluster.has_majority
             ready, consumers = log.queue.counts if answers else (0, 0)
             self.answer(QueueDeclareOk(method.queue, ready, consumers))
+        elif method.auto_delete:
+            wills = cluster.declare_wills(method.queue, self.node)
+            if cluster.reaches(self.node, wills.node):
+                self.answer(QueueDeclareOk(method.queue, 0, len(wills.consumers)))
+            else:
+                self.refuse(404, f"NOT_FOUND - home node of queue '{method.queue}' is down or inaccessible")
         elif cluster.declare_mailbox(method.queue, self):
             self.answer(QueueDeclareOk(method.queue, 0, 0))
         else:
@@ -145,6 +164,13 @@ class BrokerChannel:
 
     def _consume(self, method: BasicConsume) -> None:
         log = self.cluster.logs.get(method.queue)
+        wills = self.cluster.wills.get(method.queue)
+        if wills is not None and self.cluster.reaches(self.node, wills.node):
+            watcher = WillConsumer(self, method.consumer_tag, method.no_ack)
+            self.wills[method.consumer_tag] = wills, watcher
+            self.answer(BasicConsumeOk(method.consumer_tag))
+            wills.consume(watcher)
+            return
         if log is None:
             if self.cluster.consume_mailbox(method.queue, method.consumer_tag, self):
                 self.answer(BasicConsumeOk(method.consumer_tag))
@@ -173,6 +199,8 @@ class BrokerChannel:
         return client
 
     def _ack(self, tag: int, multiple: bool) -> None:
+        if any(watcher.held.pop(tag, None) for _, watcher in self.wills.values()):
+            return
         tags = [one for one in self.unacked if one <= tag] if multiple else [tag]
         if not multiple and tag not in self.unacked:
             self.refuse(406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
@@ -223,9 +251,9 @@ class BrokerChannel:
         found = self.cluster.mailboxes_of(event.routing_key)
         if not found and event.mandatory:
             self.answer(BasicReturn(312, "NO_ROUTE", event.exchange, event.routing_key), event.body)
-        reached = [one for one in found if self.cluster.reaches(self.node, one.channel.node)]
+        reached = [one for one in found if self.cluster.reaches(self.node, one.node)]
         for mailbox in reached:
-            mailbox.deliver(event)
+            mailbox.enqueue(StoredMessage(event.exchange, event.routing_key, event.header, event.body))
         self._confirm(tag, len(reached) == len(found))
 
     def _confirm(self, tag: int, is_ok: bool) -> None:
@@ -264,15 +292,18 @@ class Mailbox:
         self.channel = channel
         self.keys: set[str] = set()
         self.consumer_tag: str | None = None
-        self._kept: list[PublishEvent] = []
+        self._kept: list[StoredMessage] = []
 
-    def deliver(self, event: PublishEvent) -> None:
+    @property
+    def node(self) -> Node:
+        return self.channel.node
+
+    def enqueue(self, message: StoredMessage) -> None:
         if self.consumer_tag is None:
-            self._kept.append(event)
+            self._kept.append(message)
             return
         channel = self.channel
         channel.last_tag += 1
-        message = StoredMessage(event.exchange, event.routing_key, event.header, event.body)
         channel.cluster.tell(
             channel, [delivery(channel.number, self.consumer_tag, channel.last_tag, message)]
         )
@@ -280,5 +311,5 @@ class Mailbox:
     def consume(self, consumer_tag: str) -> None:
         self.consumer_tag = consumer_tag
         kept, self._kept = self._kept, []
-        for event in kept:
-            self.deliver(event)
+        for message in kept:
+            self.enqueue(message)

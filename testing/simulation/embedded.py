@@ -217,6 +217,10 @@ class EmbeddedBroker:
             return
         self._apply(Received(connection.number, events))
 
+    def answers(self, connection: Connection) -> bool:
+        """True if a read of the group's record is answered."""
+        return self.is_up and connection.is_open
+
     def lost(self, connection: Connection) -> None:
         self._connections.pop(connection.number, None)
         self._judged(connection)

@@ -84,19 +84,14 @@ def _member(history: History, choice: float) -> SimMember | None:
 
 
 def _connection(history: History, choice: float) -> Connection | None:
-    found = [
-        client.connection
-        for member in history.members
-        if member.is_up and member.link is not None
-        for client in (member.link.consuming, member.link.publishing)
-    ]
+    found = [wire for member in history.members if member.is_up for wire in member.wires]
     found += [
         one.connection_client.connection
         for one in history.publishers
         if one.process.alive and one.connection_client is not None
     ]
-    if history.parkings.is_running and history.parkings.client is not None:
-        found.append(history.parkings.client.connection)
+    if history.parkings.is_running and history.parkings.connection is not None:
+        found.append(history.parkings.connection.wire)
     return found[int(choice * len(found))] if found else None
 
 
@@ -149,7 +144,7 @@ def delay(history: History, it: Fault) -> None:
 @fault(1)
 def crash_application(history: History, it: Fault) -> None:
     member = _member(history, it.choice)
-    if member is not None and member.is_app_ready:
+    if member is not None and member.channel.is_ready:
         history.note(f"the application of {member.name} crashes")
         history.application.crash(member, it.size * 4)
 

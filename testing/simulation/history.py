@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import traceback
 from collections.abc import Callable, Sequence
@@ -15,10 +16,10 @@ from lbg_core.group.topology import EMBEDDED
 from lbg_sidecar.core.queue_bindings import Assignment
 from testing.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from testing.simulation.application import Application, Chances
-from testing.simulation.client import Decoder
 from testing.simulation.clock import Clock, Process
 from testing.simulation.cluster import Cluster
 from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
+from testing.simulation.event_loop import VirtualLoop
 from testing.simulation.faults import KINDS, Fault, kinds_of, plan
 from testing.simulation.judge import Judge
 from testing.simulation.member import SimMember
@@ -84,6 +85,8 @@ class History:
         self.process = Process("history")
         self.is_calm = self.is_paused = False
         self.notes: list[tuple[float, str]] = []
+        self.loops: list[VirtualLoop] = []
+        """Of all processes that there were."""
         self.assignment = setting.assignment
         self.grace_s = 20.0
         self.call_timeout_s = 30.0
@@ -100,7 +103,6 @@ class History:
         self.names = Names("g")
         self.judge = Judge(self)
         self.application = Application(self, Chances())
-        self.decoded = Decoder()
         self.parkings = Parkings(self)
         self.broker: EmbeddedBroker | Cluster = (
             Cluster(self, self.spec) if setting.engine == RABBITMQ else EmbeddedBroker(self, self.spec)
@@ -126,6 +128,7 @@ class History:
 
     def run(self) -> list[str]:
         """Returns the violations. An exception, which would end a real process, is one of them, and the last."""
+        logging.disable()
         try:
             self._run()
         except Exception as error:
@@ -133,7 +136,15 @@ class History:
             text = f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {error or at.line}"
             self.note(f"VIOLATION: {text}")
             return [*self.judge.violations, text]
+        finally:
+            self.end()
+            logging.disable(logging.NOTSET)
         return self.judge.violations
+
+    def end(self) -> None:
+        """Of a history that was not run to its end, too: tasks that wait are ended."""
+        for loop in self.loops:
+            loop.end()
 
     def _run(self) -> None:
         for it in self.faults:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from lbg_core.admin.key_move import FENCE_DELAY_S
@@ -28,6 +29,8 @@ class Judge:
     def __init__(self, history: History) -> None:
         self.history = history
         self.violations: list[str] = []
+        self.digest = blake2b(digest_size=16)
+        """Of all calls, with their times."""
         self.confirmed_bodies: set[bytes] = set()
         self.processed: set[bytes] = set()
         self.dead_bodies: set[bytes] = set()
@@ -38,8 +41,8 @@ class Judge:
         self.repeats = 0
         self._cuts = 0
         """Connections of members that ended."""
-        self._delivered_by: dict[bytes, tuple[int, int]] = {}
-        """By message, the queue that delivered it first, and the connections that had ended by then."""
+        self._begun_by: dict[bytes, tuple[int, int]] = {}
+        """By message, the queue from which it has begun first, and the connections that had ended by then."""
         self._bodies: dict[Number, bytes] = {}
         self._may_repeat: set[bytes] = set()
         """Messages that were unacknowledged when a connection ended, or that their publisher sent again."""
@@ -51,8 +54,11 @@ class Judge:
         self._begun: set[bytes] = set()
         self._highest: dict[str, int] = {}
         self._inside: dict[str, list[Call]] = defaultdict(list)
-        self._displaced: dict[Attachment, int] = {}
-        """Highest tag of a consumer whose messages the broker has given to another one, without notice."""
+        self._displaced: dict[tuple[ClientEnd | None, int], int] = {}
+        """By connection and channel, the highest tag of a consumer whose messages the broker has given to another one,
+        without notice."""
+        self._keys: dict[bytes, str] = {}
+        """Keys, or sessions, of the messages that have begun."""
         self._overtaken: set[bytes] = set()
         """Messages that may begin behind a later one of their key."""
         self._routed: dict[bytes, tuple[float, int, bool]] = {}
@@ -125,16 +131,10 @@ class Judge:
     def displaced(self, client: ClientEnd, channel: int, bodies: Collection[bytes], *, last_tag: int) -> None:
         """The broker has taken back deliveries of a consumer, which is not notified, or is later."""
         self.unacknowledged(bodies)
-        member = self.history.member_of(client)
-        if member is None or member.link is None:
-            return
-        attachment = member.link.attachments.get(channel)
-        if attachment is not None and member.link.consuming is client:
-            self._displaced[attachment] = last_tag
-            for call in self._calls_of(member):
-                if call.in_flight.attachment is attachment:
-                    call.cut_off = True
-                    self._may_repeat.add(call.body)
+        self._displaced[client, channel] = last_tag
+        for call in self._calls_on(client, channel):
+            call.cut_off = True
+            self._may_repeat.add(call.body)
 
     def store_put_back(self, bodies: Collection[bytes]) -> None:
         """An old copy of the broker's store, with these messages, is in the place of the present one."""
@@ -146,21 +146,6 @@ class Judge:
 
     # Members
 
-    def delivered(self, member: SimMember, in_flight: InFlight) -> None:
-        number, body = in_flight.identity, in_flight.delivery.body
-        if number is None or self._bodies.get(number) != body:
-            self.violation(
-                f"{member.name} got {body!r} as {number}, sent as {self._bodies.get(number or ('', 0, 0))!r}"
-            )
-        attachment = in_flight.attachment
-        queue, cuts = self._delivered_by.setdefault(body, (attachment.queue, self._cuts))
-        if queue != attachment.queue and cuts != self._cuts:
-            # Keys move, and the message is in two queues: a member that was lost took its numbers with it.
-            self._may_repeat.add(body)
-        window = attachment.ack_window.unacked
-        if window > WINDOW_MAX:
-            self.violation(f"{member.name} has {window} messages of queue {attachment.queue}")
-
     def cut(self, member: SimMember) -> None:
         """A connection has ended, on the member's side or the broker's."""
         self._cuts += 1
@@ -168,20 +153,16 @@ class Judge:
             call.cut_off = True
             self._may_repeat.add(call.body)
 
-    def channel_closed(self, member: SimMember, attachment: Attachment) -> None:
-        for call in self._calls_of(member):
-            if call.in_flight.attachment is attachment:
-                call.cut_off = True
+    def channel_closed(self, client: ClientEnd, channel: int) -> None:
+        self._displaced.pop((client, channel), None)
+        for call in self._calls_on(client, channel):
+            call.cut_off = True
 
     def taken(self, client: ClientEnd, channel: int, tags: Collection[int]) -> None:
         """The broker has given deliveries to another consumer, because the time of a handoff is over."""
-        member = self.history.member_of(client)
-        if member is None or member.link is None:
-            return
-        attachment = member.link.attachments.get(channel)
         lost = frozenset(tags)
-        for call in self._calls_of(member):
-            if call.in_flight.attachment is attachment and call.in_flight.tag in lost:
+        for call in self._calls_on(client, channel):
+            if call.in_flight.tag in lost:
                 call.cut_off = True
 
     def detached(self, member: SimMember, attachment: Attachment) -> None:
@@ -190,7 +171,7 @@ class Judge:
         is_late = (
             member.stopped_at is not None and history.clock.now >= member.stopped_at + history.grace_s - 0.05
         )
-        if not (is_late or not member.is_app_ready):
+        if not (is_late or not member.channel.is_ready):
             return
         for call in self._calls_of(member):
             if call.in_flight.attachment is attachment:
@@ -203,9 +184,9 @@ class Judge:
             if in_flight.outcome is None:
                 self.violation(f"{member.name} has forgotten {in_flight}")
 
-    def dead(self, key: str, body: bytes) -> None:
+    def dead(self, body: bytes) -> None:
         self.dead_bodies.add(body)
-        self._unprocessed[key].pop(body, None)
+        self._unprocessed[self._keys.get(body, "")].pop(body, None)
 
     # Parked keys
 
@@ -234,11 +215,13 @@ class Judge:
 
     def started(self, call: Call) -> None:
         history, body, key = self.history, call.body, call.key
-        link = call.member.link
-        if link is None or not link.consuming.connection.is_open:
+        self.digest.update(b"%s %s %r" % (call.member.name.encode(), body, history.clock.now))
+        self._judge_delivery(call.member, call.in_flight)
+        wire = call.connection.wire if call.connection is not None else None
+        if wire is None or not wire.is_open:
             call.cut_off = True
             self._may_repeat.add(body)
-        if call.in_flight.tag <= self._displaced.get(call.in_flight.attachment, 0):
+        if call.in_flight.tag <= self._displaced.get((call.connection, call.in_flight.delivery.channel), 0):
             call.cut_off = True
         for other in self._inside[key]:
             if other.member is call.member or not (other.cut_off or call.cut_off):
@@ -248,8 +231,9 @@ class Judge:
         self._inside[key].append(call)
         if body not in self._begun:
             self._begun.add(body)
+            self._keys[body] = key
             # A member that stood still begins it before it sees that its connection is lost.
-            opened_at = link.consuming.connection.opened_at if link is not None else float("inf")
+            opened_at = wire.opened_at if wire is not None else float("inf")
             is_of_former_store = opened_at < self._put_back_at and body not in self._put_back
             is_excused = is_of_former_store or body in self._overtaken
             if call.row < self._highest.get(key, -1) and not is_excused:
@@ -270,6 +254,21 @@ class Judge:
                 self.violation(f"repeat: {call.member.name} begins {body!r}, which was processed")
             if history.is_verbose:
                 history.note(f"{call.member.name} repeats {body.decode()}")
+
+    def _judge_delivery(self, member: SimMember, in_flight: InFlight) -> None:
+        number, body = in_flight.identity, in_flight.delivery.body
+        if number is None or self._bodies.get(number) != body:
+            self.violation(
+                f"{member.name} got {body!r} as {number}, sent as {self._bodies.get(number or ('', 0, 0))!r}"
+            )
+        attachment = in_flight.attachment
+        queue, cuts = self._begun_by.setdefault(body, (attachment.queue, self._cuts))
+        if queue != attachment.queue and cuts != self._cuts:
+            # Keys move, and the message is in two queues: a member that was lost took its numbers with it.
+            self._may_repeat.add(body)
+        window = attachment.ack_window.unacked
+        if window > WINDOW_MAX:
+            self.violation(f"{member.name} has {window} messages of queue {attachment.queue}")
 
     def finished(self, call: Call, *, is_processed: bool) -> None:
         self._inside[call.key].remove(call)
@@ -293,6 +292,9 @@ class Judge:
             self.violation(f"{keys.messages} messages of {len(keys)} keys are parked behind the last release")
         if not self.history.repartitions.is_over:
             self.violation("the number of queues is still being changed")
+
+    def _calls_on(self, client: ClientEnd, channel: int) -> list[Call]:
+        return [one for one in self.history.application.calls.values() if one.is_of(client, channel)]
 
     def _calls_of(self, member: SimMember) -> list[Call]:
         return [one for one in self.history.application.calls.values() if one.member is member]

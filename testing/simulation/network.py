@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import log
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,6 +75,13 @@ class Connection:
                 at = self._up_free_at
             self._up_free_at = at
             self._clock.at(at, self.broker.process, self._arrive, self._up_packet)
+
+    def ask(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Has this done at the broker, behind what the client said before."""
+        if self.is_used and not self.is_up_dead:
+            self._up_written_at = -1.0
+            at = self._up_free_at = max(self._clock.now + self.history.delay_s(), self._up_free_at)
+            self._clock.at(at, self.broker.process, action, *arguments)
 
     def tell(self, event: Any) -> None:
         """From the broker."""

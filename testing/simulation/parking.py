@@ -27,10 +27,9 @@ from lbg_core.group.parked_keys import (
     decoded_entry,
 )
 from lbg_sidecar.core.parked_keys import ParkingBounds
-from testing.simulation.client import Client
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ADMINISTRATOR
-from testing.simulation.event_loop import LoopConnection, VirtualLoop
+from testing.simulation.event_loop import SimConnection, VirtualLoop
 
 if TYPE_CHECKING:
     from testing.simulation.history import History
@@ -80,8 +79,7 @@ class Parkings:
         self.poisoned: dict[str, int | None] = {}
         self.discarding: set[MessageIdentity] = set()
         self.is_running = False
-        self.client: Client | None = None
-        self._loops: list[VirtualLoop] = []
+        self.connection: SimConnection | None = None
         self._windows = 0
         """Messages that members held when the limit was reached, or more since."""
         self._released_causes: set[str] = set()
@@ -150,11 +148,11 @@ class Parkings:
         """Beyond a bound there is at most what members, which decide by themselves, had on the way."""
         keys = [one for one in self.keys.parked() if one.key not in self._beyond]
         messages = sum(one.messages for one in keys)
-        links = [one.link for one in self._history.members if one.is_up and one.link is not None]
         slack = len(self._history.members) * CALLS_AT_ONCE
         if is_new_key and len(keys) > self.keys_max + slack:
             self._history.judge.violation(f"{len(keys)} keys are parked, and the limit is {self.keys_max}")
-        windows = sum(one.ack_window.unacked for link in links for one in link.attachments.values())
+        members = [one for one in self._history.members if one.is_up]
+        windows = sum(one.ack_window.unacked for member in members for one in member.attachments)
         self._windows = max(self._windows, windows) if messages > self.messages_max else windows
         if messages > self.messages_max + slack + self._windows:
             self._history.judge.violation(
@@ -210,8 +208,8 @@ class Parkings:
         self._history.note("kill -9 lbg park")
         self._process.alive = False
         self.is_running = False
-        if self.client is not None:
-            self.client.abort()
+        if self.connection is not None:
+            self.connection.abort()
 
     def finish(self) -> None:
         """Repairs everything, and releases until no key is parked."""
@@ -230,7 +228,7 @@ class Parkings:
         """Members get the default bounds: messages that are beyond theirs would hold up a change of queues, and that
         the release."""
         for member in self._history.members:
-            parking = member.machine.dispatcher.parking
+            parking = member.machine.dispatcher.parking if member.driver is not None else None
             if parking is not None:
                 parking.bounds = ParkingBounds()
 
@@ -247,24 +245,21 @@ class Parkings:
         self._process = process = Process(ADMINISTRATOR)
         history.note(title if killed_after_s is None else f"{title}, killed after {killed_after_s:.3f} s")
         loop = VirtualLoop(history, process)
-        self._loops.append(loop)
-        loop.create_task(self._command(loop, process, title, work)).add_done_callback(_ended)
+        loop.create_task(self._command(loop, title, work)).add_done_callback(_ended)
         if killed_after_s is not None:
             history.clock.after(killed_after_s, process, self.kill)
 
     async def _command(
         self,
         loop: VirtualLoop,
-        process: Process,
         title: str,
         work: Callable[[ParkedStream], Awaitable[object]],
     ) -> None:
         history = self._history
         outcome: object = None
-        client = Client.connected(history, process, ADMINISTRATOR, lambda why: None)
-        if client is not None:
-            self.client = client
-            connection = cast(ClientConnection, LoopConnection(client, loop, history.broker.engine))
+        opened = self.connection = SimConnection.connected(history, loop, ADMINISTRATOR)
+        if opened is not None:
+            connection = cast(ClientConnection, opened)
             try:
                 publisher = await ConfirmingPublisher.open(connection)
                 stream = WatchedStream(self, connection, history.spec, publisher)
@@ -278,7 +273,7 @@ class Parkings:
             except (ClientError, DeadLetterError, ProvisioningError) as error:
                 outcome = error
             finally:
-                client.abort()
+                opened.abort()
         if history.is_verbose:
             history.note(f"{title} ends: {str(outcome)[:200]}")
         self.is_running = False

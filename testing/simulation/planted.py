@@ -19,7 +19,7 @@ from lbg_core.admin.actions import Action, Unbind
 from lbg_core.admin.ingress import Ingress
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.amqp.methods import BasicAck, BasicCancel
-from lbg_core.client import Channel as ClientChannel
+from lbg_core.client import Channel
 from lbg_core.client.ack_window import AckWindow
 from lbg_core.client.retransmit import QueueWindow
 from lbg_core.group import PARTITIONED, RABBITMQ, GroupSpec
@@ -34,7 +34,6 @@ from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 from testing.simulation import faults
-from testing.simulation.client import Channel
 from testing.simulation.disk import Disk
 from testing.simulation.history import STATIC, Setting
 from testing.simulation.parking_faults import PARKING
@@ -239,16 +238,15 @@ def a_publisher_sends_again_in_another_order(former: Callable[..., Any]) -> Call
     return interrupted
 
 
-@bug(Channel, "close", setting=PLANNED_ON_RABBITMQ)
+@bug(Channel, "close_soon", setting=PLANNED_ON_RABBITMQ)
 def a_member_cancels_before_it_closes(former: Callable[..., None]) -> Callable[..., None]:
-    def close(self: Channel) -> None:
-        if self.consumer_tag is None:
-            former(self)
-            return
-        self.send(BasicCancel(self.consumer_tag))  # and waits for the answer, as pika does
-        self.client.connection.history.clock.after(CANCEL_S, self.client.process, former, self)
+    def close_soon(self: Channel) -> None:
+        tags = list(self._consumers) if self.is_open else []
+        for tag in tags:  # and waits for the answer, as pika does
+            self._machine.send(self.number, BasicCancel(tag))
+        self._loop.call_later(CANCEL_S if tags else 0.0, former, self)
 
-    return close
+    return close_soon
 
 
 @bug(Bindings, "attach", setting=ON_RABBITMQ, first=15)
@@ -342,7 +340,7 @@ PARKED_IN_ELECTIONS = replace(
 )
 
 
-@bug(Parking, "activated", setting=PARKED, first=12)
+@bug(Parking, "activated", setting=PARKED_IN_ELECTIONS)
 def a_queue_is_activated_without_a_barrier(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self, attachment, now: None
 
@@ -375,10 +373,11 @@ def a_key_goes_on_until_its_entry_is_read(former: Callable[..., Any]) -> Callabl
     return lambda self, key: self.keys.state(key)
 
 
-@bug(ClientChannel, "consume", setting=PARKED)
+@bug(Channel, "consume", setting=PARKED)
 def a_member_does_not_read_what_was_parked_before(former: Callable[..., Any]) -> Callable[..., Any]:
-    def consume(self: ClientChannel, queue: str, on_deliveries: Any, **options: Any) -> Any:
-        if "on_cancelled" in options:  # as members give it, and administrators do not
+    def consume(self: Channel, queue: str, on_deliveries: Any, **options: Any) -> Any:
+        is_stream = "x-stream-offset" in (options.get("arguments") or {})
+        if is_stream and "on_cancelled" in options:  # as members give it, and administrators do not
             options["arguments"] = {"x-stream-offset": "next"}
         return former(self, queue, on_deliveries, **options)
 

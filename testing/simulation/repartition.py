@@ -31,8 +31,9 @@ from lbg_core.admin.amqp import AmqpAdmin, AmqpLink
 from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import INGRESS, Record, paused_words
+from lbg_core.admin.ownership import CONSUMPTION, INGRESS, Record, paused_words
 from lbg_core.admin.protocol import StatusReport
+from lbg_core.admin.record import headers_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
     UNKNOWN,
@@ -44,6 +45,7 @@ from lbg_core.admin.snapshot import (
     native_of,
 )
 from lbg_core.admin.status_reports import REPORT_KEYS
+from lbg_core.amqp import BasicProperties
 from lbg_core.amqp.methods import (
     BasicConsume,
     Method,
@@ -62,7 +64,7 @@ from lbg_sidecar.core.protocol import Identity, Watch
 from testing.simulation.client import Channel, ChannelRefused, Client
 from testing.simulation.clock import Process, Task
 from testing.simulation.cluster import Cluster
-from testing.simulation.event_loop import LoopConnection, VirtualLoop
+from testing.simulation.event_loop import SimConnection, VirtualLoop
 
 if TYPE_CHECKING:
     from testing.simulation.history import History
@@ -115,19 +117,17 @@ class SimManagement:
 class SimLink(AmqpLink):
     """The product's link, over a simulated connection."""
 
-    def __init__(self, history: History, process: Process) -> None:
+    def __init__(self, history: History) -> None:
         super().__init__(())
         self._history = history
-        self._process = process
 
     async def _connected(self) -> ClientConnection:
         if self._connection is None or not self._connection.is_open:
             self._idle.clear()
-            client = Client.connected(self._history, self._process, "repartition", lambda why: None)
-            if client is None:
-                raise ConnectError("the broker refuses connections")
             loop = cast(VirtualLoop, asyncio.get_running_loop())
-            connection = LoopConnection(client, loop, self._history.broker.engine)
+            connection = SimConnection.connected(self._history, loop, "repartition")
+            if connection is None:
+                raise ConnectError("the broker refuses connections")
             self._connection = cast(ClientConnection, connection)
         return self._connection
 
@@ -142,7 +142,7 @@ class SimAdmin:
         self._client: Client | None = None
         self._channel: Channel | None = None
         self._heard: list[StatusReport] = []
-        self.link = SimLink(history, process)
+        self.link = SimLink(history)
 
     def management_for(self, purpose: str) -> SimManagement:
         return SimManagement(self._history)
@@ -317,15 +317,13 @@ class Repartitions:
         self._history = history
         spec, engine = history.spec, history.broker.engine
         topology = topology_of(spec, engine)
-        self.record = Record(spec.to_record())
+        self.record = Record(spec.to_record(), has_parking=history.setting.has_parking)
         self.permissions = topology.permissions
         self.bindings: dict[Binding, None] = dict.fromkeys(topology.bindings)
         self.is_running = False
         self._process = Process("repartition")
         self._unfinished: tuple[int, bool] | None = None
         """Number of queues of the command that runs or was killed, and whether it is offline."""
-        self._ended: list[object] = []
-        """Commands that were killed: their coroutines are not closed, as a process that dies runs nothing."""
         self._sampled: dict[str, int] = {}
         if engine.is_rabbitmq:
             self._sample()
@@ -335,6 +333,12 @@ class Repartitions:
     @property
     def queue_count(self) -> int:
         return self._history.spec.queue_count
+
+    def record_message(self) -> tuple[bytes, bytes]:
+        """Properties and body of the record, as members read it."""
+        paused = paused_words(self.record.paused, CONSUMPTION, is_paused=self._history.is_paused)
+        headers = headers_of(replace(self.record, paused=paused))
+        return BasicProperties(headers=dict(headers)).encode(), self.record.text.encode()
 
     @property
     def is_closed(self) -> bool:
@@ -444,10 +448,7 @@ class Repartitions:
         history = self._history
         self._process = Process("repartition")
         loop = VirtualLoop(history, self._process)
-        command = asyncio.Task(self._command(queue_count, offline=offline), loop=loop)
-        command._log_destroy_pending = False
-        command.add_done_callback(_succeeded)
-        self._ended.append(command)
+        loop.create_task(self._command(queue_count, offline=offline)).add_done_callback(_succeeded)
 
     async def _command(self, queue_count: int, *, offline: bool) -> None:
         history = self._history

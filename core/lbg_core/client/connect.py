@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Self
 
 from lbg_core.amqp import Table
@@ -168,20 +170,26 @@ def _drop(connection: ClientConnection | None, reason: ConnectError | None) -> N
             connection.opened.exception()  # in the error that is being raised
 
 
+Opener = Callable[[ConnectionSettings], Awaitable[ClientConnection]]
+"""Opens a connection to one place. It raises SettingsError or a ConnectError."""
+
+
 class ReconnectLoop:
     """An endless iterator of live connections; see `reconnect_loop`."""
 
     def __init__(
         self,
         places: list[ConnectionSettings],
-        open_one: Callable[[ConnectionSettings], Awaitable[ClientConnection]],
+        open_one: Opener,
         backoff: Backoff,
         on_failure: Callable[[ConnectError, float], None] | None,
+        uniform: Callable[[], float],
     ) -> None:
         self._places = places
         self._open_one = open_one
         self._backoff = backoff
         self._on_failure = on_failure
+        self._uniform = uniform
         self._next = 0
         self._failures = 0
         self._current: ClientConnection | None = None
@@ -196,7 +204,7 @@ class ReconnectLoop:
         refusals = 0
         while True:
             if self._failures:
-                await asyncio.sleep(self._backoff.delay_s(self._failures))
+                await asyncio.sleep(self._backoff.delay_s(self._failures, self._uniform))
             place = self._places[self._next % len(self._places)]
             try:
                 self._current = await self._open(place)
@@ -207,7 +215,7 @@ class ReconnectLoop:
                 self._next += 1
                 self._failures += 1
                 if self._on_failure is not None:
-                    self._on_failure(error, self._backoff.delay_s(self._failures))
+                    self._on_failure(error, self._backoff.delay_s(self._failures, self._uniform))
                 continue
             self._was_open = True
             self._opened_at = asyncio.get_running_loop().time()
@@ -241,6 +249,8 @@ def reconnect_loop(
     client_properties: Table | None = None,
     backoff: Backoff | None = None,
     on_failure: Callable[[ConnectError, float], None] | None = None,
+    open_one: Opener | None = None,
+    uniform: Callable[[], float] = random.random,
 ) -> ReconnectLoop:
     """Yield a live connection each time round; the last one is closed first if it still lives.
 
@@ -257,13 +267,14 @@ def reconnect_loop(
     later it is retried too, because a broker that restarts may refuse for a while, and because a new password or
     certificate is on its way to every client while the broker has it already. A caller that breaks out of the loop
     owns the last connection.
+
+    `open_one` opens a connection in the place of `connect`, and `uniform` gives the chance of `Backoff.delay_s`.
     """
     items = [where] if isinstance(where, str | ConnectionSettings) else list(where)
     if not items:
         raise SettingsError("no address is given")
     places = [ConnectionSettings.parse(item) if isinstance(item, str) else item for item in items]
 
-    async def open_one(place: ConnectionSettings) -> ClientConnection:
-        return await connect(place, name=name, heartbeat_s=heartbeat_s, client_properties=client_properties)
-
-    return ReconnectLoop(places, open_one, backoff or Backoff(), on_failure)
+    if open_one is None:
+        open_one = partial(connect, name=name, heartbeat_s=heartbeat_s, client_properties=client_properties)
+    return ReconnectLoop(places, open_one, backoff or Backoff(), on_failure, uniform)

@@ -8,15 +8,19 @@ everything else over the other: the mailbox, deliveries and acks. Losing either 
 from __future__ import annotations
 
 import asyncio
-import secrets
+import random
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from lbg_core.client import (
     Channel,
     ClientConnection,
     ClientError,
     ConfirmingPublisher,
+    ConnectionSettings,
     Delivery,
     ResourceLocked,
     Returned,
@@ -46,6 +50,25 @@ OFFER_S = 2.0
 
 PROBE_S = 2.0
 """Time limit for finding the free indexes: that only saves refusals."""
+
+
+class Connect(Protocol):
+    """Opens a connection. It raises SettingsError or a ConnectError."""
+
+    async def __call__(self, where: ConnectionSettings, *, name: str) -> ClientConnection: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """What a member has of the machine that it runs on, beside its event loop: a simulation gives its own.
+
+    `chance` is the system's by default: a process that is forked has other numbers than its parent. `wall_s`: seconds
+    since the epoch.
+    """
+
+    connect: Connect = connect
+    chance: random.Random = field(default_factory=random.SystemRandom)
+    wall_s: Callable[[], float] = time.time
 
 
 async def free_indexes(
@@ -82,11 +105,14 @@ class OfferMailbox:
     """Gets a free index from a member, over a temporary queue that is called as a mailbox of an index that no member
     has. A hint, as everything that members send: a declaration claims the index."""
 
-    def __init__(self, consume_connection: ClientConnection, posting: Channel, names: Names) -> None:
+    def __init__(
+        self, consume_connection: ClientConnection, posting: Channel, names: Names, chance: random.Random
+    ) -> None:
         self._connection = consume_connection
         self._posting = posting
         self._names = names
-        self._number = INDEX_MAX + 1 + secrets.randbelow(1 << 40)
+        self._chance = chance
+        self._number = INDEX_MAX + 1 + chance.randrange(1 << 40)
         self._channel: Channel | None = None
         self._asked = 0
         self._answer: asyncio.Future[int | None] | None = None
@@ -97,7 +123,7 @@ class OfferMailbox:
             self._channel = await self._open()
         self._posting.on_return = self._on_return
         others = [index for index in claiming.in_use if index]
-        for asked in (0, secrets.choice(others)) if others else (0,):
+        for asked in (0, self._chance.choice(others)) if others else (0,):
             if await self._ask_member(asked, claiming):
                 return
         claiming.offered(None)
@@ -216,6 +242,7 @@ class MemberConnection:
         posts: Posts,
         last_wills: LastWills,
         states: StateLogger[int],
+        uniform: Callable[[], float] = random.random,
     ) -> None:
         self.consume_connection = consume_connection
         self.publish_connection = publish_connection
@@ -230,7 +257,7 @@ class MemberConnection:
             consume_connection, queue_name, names.mailbox(index), self._ended, states
         )
         self._on_lost: Callable[[MemberConnection, str], None] | None = None
-        self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(self))
+        self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(self, uniform))
 
     @classmethod
     async def open(
@@ -247,6 +274,7 @@ class MemberConnection:
         on_watched: Callable[[int | None], None],
         consumer_timeout_s: float,
         states: StateLogger[int],
+        host: Host,
     ) -> MemberConnection:
         """Claims an index over `consume_connection`, and opens the connection that publishes.
 
@@ -254,13 +282,13 @@ class MemberConnection:
 
         Raises ClientError, IndexTaken.
         """
-        publish_connection = await connect(consume_connection.settings, name=consume_connection.name)
+        publish_connection = await host.connect(consume_connection.settings, name=consume_connection.name)
         try:
             # Before anything is published: a broker that is short of memory answers nothing after it.
             posting = await _confirming_channel(publish_connection)
             free = await free_indexes(publish_connection, posting, names, candidates)
             probed = candidates if free is not None else ()
-            offers = OfferMailbox(consume_connection, posting, names)
+            offers = OfferMailbox(consume_connection, posting, names, host.chance)
             index, mailbox = await claim(
                 consume_connection, names, claim_of(probed, free or ()), on_mail, offers
             )
@@ -279,6 +307,7 @@ class MemberConnection:
                 on_will=on_will,
                 on_watched=on_watched,
                 consumer_timeout_s=consumer_timeout_s,
+                uniform=host.chance.random,
             )
         except BaseException:
             publish_connection.abort()
@@ -292,6 +321,7 @@ class MemberConnection:
             posts=posts,
             last_wills=last_wills,
             states=states,
+            uniform=host.chance.random,
         )
         for channel in (mailbox, posting):
             link.watch(channel)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from lbg_core.group import EXCLUSIVE, DeliveredRecord
 from lbg_core.journal import JournalWriter
@@ -23,17 +22,18 @@ class WallClock:
     """A clock that never goes back: of two times of the loop the later one is never the earlier one here, whatever
     happens to the system's clock in between, so that the records of one member stay in order.
 
-    `adjust` follows the system's clock from then on; what was before keeps the time that it had. Set back, it stands
-    still until the system's clock has caught up.
+    `wall_s` is the system's clock, in seconds since the epoch. `adjust` follows it from then on; what was before keeps
+    the time that it had. Set back, it stands still until the system's clock has caught up.
     """
 
-    def __init__(self, now: float) -> None:
-        self._latest = (float("-inf"), time.time() - now, 0)
+    def __init__(self, now: float, wall_s: Callable[[], float]) -> None:
+        self._wall_s = wall_s
+        self._latest = (float("-inf"), wall_s() - now, 0)
         """From when on (the loop's time, s), what is to be added (s), and the least that it may be then (µs)."""
         self._steps = deque([self._latest], maxlen=KEPT_STEPS)  # latest first
 
     def adjust(self, now: float) -> None:
-        offset_s = time.time() - now
+        offset_s = self._wall_s() - now
         if abs(offset_s - self._latest[1]) >= STEP_S:
             self._latest = (now, offset_s, self.us(now))
             self._steps.appendleft(self._latest)

@@ -77,10 +77,10 @@ class Posts:
     def _publish(self, routing_key: str, body: bytes) -> None:
         self._unconfirmed.sent(self._channel.publish(self._exchange, routing_key, body), None)
 
-    async def renew_regularly(self, link: PostingLink) -> None:
-        """Replaces the channel now and then, until it is cancelled."""
+    async def renew_regularly(self, link: PostingLink, uniform: Callable[[], float] = random.random) -> None:
+        """Replaces the channel now and then, until it is cancelled. `uniform` gives numbers in [0, 1)."""
         while True:
-            await asyncio.sleep(RENEW_S * random.uniform(0.8, 1.2))
+            await asyncio.sleep(RENEW_S * (0.8 + 0.4 * uniform()))
             if not link.is_blocked:
                 with suppress(ClientError):
                     await self.renew(link)

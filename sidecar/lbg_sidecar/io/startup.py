@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -54,9 +53,9 @@ class DurableState:
     """The journal is opened by making it, in the event loop. Raises JournalingError, and CommitsError for a directory
     that cannot be used."""
 
-    def __init__(self, settings: MemberSettings) -> None:
+    def __init__(self, settings: MemberSettings, wall_s: Callable[[], float]) -> None:
         loop = asyncio.get_running_loop()
-        self.clock = WallClock(loop.time())
+        self.clock = WallClock(loop.time(), wall_s)
         self.journal: DeliveryJournal | None = None
         self._commits: CommitLog | PositionFile | None = None
         self.notes: CallNotes | None = None
@@ -252,7 +251,7 @@ def machine_of(
     rules = processing_rules(settings, spec, concurrency=concurrency, has_parking=group.has_parking)
 
     def incarnation() -> str:
-        return secrets.token_hex(IDENTITY_BYTES)
+        return chance.randbytes(IDENTITY_BYTES).hex()
 
     if not group.is_native:
         return ExclusiveMember(

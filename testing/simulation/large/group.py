@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Collection
 
 from lbg_core.group import GroupSpec, Names
+from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.settings import MemberSettings
-from testing.simulation.client import Decoder
 from testing.simulation.clock import Clock, Process
 from testing.simulation.large.assignments import Assignments
 from testing.simulation.large.broker import Broker, QueueMessage
@@ -22,6 +23,36 @@ ROUND_S = 1.0
 
 BURST_S = 0.05
 """Time in which each queue gets the message that shows whether it is served."""
+
+
+DECODED_MAX = 4096
+DECODED_EVERY = 16
+
+
+class Decoder:
+    """Messages of members by their bytes: each is received by many, and none is ever changed."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Message | None] = {}
+        self._count = 0
+
+    def encode(self, message: Message) -> bytes:
+        """One of `DECODED_EVERY` messages is decoded; of the others the object that was sent is received."""
+        body = encode(message)
+        self._count += 1
+        if self._count % DECODED_EVERY:
+            self._add(body, message)
+        return body
+
+    def __call__(self, body: bytes) -> Message | None:
+        known = self._known
+        return known[body] if body in known else self._add(body, decode(body))
+
+    def _add(self, body: bytes, message: Message | None) -> Message | None:
+        if len(self._known) > DECODED_MAX:
+            self._known.clear()
+        self._known[body] = message
+        return message
 
 
 class BudgetExceeded(Exception):

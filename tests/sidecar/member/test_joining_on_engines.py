@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
@@ -83,7 +84,7 @@ async def test_where_index_0_gives_no_offer_another_member_is_asked(
     for index in range(4):
         await occupy(index)
     monkeypatch.setattr(member_connection, "OFFER_S", 0.5)
-    offers = member_connection.OfferMailbox(joining, await publishing.open_channel(), names)
+    offers = member_connection.OfferMailbox(joining, await publishing.open_channel(), names, random.Random(1))
     claiming = IndexClaim(probed=range(4), free=())
     async with asyncio.timeout(GUARD_S):
         index, _ = await member_connection.claim(joining, names, claiming, lambda _: None, offers)

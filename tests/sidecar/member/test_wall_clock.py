@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,10 +11,12 @@ from lbg_sidecar.io.delivery_journal import KEPT_STEPS, STEP_S, WallClock
 class SystemClock:
     """Set `ahead_s` of the loop's time."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.now = 100.0
         self.ahead_s = 1_700_000_000.0
-        patch.setattr(time, "time", lambda: self.now + self.ahead_s)
+
+    def __call__(self) -> float:
+        return self.now + self.ahead_s
 
 
 @given(
@@ -28,20 +27,19 @@ class SystemClock:
     st.lists(st.floats(0, 200), min_size=2),
 )
 def test_a_later_time_is_never_an_earlier_one(steps: list[tuple[float, float]], asked: list[float]) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        system = SystemClock(patch)
-        clock = WallClock(system.now)
-        for passed_s, stepped_s in steps:
-            system.now += passed_s
-            system.ahead_s += stepped_s
-            clock.adjust(system.now)
+    system = SystemClock()
+    clock = WallClock(system.now, system)
+    for passed_s, stepped_s in steps:
+        system.now += passed_s
+        system.ahead_s += stepped_s
+        clock.adjust(system.now)
     told = [clock.us(at) for at in sorted(asked)]
     assert told == sorted(told)
 
 
-def test_what_was_before_the_clock_was_set_keeps_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = SystemClock(monkeypatch)
-    clock = WallClock(system.now)
+def test_what_was_before_the_clock_was_set_keeps_its_time() -> None:
+    system = SystemClock()
+    clock = WallClock(system.now, system)
     before = clock.us(99.0)
     system.ahead_s += 3600
     clock.adjust(system.now)
@@ -49,20 +47,18 @@ def test_what_was_before_the_clock_was_set_keeps_its_time(monkeypatch: pytest.Mo
     assert clock.us(101.0) == (101 + 1_700_003_600) * 1_000_000
 
 
-def test_it_stands_still_when_the_clock_is_set_back_until_that_has_caught_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    system = SystemClock(monkeypatch)
-    clock = WallClock(system.now)
+def test_it_stands_still_when_the_clock_is_set_back_until_that_has_caught_up() -> None:
+    system = SystemClock()
+    clock = WallClock(system.now, system)
     at_the_step = clock.us(100.0)
     system.ahead_s -= 5
     clock.adjust(system.now)
     assert [clock.us(at) - at_the_step for at in (100.0, 104.0, 106.0)] == [0, 0, 1_000_000]
 
 
-def test_the_noise_of_reading_two_clocks_moves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    system = SystemClock(monkeypatch)
-    clock = WallClock(system.now)
+def test_the_noise_of_reading_two_clocks_moves_nothing() -> None:
+    system = SystemClock()
+    clock = WallClock(system.now, system)
     before = clock.us(105.0)
     system.ahead_s += STEP_S / 2
     clock.adjust(system.now)

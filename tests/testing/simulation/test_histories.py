@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
 from lbg_core.group.topology import EMBEDDED
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
 from testing.simulation.faults import PLANNED
 from testing.simulation.history import History, Setting
@@ -17,6 +22,7 @@ from testing.simulation.runs import INSTALLATIONS
 from testing.simulation.shrinking import shrunk
 
 SEEDS = (1, 2)
+REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
@@ -76,6 +82,30 @@ def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
     assert history.parkings.keys.messages > 100
     assert len(history.judge.unfinished() - history.parkings.parked_bodies()) < 10
     assert history.judge.violations == []
+    history.end()
+
+
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_the_end_of_a_member_at_rest_shows_in_its_last_will(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wills: list[int] = []
+    willed = MemberCore.willed
+
+    def received(self: MemberCore, index: int, now: float) -> None:
+        wills.append(index)
+        willed(self, index, now)
+
+    monkeypatch.setattr(MemberCore, "willed", received)
+    history = History(1, Setting(engine=engine, faults_per_hour=0.0))
+    history.clock.run(30.0)
+    wills.clear()
+    roster = history.members[3].machine.roster
+    assert roster.me is not None
+    history.members[3].kill()
+    history.clock.run(30.2)
+    assert set(wills) == {roster.me.index}
+    history.end()
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -93,7 +123,25 @@ def test_one_seed_gives_one_history(engine: str) -> None:
     )
     assert first.run() == second.run() == []
     assert first.timeline() == second.timeline()
-    assert first.judge.processed == second.judge.processed
+    assert first.judge.digest.digest() == second.judge.digest.digest()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+def test_one_seed_gives_one_history_whatever_the_seed_of_hashes_is(engine: str) -> None:
+    command = [sys.executable, "-m", "testing.simulation", "--engine", engine, "--parking", "--seed", "3"]
+    first, second = (
+        subprocess.run(
+            [*command, "--mode", "Exclusive", "--seconds", "60", "--faults-per-hour", "3000"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=REPOSITORY,
+            stdout=subprocess.PIPE,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    )
+    assert b"digest of all calls" in first
+    assert first == second
 
 
 @pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
@@ -105,6 +153,7 @@ def test_members_at_rest_attach_to_no_further_queue(engine: str) -> None:
     epochs = [[binding.epoch for binding in one.bindings.all] for one in machines]
     history.clock.run(60.0)
     assert epochs == [[binding.epoch for binding in one.bindings.all] for one in machines]
+    history.end()
 
 
 def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
