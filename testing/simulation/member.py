@@ -38,7 +38,6 @@ class SimMember:
         self.history = history
         self.name = name
         self.process = Process(name)
-        self.has_left = False
         self.stopped_at: float | None = None
         self.channel = SimChannel(history, self)
         self._connections: list[SimConnection] = []
@@ -70,7 +69,6 @@ class SimMember:
         async with self._member:
             await self._member.run()
         self._end()
-        self.has_left = True
 
     async def _connect(self, where: ConnectionSettings, *, name: str) -> ClientConnection:
         history = self.history
@@ -82,13 +80,13 @@ class SimMember:
         return cast(ClientConnection, connection)
 
     def _observe(self, effect: fx.Effect) -> None:
-        kind = type(effect)
-        if kind is fx.Done:
-            self.history.judge.done(self, effect.deliveries)
-        elif kind is fx.Attach:
-            self._attachments = dict.fromkeys((*self.attachments, effect.attachment))
-        elif kind is fx.Detach:
-            self.history.judge.detached(self, effect.attachment)
+        match effect:
+            case fx.Done(deliveries):
+                self.history.judge.done(self, deliveries)
+            case fx.Attach(attachment):
+                self._attachments = dict.fromkeys((*self.attachments, attachment))
+            case fx.Detach(attachment):
+                self.history.judge.detached(self, attachment)
 
     # What it has
 
