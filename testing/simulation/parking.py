@@ -275,7 +275,9 @@ class Parkings:
             finally:
                 opened.abort()
         if history.is_verbose:
-            history.note(f"{title} ends: {str(outcome)[:200]}")
+            # Sets have the order of their hashes, which PYTHONHASHSEED changes.
+            text = f"released {sorted(outcome.done)}" if isinstance(outcome, Released) else str(outcome)
+            history.note(f"{title} ends: {text[:200]}")
         self.is_running = False
 
     def _report(self, line: str) -> None:
