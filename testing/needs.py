@@ -1,7 +1,7 @@
 """A test's needs of the machine, as marks: what `make quick`, `make test` and `make test-all` select by.
 
-A test has the mark `process` if one of its fixtures asks for the fixture `process`, if it runs on RabbitMQ or Spark, or
-if it says so. No process starts in a test without the mark.
+A test has the mark `process` if one of its fixtures asks for the fixture `process`, if it runs on a server of the run
+(`SERVERS`), or if it says so. No process starts in a test without the mark.
 
 A test has the mark `slow` if it says so, if its seed is not among the first (`testing.exploration.over_seeds`), or if
 it repeats on RabbitMQ what it shows on the embedded broker: the tests that run on RabbitMQ alone are what `make test`
@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
+
+SERVERS = ("rabbitmq", "spark", "postgres")
+"""Fixtures and marks of what a run starts once: a node, a JVM, a database server."""
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""
@@ -32,12 +35,30 @@ class UnmarkedProcessError(AssertionError):
 
 def mark(item: pytest.Function) -> None:
     """Adds the marks that follow from a test's fixtures, its parameters and its other marks."""
-    if "rabbitmq" in item.fixturenames or "rabbitmq" in texts(item):
+    if "rabbitmq" in texts(item):
         item.add_marker(pytest.mark.rabbitmq)
-    if "spark" in item.fixturenames:
-        item.add_marker(pytest.mark.spark)
-    if "process" in item.fixturenames or any(map(item.get_closest_marker, ("rabbitmq", "spark"))):
+    for server in SERVERS:
+        if server in item.fixturenames:
+            item.add_marker(server)
+    if "process" in item.fixturenames or any(map(item.get_closest_marker, SERVERS)):
         item.add_marker(pytest.mark.process)
+
+
+def server(item: pytest.Item) -> str | None:
+    """The server that the test needs, of those of which a run has one."""
+    return next(filter(item.get_closest_marker, SERVERS), None)
+
+
+def put_long_first(items: list[pytest.Item]) -> None:
+    """Sorts tests by what they wait for, so that none which needs a process is left when the others are done."""
+
+    def rank(item: pytest.Item) -> int:
+        needed = server(item)
+        return (
+            SERVERS.index(needed) if needed else len(SERVERS) + (item.get_closest_marker("process") is None)
+        )
+
+    items.sort(key=rank)
 
 
 def mark_repetitions(items: Sequence[pytest.Function]) -> None:

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import secrets
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from testing import needs
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import end_started
-from testing.exploration import load_profile
+from testing.exploration import SEED, load_profile
 from testing.rabbitmq.installation import Installation, NodeFailedError
 from testing.rabbitmq.node import RabbitNode
+
+if TYPE_CHECKING:
+    from testing.sidecar.postgres import PostgresServer
 
 load_profile()
 gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it
 
 NODE = pytest.StashKey[RabbitNode]()
+SERVERS_FILE = pytest.StashKey[Path]()
 
 for _number in (signal.SIGHUP, signal.SIGINT):
     # `nohup`, or a shell that runs this in the background, has the signal ignored, and so would all that tests start.
@@ -32,17 +40,50 @@ for _number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(_number, lambda *_: None)
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` selects
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks what each test needs; a test that starts a process or a node of its own says so itself."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> Generator[None, object, object]:
+    """Marks what each test needs, before `-m` selects, and puts those first that wait the longest.
+
+    A test that starts a process or a node of its own says so itself.
+    """
     tests = [item for item in items if isinstance(item, pytest.Function)]
     for item in tests:
         needs.mark(item)
     needs.mark_repetitions(tests)
+    result = yield
+    if SEED not in os.environ:
+        needs.put_long_first(items)
+    return result
 
 
-def pytest_collection_finish() -> None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from testing.shares import Shares
+
+    return Shares(config, log, config.stash[SERVERS_FILE])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Gives each process of a run the place where it reports which test needs which server."""
+    if SERVERS_FILE not in node.config.stash:
+        node.config.stash[SERVERS_FILE] = Path(tempfile.mkdtemp(prefix="lbg-tests-"), "servers.json")
+    node.workerinput["servers_file"] = str(node.config.stash[SERVERS_FILE])
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if SERVERS_FILE in config.stash:
+        shutil.rmtree(config.stash[SERVERS_FILE].parent)
+
+
+@pytest.hookimpl(tryfirst=True)  # before the tests themselves are reported
+def pytest_collection_finish(session: pytest.Session) -> None:
     """Leaves the tests themselves out of every later garbage collection: they live until the run ends."""
+    if hasattr(session.config, "workerinput"):
+        servers = {item.nodeid: server for item in session.items if (server := needs.server(item))}
+        Path(session.config.workerinput["servers_file"]).write_text(json.dumps(servers))
     gc.enable()
     gc.freeze()
 
@@ -94,6 +135,15 @@ def _node_runs(pytestconfig: pytest.Config) -> Iterator[None]:
 def rabbit_vhost(rabbitmq: RabbitNode) -> str:
     """The AMQP URL of an empty virtual host of the test's own."""
     return rabbitmq.new_vhost()
+
+
+@pytest.fixture(scope="session")
+def postgres(process: None) -> Iterator[PostgresServer]:
+    """One PostgreSQL for the whole run; each test has a database of its own."""
+    from testing.sidecar.postgres import PostgresServer
+
+    with PostgresServer() as server:
+        yield server
 
 
 @pytest.fixture

@@ -1,13 +1,14 @@
 """A PostgreSQL server of the tests' own: a data directory, a unix socket, and no TCP port.
 
 with PostgresServer() as server:
-    psycopg.connect(server.conninfo)
+    psycopg.connect(server.new_database())
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import subprocess
@@ -35,7 +36,17 @@ class PostgresServer:
 
     @property
     def conninfo(self) -> str:
-        return f"host={self._directory} user={USER} dbname=postgres"
+        return self._conninfo("postgres")
+
+    def new_database(self) -> str:
+        """Creates an empty database; returns how to connect to it."""
+        name = f"t{secrets.token_hex(4)}"
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {name}")
+        return self._conninfo(name)
+
+    def _conninfo(self, database: str) -> str:
+        return f"host={self._directory} user={USER} dbname={database}"
 
     def __enter__(self) -> Self:
         try:

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -172,12 +172,6 @@ asyncio.run(main())
 """
 
 
-@pytest.fixture
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @asynccontextmanager
 async def killed_in_a_transaction(conninfo: str) -> AsyncIterator[None]:
     """While a child of the killed process lives."""
@@ -194,9 +188,10 @@ async def killed_in_a_transaction(conninfo: str) -> AsyncIterator[None]:
 
 
 async def test_the_transaction_of_a_killed_inbox_ends_though_a_forked_child_lives(
-    server: PostgresServer,
+    postgres: PostgresServer,
 ) -> None:
-    with closing(psycopg.connect(server.conninfo, autocommit=True)) as connection:
+    conninfo = postgres.new_database()
+    with closing(psycopg.connect(conninfo, autocommit=True)) as connection:
         connection.execute("CREATE TABLE effects (seq integer)")
 
         message: Any = Sent(0)
@@ -205,9 +200,9 @@ async def test_the_transaction_of_a_killed_inbox_ends_though_a_forked_child_live
             connection.execute("INSERT INTO effects VALUES (%s)", (message.seq,))
 
         def connect() -> psycopg.Connection:
-            return psycopg.connect(server.conninfo, options=f"-c lock_timeout={GUARD_S / 2:.0f}s")
+            return psycopg.connect(conninfo, options=f"-c lock_timeout={GUARD_S / 2:.0f}s")
 
         inbox: BatchingInbox[Any] = BatchingInbox(PostgresInbox(), connect, handle)
-        async with killed_in_a_transaction(server.conninfo), inbox:
+        async with killed_in_a_transaction(conninfo), inbox:
             await inbox(message)
         assert connection.execute("SELECT seq FROM effects").fetchall() == [(0,)]

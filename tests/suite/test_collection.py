@@ -11,9 +11,12 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 
 import pytest
+
+from testing.needs import SERVERS
 
 pytestmark = pytest.mark.process
 
@@ -108,6 +111,17 @@ def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_befo
     assert browser
     assert test_all & (cluster | browser) == set()
     assert sorted(set(everything.ids) - test_all - cluster - browser) == []
+
+
+def test_the_tests_of_a_server_are_together_and_first_and_those_without_a_process_last(
+    everything: Collected,
+) -> None:
+    """The order in which a run in several processes begins them (`testing.shares`)."""
+    needs = [
+        next((mark for mark in (*SERVERS, "process") if mark in everything.marks[one]), "nothing")
+        for one in everything.ids
+    ]
+    assert [need for need, _ in groupby(needs)] == [*SERVERS, "process", "nothing"]
 
 
 def test_every_file_on_rabbitmq_and_the_smoke_test_of_sparks_jobs_are_in_make_test(

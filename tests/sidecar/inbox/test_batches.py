@@ -18,7 +18,6 @@ import pytest
 from lbg_sidecar.inbox import BatchingInbox, InboxError, NoIdentity, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.message import Verdict, drop, retry
-from testing.sidecar.postgres import PostgresServer
 from testing.sidecar.sent import Sent
 from testing.waiting import until
 
@@ -73,12 +72,6 @@ class Database:
         return BatchingInbox(self.counted, self.connect, handle or self.handle, **options)
 
 
-@pytest.fixture(scope="module")
-def server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
@@ -90,9 +83,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 
         made = Database(SQLiteInbox(), connect, "?")
     else:
-        conninfo = request.getfixturevalue("server").conninfo
-        with psycopg.connect(conninfo) as connection:
-            connection.execute("DROP TABLE IF EXISTS lbg_inbox, lbg_inbox_floor, effects, parents")
+        conninfo = request.getfixturevalue("postgres").new_database()
         made = Database(PostgresInbox(), lambda: psycopg.connect(conninfo), "%s")
     connection = made.connect()
     for statement in TABLES:

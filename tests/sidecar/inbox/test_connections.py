@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,17 +22,9 @@ COUNT = 20
 Connect = Callable[[], Any]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture
-def conninfo(server: PostgresServer) -> str:
-    with psycopg.connect(server.conninfo) as connection:
-        connection.execute("DROP TABLE IF EXISTS lbg_inbox, lbg_inbox_floor, effects")
-    return server.conninfo
+def conninfo(postgres: PostgresServer) -> str:
+    return postgres.new_database()
 
 
 async def handled(inbox: Any, connect: Connect, handle: Callable[[Any, Any], None]) -> list[object]:

@@ -19,29 +19,21 @@ from testing.sidecar.postgres import PostgresServer
 from testing.sidecar.sent import Sent
 from testing.waiting import until
 
-pytestmark = pytest.mark.process
-
 Opened = Callable[[], Connection]
 INBOX = PostgresInbox()
 LEVELS = [IsolationLevel.READ_COMMITTED, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE]
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[PostgresServer]:
-    with PostgresServer() as server:
-        yield server
-
-
 @pytest.fixture
-def opened(server: PostgresServer) -> Iterator[Opened]:
+def opened(postgres: PostgresServer) -> Iterator[Opened]:
+    conninfo = postgres.new_database()
     connections: list[Connection] = []
 
     def open_one() -> Connection:
-        connections.append(psycopg.connect(server.conninfo))
+        connections.append(psycopg.connect(conninfo))
         return connections[-1]
 
-    with psycopg.connect(server.conninfo) as connection:
-        connection.execute("DROP TABLE IF EXISTS lbg_inbox, lbg_inbox_floor, effects")
+    with psycopg.connect(conninfo) as connection:
         connection.execute("CREATE TABLE effects (seq bigint)")
     INBOX.create(open_one())
     yield open_one
