@@ -31,8 +31,6 @@ SEED = "LBG_TEST_SEED"
 """The variable that turns exploration on, a number from 1: the first of the seeds that tests `over_seeds` are given."""
 FEW_EXAMPLES = {"quick": 6, "test": 25}
 """For each property in `make quick` and `make test`, also where it names more."""
-FEW_SEEDS = 2
-"""Of each test `over_seeds` in `make test`; the others are slow repetitions."""
 EXAMPLES = 500
 """For each property that names no number of its own."""
 NOTHING_FAILED, SOME_FAILED, NO_TESTS = 0, 1, 5
@@ -72,10 +70,7 @@ def example_count(count: int) -> int:
 def over_seeds(count: int) -> pytest.MarkDecorator:
     """Runs the test once for each of so many seeds: 0 and on, or when exploring such as nobody has tried."""
     first = int(os.environ.get(SEED, "0"))
-    marks = [
-        (pytest.mark.seeded,) if n < FEW_SEEDS else (pytest.mark.seeded, pytest.mark.slow)
-        for n in range(count)
-    ]
+    marks = [(pytest.mark.seeded, pytest.mark.slow) if n else (pytest.mark.seeded,) for n in range(count)]
     return pytest.mark.parametrize("seed", [pytest.param(first + n, marks=marks[n]) for n in range(count)])
 
 

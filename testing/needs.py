@@ -3,7 +3,7 @@
 A test has the mark `process` if one of its fixtures asks for the fixture `process`, if it runs on a server of the run
 (`SERVERS`), or if it says so. No process starts in a test without the mark.
 
-A test has the mark `slow` if it says so, if its seed is not among the first (`testing.exploration.over_seeds`), or if
+A test has the mark `slow` if it says so, if its seed is not the first (`testing.exploration.over_seeds`), or if
 it repeats on RabbitMQ what it shows on the embedded broker: the tests that run on RabbitMQ alone are what `make test`
 asks of RabbitMQ.
 """

@@ -102,7 +102,7 @@ def test_what_is_found_is_kept_with_the_way_to_run_it_again(
     (tmp_path / "test_failing.py").write_text(FAILING)
     (tmp_path / "conftest.py").write_text("from testing.exploration import load_profile\nload_profile()\n")
     (tmp_path / "pytest.ini").write_text(
-        "[pytest]\nmarkers = seeded: x\nasyncio_default_fixture_loop_scope = function\n"
+        "[pytest]\nmarkers =\n  seeded: x\n  slow: x\nasyncio_default_fixture_loop_scope = function\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(exploration.ROOT))

@@ -1,16 +1,17 @@
-"""Further fixed seeds, in another file for another process of the test run. `make quick` leaves them out."""
+"""Further fixed seeds, in another file for another process of the test run."""
 
 from __future__ import annotations
 
 import pytest
 
 from lbg_core.group import EXCLUSIVE
-from testing.exploration import example_count
 from testing.simulation.history import History, Setting
 from testing.simulation.runs import MODES
 
-SEEDS = range(7, 1 + example_count(13))
-"""Behind those of test_histories.py; none where properties have few examples."""
+pytestmark = pytest.mark.slow
+
+SEEDS = range(7, 14)
+"""Behind those of test_histories.py."""
 
 
 @pytest.mark.parametrize("mode", MODES)

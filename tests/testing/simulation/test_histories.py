@@ -14,6 +14,7 @@ from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
 from lbg_core.group.topology import EMBEDDED
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
+from testing.needs import repeated
 from testing.simulation.faults import PLANNED
 from testing.simulation.history import History, Setting
 from testing.simulation.parking_faults import PARKING
@@ -26,7 +27,7 @@ REPOSITORY = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", repeated(SEEDS))
 def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
     history = History(seed, replace(installation, seconds=60.0, faults_per_hour=2000.0))
     assert history.run() == [], history.timeline()
