@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import re
 import secrets
 import socket
-import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from lbg_core.group import GroupSpec
+from lbg_core.publisher import GroupPublisher
+from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
-from testing.command_line import clean_environment, start_lbg
+from testing.command_line import start_lbg
 from testing.waiting import GUARD_S
 
 PROMPT = (
@@ -28,21 +32,9 @@ PROMPT = (
 """A command that acknowledges everything."""
 
 
-def lbg(broker: EmbeddedBroker, *arguments: str) -> None:
-    management = {"LBG_MANAGEMENT": broker.management_url} if arguments[0] == "group" else {}
-    environment = {**clean_environment(), "LBG_BROKER": broker.url, **management}
-    subprocess.run(
-        [sys.executable, "-m", "lbgroup", *arguments],
-        env=environment,
-        check=True,
-        capture_output=True,
-        timeout=GUARD_S,
-    )
-
-
 def create(broker: EmbeddedBroker, group: str) -> None:
-    sizes = ("--hash-prefix", group, "--hash-count", "8", "--queue-count", "2", "--queue-size-mb", "8")
-    lbg(broker, "group", "create", group, *sizes)
+    spec = GroupSpec(group, group, hash_count=8, queue_count=2, queue_size_mb=8)
+    _await(declare_group(broker.url, spec))
 
 
 BATCH = "application/cloudevents-batch+json"
@@ -167,7 +159,19 @@ class Sidecar(SidecarProcess):
             time.sleep(0.05)
 
 
-def publish(broker: EmbeddedBroker, directory: Path, group: str, count: int) -> None:
-    rows = directory / "rows.jsonl"
-    rows.write_text("".join(json.dumps({"k": str(n % 20), "n": n}) + "\n" for n in range(count)))
-    lbg(broker, "publish", "--group", group, "--key", "k", str(rows))
+def publish(broker: EmbeddedBroker, group: str, count: int) -> None:
+    """Over twenty keys."""
+
+    async def publish() -> None:
+        async with GroupPublisher(broker.url, group=group) as publisher:
+            for number in range(count):
+                await publisher.publish(key=str(number % 20), body=b"%d" % number)
+            await publisher.flush()
+
+    _await(publish())
+
+
+def _await(work: Coroutine[Any, Any, None]) -> None:
+    """In a loop of its own, also where one runs already."""
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(asyncio.run, work).result(GUARD_S)

@@ -35,7 +35,7 @@ def test_it_waits_for_a_group_and_says_so_then_serves_and_leaves_at_sigterm(
     assert sidecar.get("/healthz")[0] == 200
     create(broker, "late")
     sidecar.until(sidecar.ready)
-    publish(broker, tmp_path, "late", 300)
+    publish(broker, "late", 300)
     sidecar.until(lambda: sidecar.acked() == 300)
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(timeout=GUARD_S) == 0
@@ -83,7 +83,7 @@ def test_a_stuck_application_is_cut_off_after_the_grace_and_counted(
     create(broker, "stuck")
     sidecar = Sidecar(broker, tmp_path, "stuck", STUCK, LBG_SHUTDOWN_GRACE_S="0.5", LBG_CONCURRENCY="3")
     sidecar.until(sidecar.ready)
-    publish(broker, tmp_path, "stuck", 40)
+    publish(broker, "stuck", 40)
     sidecar.until(lambda: re.search(r"^lbg_calls_running{.*} 3.0$", sidecar.get("/metrics")[1], re.M))
     sidecar.process.send_signal(signal.SIGTERM)
     assert sidecar.process.wait(timeout=GUARD_S) == 1
@@ -163,7 +163,7 @@ def test_an_application_gets_its_messages_over_http(
         try:
             sidecar = Sidecar(broker, tmp_path, app, "", LBG_APP=app, LBG_TARGET=f"unix:{at}:{path}")
             sidecar.until(sidecar.ready)
-            publish(broker, tmp_path, app, 300)
+            publish(broker, app, 300)
             sidecar.until(lambda: sidecar.acked() == 300)
             sidecar.process.send_signal(signal.SIGTERM)
             assert sidecar.process.wait(timeout=GUARD_S) == 0
