@@ -15,8 +15,9 @@ DEMO_embedded = $(VENV)/bin/lbg demo $(DEMO_ARGS)
 DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ node …" && \
 	$(VENV)/bin/python -m testing.rabbitmq.node -- \
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
-# One process more than cores, up to four: tests wait for brokers half of the time.
-WORKERS := $(shell echo $$(( $$(nproc) < 4 ? $$(nproc) + 1 : 4 )))
+CORES := $(shell nproc)
+# Tests wait for brokers two thirds of the time; those of `make quick` never do.
+WORKERS := $(shell echo $$(( $(CORES) < 3 ? 3 * $(CORES) : 8 )))
 AT_ONCE ?= -n $(WORKERS) --dist loadfile
 CHAOS_ARGS ?=
 PROMISES_ARGS ?=
@@ -67,7 +68,7 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
-	$(PYTEST) $(AT_ONCE) -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq
+	$(PYTEST) -n $(CORES) --dist loadfile -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq --ignore=tests/testing/simulation
 
 test: dev  ## run every test but the slow repetitions and those of test-cluster and test-browser, with fewer examples
 	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser" --hypothesis-profile=test
