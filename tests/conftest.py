@@ -152,9 +152,9 @@ def unique() -> str:
     return f"t{secrets.token_hex(4)}"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def embedded(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedBroker]:
-    """An embedded broker that the tests of one file share."""
+    """One embedded broker for all tests, whose groups and queues have names of their own."""
     with EmbeddedBroker(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
 

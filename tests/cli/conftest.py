@@ -39,17 +39,21 @@ def lbg(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> L
     return call
 
 
-@pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
-def broker(
-    process: None, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Where]:
-    """Each engine in turn: `lbg broker serve` as a process of its own, and a virtual host of RabbitMQ."""
-    if request.param == "rabbitmq":
-        node: RabbitNode = request.getfixturevalue("rabbitmq")
-        yield Where(node.new_vhost(), node.management_url)
-        return
+@pytest.fixture(scope="session")
+def served(process: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Where]:
+    """One `lbg broker serve` for all tests, whose groups have names of their own."""
     with serving(tmp_path_factory.mktemp("broker")) as where:
         yield where
+
+
+@pytest.fixture(scope="module", params=["embedded", "rabbitmq"])
+def broker(process: None, request: pytest.FixtureRequest) -> Where:
+    """Each engine in turn: the embedded broker, and a virtual host of RabbitMQ."""
+    if request.param == "rabbitmq":
+        node: RabbitNode = request.getfixturevalue("rabbitmq")
+        return Where(node.new_vhost(), node.management_url)
+    served: Where = request.getfixturevalue("served")
+    return served
 
 
 @contextmanager
