@@ -23,7 +23,17 @@ Open = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
 
 
 IN_PROCESS = ("coroutine", "threads")
-ALL = [pytest.param(name, marks=() if name in IN_PROCESS else pytest.mark.process) for name in SUBJECTS]
+ON_OTHER_SOCKETS = ("http-unix", "batch-tcp", "stream-tcp")
+"""Each protocol is shown on one kind of socket; the other kind repeats it."""
+
+
+def needs(name: str) -> list[pytest.MarkDecorator]:
+    if name in IN_PROCESS:
+        return []
+    return [pytest.mark.process, *([pytest.mark.slow] if name in ON_OTHER_SOCKETS else [])]
+
+
+ALL = [pytest.param(name, marks=needs(name)) for name in SUBJECTS]
 
 
 @pytest.fixture(params=ALL)
