@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-SERVERS = ("rabbitmq", "spark", "postgres")
-"""Fixtures and marks of what a run starts once: a node, a JVM, a database server."""
+SERVERS = ("rabbitmq", "spark", "postgres", "installed")
+"""Fixtures and marks of what a run makes once: a node, a JVM, a database server, an installation."""
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.system"}
 """Events of the interpreter's audit with which every process begins ("Audit events table" of Python)."""

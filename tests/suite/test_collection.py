@@ -141,14 +141,26 @@ def test_every_file_on_rabbitmq_and_the_smoke_test_of_sparks_jobs_are_in_make_te
     assert "tests/pipeline/test_frozen_tables.py" in files(test, "spark")
 
 
-@pytest.mark.parametrize(
-    "values",
-    ["[f'{time.time():.0f}']", "[gzip.compress(b'x')]", "{'a', 'b', 'c', 'd', 'e'}", "[secrets.token_hex()]"],
-)
-def test_an_id_that_depends_on_time_order_or_chance_is_found(tmp_path: Path, values: str) -> None:
+CHANGING = {
+    "time": "[f'{time.time():.0f}']",
+    "time_in_bytes": "[gzip.compress(b'x')]",
+    "order": "{'a', 'b', 'c', 'd', 'e'}",
+    "chance": "[secrets.token_hex()]",
+}
+
+
+def test_an_id_that_depends_on_time_order_or_chance_is_found(tmp_path: Path) -> None:
     test = tmp_path / "test_changing.py"
-    test.write_text(
-        f"import gzip, secrets, time\nimport pytest\n@pytest.mark.parametrize('x', {values})\ndef test_one(x): ...\n"
+    tests = (
+        f"@pytest.mark.parametrize('x', {values})\ndef test_{name}(x): ...\n"
+        for name, values in CHANGING.items()
     )
-    first = collected(tmp_path, [str(test)], hash_seed=1, shift_s=0).ids
-    assert first != collected(tmp_path, [str(test)], hash_seed=2, shift_s=1000).ids
+    test.write_text("import gzip, secrets, time\nimport pytest\n" + "".join(tests))
+    first, again = (
+        collected(tmp_path, [str(test)], hash_seed=seed, shift_s=shift_s).ids
+        for seed, shift_s in ((1, 0), (2, 1000))
+    )
+    for name in CHANGING:
+        assert [one for one in first if f"test_{name}[" in one] != [
+            one for one in again if f"test_{name}[" in one
+        ]
