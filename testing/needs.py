@@ -17,6 +17,10 @@ from typing import Any
 
 import pytest
 
+TESTS = Path(__file__).resolve().parents[1] / "tests"
+INSTALLATIONS = TESTS / "testing"
+"""The folder about simulations and small runs of whole installations, whose files are the longest."""
+
 SERVERS = ("rabbitmq", "spark", "postgres", "installed")
 """Fixtures and marks of what a run makes once: a node, a JVM, a database server, an installation."""
 
@@ -50,13 +54,15 @@ def server(item: pytest.Item) -> str | None:
 
 
 def put_long_first(items: list[pytest.Item]) -> None:
-    """Sorts tests by what they wait for, so that none which needs a process is left when the others are done."""
+    """Sorts tests so that short ones are left for the end: of a server, of whole installations, of a process."""
 
     def rank(item: pytest.Item) -> int:
         needed = server(item)
-        return (
-            SERVERS.index(needed) if needed else len(SERVERS) + (item.get_closest_marker("process") is None)
-        )
+        if needed is not None:
+            return SERVERS.index(needed)
+        if item.path.is_relative_to(INSTALLATIONS):
+            return len(SERVERS)
+        return len(SERVERS) + (1 if item.get_closest_marker("process") else 2)
 
     items.sort(key=rank)
 

@@ -118,10 +118,12 @@ def test_the_tests_of_a_server_are_together_and_first_and_those_without_a_proces
 ) -> None:
     """The order in which a run in several processes begins them (`testing.shares`)."""
     needs = [
-        next((mark for mark in (*SERVERS, "process") if mark in everything.marks[one]), "nothing")
+        next((mark for mark in SERVERS if mark in everything.marks[one]), None)
+        or ("installation" if one.startswith("tests/testing/") else None)
+        or ("process" if "process" in everything.marks[one] else "nothing")
         for one in everything.ids
     ]
-    assert [need for need, _ in groupby(needs)] == [*SERVERS, "process", "nothing"]
+    assert [need for need, _ in groupby(needs)] == [*SERVERS, "installation", "process", "nothing"]
 
 
 def test_every_file_on_rabbitmq_and_the_smoke_test_of_sparks_jobs_are_in_make_test(

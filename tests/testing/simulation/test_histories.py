@@ -24,6 +24,8 @@ from testing.simulation.shrinking import shrunk
 
 SEEDS = (1, 2)
 REPOSITORY = Path(__file__).parents[3]
+ENDLESS = {"a_member_keeps_the_former_number_of_queues"}
+"""Planted bugs whose members attach again and again until the history ends, which takes half a minute of CPU."""
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
@@ -109,7 +111,9 @@ def test_the_end_of_a_member_at_rest_shows_in_its_last_will(
     history.end()
 
 
-@pytest.mark.parametrize("name", BUGS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (name in ENDLESS)) for name in BUGS]
+)
 def test_a_planted_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     with bug.planted():
