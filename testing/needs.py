@@ -48,18 +48,26 @@ def mark(item: pytest.Function) -> None:
         item.add_marker(pytest.mark.process)
 
 
-def server(item: pytest.Item) -> str | None:
-    """The server that the test needs, of those of which a run has one."""
-    return next(filter(item.get_closest_marker, SERVERS), None)
+def share(item: pytest.Item) -> str | None:
+    """The server that the test needs, of those of which a run has one; None if it needs none, or has its own node.
+
+    A node serves the tests of RabbitMQ itself or all others: one after the other they would last longer than the run.
+    """
+    needed = next(filter(item.get_closest_marker, SERVERS), None)
+    if needed != "rabbitmq":
+        return needed
+    if not isinstance(item, pytest.Function) or needed not in (*item.fixturenames, *texts(item)):
+        return None
+    return " ".join([needed, *(folder.name for folder in COMPARED if item.path.is_relative_to(folder))])
 
 
 def put_long_first(items: list[pytest.Item]) -> None:
     """Sorts tests so that short ones are left for the end: of a server, of whole installations, of a process."""
 
     def rank(item: pytest.Item) -> int:
-        needed = server(item)
+        needed = share(item)
         if needed is not None:
-            return SERVERS.index(needed)
+            return SERVERS.index(needed.split()[0])
         if item.path.is_relative_to(INSTALLATIONS):
             return len(SERVERS)
         return len(SERVERS) + (1 if item.get_closest_marker("process") else 2)

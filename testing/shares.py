@@ -12,18 +12,18 @@ from xdist.scheduler import LoadScopeScheduling
 
 
 class Shares(LoadScopeScheduling):
-    """Each process has whole files, in the order of the tests. All tests of one server are one process's, which starts
-    the server once; `servers_file` has the server of each such test, as JSON."""
+    """Each process has whole files, in the order of the tests. All tests of a share are one process's, which starts
+    their server once; `shares_file` has the share of each such test (`testing.needs.share`), as JSON."""
 
-    def __init__(self, config: pytest.Config, log: Producer, servers_file: Path) -> None:
+    def __init__(self, config: pytest.Config, log: Producer, shares_file: Path) -> None:
         config.option.loadscopereorder = False
         super().__init__(config, log)
-        self._servers_file = servers_file
+        self._shares_file = shares_file
 
     @cached_property
-    def _servers(self) -> dict[str, str]:
-        servers: dict[str, str] = json.loads(self._servers_file.read_text())
-        return servers
+    def _shares(self) -> dict[str, str]:
+        shares: dict[str, str] = json.loads(self._shares_file.read_text())
+        return shares
 
     def _split_scope(self, nodeid: str) -> str:
-        return self._servers.get(nodeid) or nodeid.partition("::")[0]
+        return self._shares.get(nodeid) or nodeid.partition("::")[0]

@@ -29,7 +29,7 @@ load_profile()
 gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it
 
 NODE = pytest.StashKey[RabbitNode]()
-SERVERS_FILE = pytest.StashKey[Path]()
+SHARES_FILE = pytest.StashKey[Path]()
 
 for _number in (signal.SIGHUP, signal.SIGINT):
     # `nohup`, or a shell that runs this in the background, has the signal ignored, and so would all that tests start.
@@ -62,28 +62,28 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         return None
     from testing.shares import Shares
 
-    return Shares(config, log, config.stash[SERVERS_FILE])
+    return Shares(config, log, config.stash[SHARES_FILE])
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
     """Gives each process of a run the place where it reports which test needs which server."""
-    if SERVERS_FILE not in node.config.stash:
-        node.config.stash[SERVERS_FILE] = Path(tempfile.mkdtemp(prefix="lbg-tests-"), "servers.json")
-    node.workerinput["servers_file"] = str(node.config.stash[SERVERS_FILE])
+    if SHARES_FILE not in node.config.stash:
+        node.config.stash[SHARES_FILE] = Path(tempfile.mkdtemp(prefix="lbg-tests-"), "shares.json")
+    node.workerinput["shares_file"] = str(node.config.stash[SHARES_FILE])
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    if SERVERS_FILE in config.stash:
-        shutil.rmtree(config.stash[SERVERS_FILE].parent)
+    if SHARES_FILE in config.stash:
+        shutil.rmtree(config.stash[SHARES_FILE].parent)
 
 
 @pytest.hookimpl(tryfirst=True)  # before the tests themselves are reported
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Leaves the tests themselves out of every later garbage collection: they live until the run ends."""
     if hasattr(session.config, "workerinput"):
-        servers = {item.nodeid: server for item in session.items if (server := needs.server(item))}
-        Path(session.config.workerinput["servers_file"]).write_text(json.dumps(servers))
+        shares = {item.nodeid: share for item in session.items if (share := needs.share(item))}
+        Path(session.config.workerinput["shares_file"]).write_text(json.dumps(shares))
     gc.enable()
     gc.freeze()
 
@@ -115,7 +115,7 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def rabbitmq(process: None, pytestconfig: pytest.Config) -> Iterator[RabbitNode]:
-    """One RabbitMQ node for the whole run; `rabbit_vhost` or `unique` names keep tests apart."""
+    """One RabbitMQ node for all tests of a process; `rabbit_vhost` or `unique` names keep them apart."""
     with RabbitNode(statistics_s=1) as node:
         pytestconfig.stash[NODE] = node
         yield node
