@@ -13,11 +13,15 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1] / "tests"
+COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
+"""Folders whose subject is RabbitMQ itself."""
+
 INSTALLATIONS = TESTS / "testing"
 """The folder about simulations and small runs of whole installations, whose files are the longest."""
 
