@@ -24,6 +24,8 @@ import click
 import pytest
 import yaml
 
+from lbg_sidecar.process.http import local_routes, observed_routes
+from lbg_sidecar.publish_api.http import routes as publish_routes
 from lbgroup.cli import cli
 from lbgroup.kubectl import kubectl_lbg
 from testing.documents import BLOCKS, PAGES, ROOT, Block, Command, called
@@ -279,12 +281,16 @@ def test_a_wrong_command_of_kubectl_is_seen(wrong: str) -> None:
     assert kubectl_error(Command("README.md:1", tuple(shlex.split(wrong)))) is not None
 
 
+NOTHING: Any = None
 PATHS = [
-    (method, re.sub(r"\{\w+\}", "[^/]+", path))
-    for listener in tomllib.loads((ROOT / "tests/docs/frozen_words.toml").read_text())["HTTP paths"].values()
-    for method, path in (entry.split(" ")[:2] for entry in listener)
+    (route.method, re.sub(r"\{\w+\}", "[^/]+", route.path))
+    for route in (
+        *publish_routes(NOTHING),
+        *local_routes(NOTHING, NOTHING, NOTHING),
+        *observed_routes(NOTHING, NOTHING, NOTHING),
+    )
 ]
-"""Methods and paths of sidecar, broker and operator, which test_frozen_words.py compares with the code."""
+"""Methods and paths of the sidecar."""
 
 
 def curl_error(command: Command) -> str | None:

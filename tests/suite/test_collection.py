@@ -144,7 +144,7 @@ def test_every_file_on_rabbitmq_and_the_smoke_test_of_sparks_jobs_are_in_make_te
     }
     assert len(about) > 5
     assert sorted(about - files(test, "rabbitmq") - files(everything.ids, "cluster")) == []
-    assert "tests/pipeline/test_frozen_tables.py" in files(test, "spark")
+    assert "tests/pipeline/test_jobs.py" in files(test, "spark")
 
 
 CHANGING = {

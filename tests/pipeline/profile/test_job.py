@@ -21,7 +21,7 @@ def _large_imports() -> None:
     from lbg_pipeline.profile.job import Request, run
 
 
-@pytest.mark.slow  # `test_frozen_tables` runs the job
+@pytest.mark.slow  # `test_jobs` runs the job
 def test_a_journal_becomes_tables_and_pages_and_its_broken_line_is_told(
     spark: SparkSession, tmp_path: Path
 ) -> None:
