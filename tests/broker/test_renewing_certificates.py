@@ -74,7 +74,7 @@ async def wait_for(server: Server, context: ssl.SSLContext, wanted: bytes) -> No
         if await shown(server, context) == wanted:
             return
         await asyncio.sleep(0.02)
-    raise AssertionError("the former certificate is shown still")
+    pytest.fail("the former certificate is shown still")
 
 
 async def test_new_connections_get_the_new_certificate_and_old_ones_stay(

@@ -203,6 +203,7 @@ async def test_a_stream_ends_with_its_session_also_when_nothing_changes(
     await lone_client.post("/login", {"username": "guest", "password": "guest"})
     async with lone_client.events("/events") as events:
         await events.next("signed-out")
+    assert (await lone_client.get("/")).status == 303
 
 
 async def test_a_user_whom_the_broker_does_not_let_in_any_more_is_signed_out(

@@ -57,7 +57,7 @@ def test_a_channel_number_is_free_again_after_closing(engine: Engine) -> None:
     with engine.connected(channel_max=2) as connection:
         for _ in range(5):
             channel = connection.channel(1)
-            channel.queue_declare("", exclusive=True)
+            assert channel.queue_declare("", exclusive=True).method.queue
             channel.close()
 
 
@@ -79,7 +79,7 @@ def test_a_silent_client_is_cut_and_not_before_two_heartbeats(engine: Engine) ->
 def test_heartbeats_keep_an_idle_connection(engine: Engine) -> None:
     with engine.connected(heartbeat=1) as connection:
         connection.sleep(3.5)
-        connection.channel().queue_declare("", exclusive=True)
+        assert connection.channel().queue_declare("", exclusive=True).method.queue
 
 
 def test_a_heartbeat_of_zero_means_none(engine: Engine) -> None:

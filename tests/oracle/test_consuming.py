@@ -353,7 +353,7 @@ class TestConsumer:
 
     def test_cancel_of_an_unknown_tag_is_no_error(self, channel: BlockingChannel, unique: str) -> None:
         raw(channel).send(pika.spec.Basic.Cancel(consumer_tag=unique))
-        channel.queue_declare(unique, exclusive=True)
+        assert refusal(lambda: channel.queue_declare(unique, exclusive=True)) is None
 
     def test_that_wants_the_queue_alone_is_refused_beside_another(
         self, connection: pika.BlockingConnection, unique: str

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pika
@@ -139,7 +140,7 @@ def test_integers_of_every_width_are_the_same_argument(
     channel: BlockingChannel, unique: str, same: dict[str, Any]
 ) -> None:
     channel.queue_declare(unique, arguments=same)
-    channel.queue_declare(unique, arguments=same)
+    assert refusal(lambda: channel.queue_declare(unique, arguments=same)) is None
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -147,8 +148,8 @@ def test_a_queue_type_is_accepted_and_may_be_left_out_or_not_accordingly(
     channel: BlockingChannel, unique: str, kind: str
 ) -> None:
     arguments = {"x-queue-type": kind, "x-single-active-consumer": True, "x-overflow": "reject-publish"}
-    channel.queue_declare(unique, durable=True, arguments=arguments)
-    channel.queue_declare(unique, durable=True, arguments=arguments)
+    for _ in range(2):
+        assert refusal(lambda: channel.queue_declare(unique, durable=True, arguments=arguments)) is None
     channel.queue_delete(unique)
 
 
@@ -287,7 +288,7 @@ class TestExclusive:
         channel = connection.channel()
         channel.queue_declare(unique, exclusive=True)
         channel.close()
-        connection.channel().queue_declare(unique, passive=True)
+        assert refusal(lambda: connection.channel().queue_declare(unique, passive=True)) is None
 
     def test_is_not_the_same_as_a_shared_one(
         self, engine: Engine, channel: BlockingChannel, unique: str
@@ -414,9 +415,12 @@ def test_unbinding_what_is_not_bound_or_not_even_there_succeeds(
     channel: BlockingChannel, unique: str
 ) -> None:
     channel.queue_declare(unique, exclusive=True)
-    channel.queue_unbind(unique, "amq.topic", "key")
-    channel.queue_unbind(unique + ".none", "amq.topic", "key")
-    channel.queue_unbind(unique, unique + ".none", "key")
+    for queue, exchange in (
+        (unique, "amq.topic"),
+        (unique + ".none", "amq.topic"),
+        (unique, unique + ".none"),
+    ):
+        assert refusal(partial(channel.queue_unbind, queue, exchange, "key")) is None
 
 
 def test_an_auto_delete_queue_goes_with_its_last_consumer(

@@ -35,8 +35,11 @@ def test_a_mandatory_return_comes_before_its_confirm(channel: BlockingChannel, u
 
 
 def test_without_mandatory_an_unroutable_message_is_confirmed(channel: BlockingChannel, unique: str) -> None:
-    channel.confirm_delivery()
-    channel.basic_publish("amq.topic", unique, b"")
+    confirms: list[pika.frame.Method] = []
+    select_confirms(channel, confirms.append)
+    raw(channel).basic_publish("amq.topic", unique, b"")
+    assert pump(channel, lambda: bool(confirms))
+    assert isinstance(confirms[0].method, pika.spec.Basic.Ack)
 
 
 def select_confirms(channel: BlockingChannel, note: Callable[[pika.frame.Method], None]) -> None:

@@ -115,8 +115,9 @@ async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
                 pass
         first.paused = True
         async with asyncio.timeout(GUARD_S):
-            while await paused() != [True, False]:
+            while await paused() == [False, False]:
                 pass
+        assert await paused() == [True, False]
 
 
 @pytest.mark.parametrize("keys", [OF_NOW, OF_BEFORE, BESIDE_ONE_OF_BEFORE])

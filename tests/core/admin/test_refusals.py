@@ -163,6 +163,7 @@ async def test_a_policy_in_force_that_loses_or_reorders_messages_is_refused(
     admin.policies = (policy,)
     if not is_refused:
         await create_group(admin, ORDERS)
+        assert not admin.holds_nothing()
         return
     with pytest.raises(
         Unsupported, match=f"would (lose messages|have them out of order) here.*{policy.name}"
@@ -176,6 +177,7 @@ async def test_only_the_policy_of_the_highest_priority_is_in_force() -> None:
     low = Policy("low", ".*", "queues", 0, {"delivery-limit": 20})
     admin.policies = (low, Policy("high", "^lbg", "queues", 5, {"queue-leader-locator": "balanced"}))
     await create_group(admin, ORDERS)
+    assert not admin.holds_nothing()
 
 
 async def test_without_a_management_api_names_in_use_without_a_record_are_taken() -> None:

@@ -134,7 +134,8 @@ def test_a_broken_table_is_the_peers_error(encoded):
 @given(st.binary(max_size=60))
 def test_random_bytes_are_a_table_or_an_error(data):
     with contextlib.suppress(DecodeError):
-        decode_table(data)
+        table = decode_table(data)
+        assert decode_table(encode_table(table)) == table
 
 
 def nested(depth: int) -> dict[str, object]:

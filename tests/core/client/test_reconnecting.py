@@ -57,13 +57,15 @@ async def test_a_connection_still_alive_is_closed_before_the_next(fake):
 
 async def test_addresses_are_tried_in_turn():
     async with FakeBroker() as first, FakeBroker() as second:
-        urls = [first.url, second.url]
-        async for connection in reconnect_loop(urls, backoff=AT_ONCE):
-            if len(first.sessions) == len(second.sessions) == 2:
+        tried = []
+        async for connection in reconnect_loop([first.url, second.url], backoff=AT_ONCE):
+            tried.append(connection.settings.port)
+            if len(tried) == 4:
                 break
-            (first if connection.settings.port == first.port else second).sessions[-1].transport.abort()
+            (first if tried[-1] == first.port else second).sessions[-1].transport.abort()
             await connection.closed
         await connection.close()
+        assert tried == 2 * [first.port, second.port]
 
 
 async def test_a_broker_that_is_down_is_tried_again_and_each_failure_told():

@@ -17,10 +17,11 @@ NOW = datetime(2031, 5, 17, 12, 0, tzinfo=UTC)
 DAYS = 90
 
 
-def verify(certificate: Certificate, name: str, *, at: datetime, ca: bytes | None = None) -> None:
+def verify(certificate: Certificate, name: str, *, at: datetime, ca: bytes | None = None) -> int:
+    """Length of the chain of trust. Raises VerificationError."""
     authorities = Store([x509.load_pem_x509_certificate(ca or certificate.ca_pem)])
     verifier = PolicyBuilder().store(authorities).time(at).build_server_verifier(x509.DNSName(name))
-    verifier.verify(x509.load_pem_x509_certificate(certificate.certificate_pem), [])
+    return len(verifier.verify(x509.load_pem_x509_certificate(certificate.certificate_pem), []))
 
 
 def shake_hands(certificate: Certificate, name: str, folder: Path, *, ca: bytes | None = None) -> str:
@@ -66,7 +67,7 @@ def test_a_client_refuses_another_name_and_another_authority(tmp_path: Path) -> 
     "at", [NOW - CLOCK_SKEW, NOW, NOW + timedelta(days=DAYS)], ids=["skewed", "new", "last"]
 )
 def test_it_is_valid_from_a_skewed_clock_to_its_last_moment(at: datetime) -> None:
-    verify(issue(NAMES, now=NOW, days=DAYS), NAMES[0], at=at)
+    assert verify(issue(NAMES, now=NOW, days=DAYS), NAMES[0], at=at) == 2
 
 
 @pytest.mark.parametrize(
@@ -134,7 +135,7 @@ def test_an_authority_that_cannot_sign_is_replaced(broken: str) -> None:
 
 def test_a_certificate_that_outlives_the_usual_authority_has_one_that_lasts() -> None:
     certificate = issue(NAMES, now=NOW, days=5000)
-    verify(certificate, NAMES[0], at=NOW + timedelta(days=4999))
+    assert verify(certificate, NAMES[0], at=NOW + timedelta(days=4999)) == 2
 
 
 @pytest.mark.parametrize(("days_later", "is_due"), [(0, False), (59, False), (61, True), (91, True)])

@@ -117,6 +117,7 @@ async def test_a_handler_that_ignores_cancelling_does_not_hold_up_the_end() -> N
     await asyncio.sleep(0)
     async with asyncio.timeout(GUARD_S):
         await channel.stop(0.05)
+    assert calls.waiting == calls.ended == []
     release.set()
     await asyncio.sleep(0.01)
 
@@ -140,10 +141,12 @@ async def test_a_blocking_function_that_never_returns_does_not_hold_up_the_end()
         release.wait(2 * GUARD_S)
 
     channel = handler_channel(handle, concurrency=1)
-    await channel.start(FakeCalls(message()))
+    calls = FakeCalls(message())
+    await channel.start(calls)
     channel.wake()
     async with asyncio.timeout(GUARD_S):
         await channel.stop(0.05)
+    assert calls.waiting == calls.ended == []
     release.set()
 
 

@@ -132,12 +132,14 @@ def test_files_of_the_application_stay(tmp_path: Path) -> None:
 
 
 def test_a_call_beyond_the_slots_is_not_noted(tmp_path: Path) -> None:
-    with opened(tmp_path, slots=1) as notes:
-        first, second = call(1), call(2)
-        notes.write(first)
-        notes.write(second)
-        notes.clear(second)
-        notes.clear(first)
+    notes = opened(tmp_path, slots=1)
+    first, second, third = call(1), call(2), call(3)
+    notes.write(first)
+    notes.write(second)
+    notes.clear(second)
+    notes.clear(first)
+    notes.write(third)
+    assert [one.identity for one in after_death(notes, tmp_path).suspects] == [third.identity]
 
 
 def test_the_directory_is_this_users_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

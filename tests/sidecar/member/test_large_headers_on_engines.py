@@ -28,8 +28,8 @@ from testing.member.place import Place
 from testing.waiting import until
 
 
-def take_and_leave(place: Place, count: int) -> None:
-    """A client has all messages, and ends: RabbitMQ adds the number of deliveries to their headers."""
+def take_and_leave(place: Place, count: int) -> list[bytes]:
+    """Bodies for a client that has all messages, and ends: RabbitMQ adds the number of deliveries to their headers."""
     with pika.BlockingConnection(pika.URLParameters(place.url)) as connection:
         channel = connection.channel()
         taken: list[bytes] = []
@@ -37,6 +37,7 @@ def take_and_leave(place: Place, count: int) -> None:
             channel.basic_consume(place.names.queue(number), lambda *message: taken.append(message[3]))
         while len(taken) < count:
             connection.process_data_events(time_limit=1)
+    return taken
 
 
 async def test_a_member_processes_a_message_that_fills_a_frame_and_was_delivered_before(place: Place) -> None:
@@ -90,7 +91,7 @@ async def test_headers_that_are_nested_too_deeply_stop_no_member(place: Place) -
 async def test_a_consumer_with_smaller_frames_gets_larger_headers(place: Place) -> None:
     await asyncio.to_thread(publish, place.url, place.spec, ("a", "large"), left_bytes=0)
     smaller = replace(place, url=f"{place.url}?frame_max=8192")
-    await asyncio.to_thread(take_and_leave, smaller, 1)
+    assert await asyncio.to_thread(take_and_leave, smaller, 1) == [b"large"]
 
 
 async def test_a_dead_letter_that_no_frame_of_its_member_takes_waits_and_holds_up_no_other(

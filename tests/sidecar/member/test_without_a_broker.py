@@ -22,6 +22,7 @@ async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> 
     asyncio.get_running_loop().call_later(0.2, member.stop)
     async with asyncio.timeout(GUARD_S), member:
         await member.run()
+    assert member.index is None
 
 
 @pytest.mark.process
