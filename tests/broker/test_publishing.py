@@ -8,8 +8,14 @@ from lbg_core.amqp.methods import (
     BasicNack,
     ConfirmSelect,
     ConfirmSelectOk,
+    ExchangeBind,
+    ExchangeBindOk,
     ExchangeDeclare,
     ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
     QueueBind,
     QueueBindOk,
     QueueDeclare,
@@ -71,6 +77,21 @@ def test_a_confirm_at_once_never_stands_for_one_that_waits() -> None:
     assert confirms_of(client)[2:] == [("ack", 1, False)]
 
 
+def test_a_confirm_at_once_never_stands_for_one_that_waits_for_the_batch_after_the_one_on_disk() -> None:
+    world = World()
+    client = world.client().confirms()
+    client.queue("q")
+    client.publish(b"1")
+    world.seal()
+    client.publish(b"2")
+    world.finish()
+    client.publish(b"3", b"4", key="nowhere")
+    assert confirms_of(client) == [("ack", 1, False), ("ack", 3, False), ("ack", 4, False)]
+    world.commit()
+    client.publish(b"5", b"6", key="nowhere")
+    assert confirms_of(client)[3:] == [("ack", 2, False), ("ack", 6, True)]
+
+
 def test_a_message_acked_before_its_batch_is_written_never_reaches_the_store_and_is_confirmed() -> None:
     world = World()
     client = world.client().confirms()
@@ -121,6 +142,37 @@ def test_what_no_binding_takes_goes_to_the_alternate_exchange_and_counts_as_rout
     client.publish(b"x", exchange="e", key="nobody", mandatory=True)
     assert world.queue("unrouted").messages_ready == 1
     assert client.returns == []
+
+
+def test_exchanges_pass_a_message_on_once_as_long_as_they_are_bound() -> None:
+    world = World()
+    client = world.client()
+    client.queue()
+    for name in ("first", "second", "last"):
+        client.ask(ExchangeDeclare(name, "topic"), ExchangeDeclareOk)
+    client.ask(QueueBind("q", "last", "#"), QueueBindOk)
+    for source, destination in (
+        ("first", "second"),
+        ("first", "second"),
+        ("second", "last"),
+        ("last", "first"),
+    ):
+        client.ask(ExchangeBind(destination, source, "k"), ExchangeBindOk)
+
+    def reached() -> bool:
+        before = world.queue().messages_ready
+        client.publish(b"x", exchange="first", key="k")
+        return world.queue().messages_ready == before + 1
+
+    assert reached()
+    client.ask(ExchangeUnbind("second", "first", "k"), ExchangeUnbindOk)
+    assert not reached()
+    client.ask(ExchangeBind("second", "first", "k"), ExchangeBindOk)
+    assert reached()
+    client.ask(ExchangeDelete("second"), ExchangeDeleteOk)
+    client.ask(ExchangeDeclare("second", "topic"), ExchangeDeclareOk)
+    client.ask(ExchangeBind("last", "second", "k"), ExchangeBindOk)
+    assert not reached()
 
 
 def test_a_route_found_before_is_forgotten_when_the_topology_changes() -> None:

@@ -19,6 +19,7 @@ from lbg_core.amqp.methods import (
     ChannelCloseOk,
     ChannelFlow,
     ChannelOpenOk,
+    ExchangeBind,
     ExchangeDeclare,
     ExchangeDelete,
     Method,
@@ -66,6 +67,16 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
         (QueueBind(""), 404, "NOT_FOUND - no previously declared queue"),
         (ExchangeDeclare("none", passive=True), 404, "NOT_FOUND - no exchange 'none' in vhost '/'"),
         (QueueBind("q", ""), 403, "ACCESS_REFUSED - operation not permitted on the default exchange"),
+        (
+            ExchangeBind("", "amq.topic"),
+            403,
+            "ACCESS_REFUSED - operation not permitted on the default exchange",
+        ),
+        (
+            ExchangeBind("amq.topic", ""),
+            403,
+            "ACCESS_REFUSED - operation not permitted on the default exchange",
+        ),
         (ExchangeDelete(""), 403, "ACCESS_REFUSED - operation not permitted on the default exchange"),
         (
             ExchangeDelete("amq.topic"),
@@ -93,6 +104,12 @@ def refused(world: World, method: Method, **capabilities: bool) -> tuple[int, st
             406,
             "PRECONDITION_FAILED - inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received the value "
             "'5' of type 'signedint' but current is none",
+        ),
+        (
+            QueueDeclare("q", durable=True, arguments={"x-single-active-consumer": True}),
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'x-single-active-consumer' for queue 'q' in vhost '/': received "
+            "the value 'true' of type 'bool' but current is none",
         ),
         (
             ExchangeDeclare("amq.topic", "direct", durable=True),

@@ -6,7 +6,7 @@ import re
 import hypothesis.strategies as st
 from hypothesis import given
 
-from lbg_broker.core.exchange import TopicTree
+from lbg_broker.core.exchange import Binding, Exchange, TopicTree
 
 words = st.lists(st.sampled_from(["a", "b", "", "*", "#"]), max_size=5).map(".".join)
 
@@ -55,3 +55,14 @@ def test_many_hashes_do_not_make_matching_slow() -> None:
     tree: TopicTree[str] = TopicTree()
     tree.add(".".join(["#"] * 12 + ["z"]), "never")
     assert list(tree.match(".".join(["a"] * 40))) == []
+
+
+@given(st.sampled_from(["direct", "fanout", "topic"]), st.sets(words, max_size=6))
+def test_an_exchange_keeps_nothing_of_bindings_that_are_gone(kind: str, patterns: set[str]) -> None:
+    exchange = Exchange("e", kind, durable=True)
+    for pattern in patterns:
+        assert exchange.bind(Binding("e", "queue", "q", pattern))
+    for pattern in patterns:
+        assert exchange.unbind(Binding("e", "queue", "q", pattern))
+        assert not exchange.unbind(Binding("e", "queue", "q", pattern))
+    assert pickle.dumps(exchange) == pickle.dumps(Exchange("e", kind, durable=True))

@@ -205,12 +205,13 @@ def test_the_homes_of_large_groups_are_fixed_because_members_of_two_versions_hav
 
 @given(QUEUE_COUNTS, st.lists(LIVE, min_size=1, max_size=6), st.integers(0, 80), st.integers(0, 5))
 def test_a_member_backs_up_the_queues_that_have_it_as_a_standby_whatever_was_live_before(
-    queue_count: int, lives: list[set[int]], index: int, count: int
+    queue_count: int, lives: list[set[int]], stranger: int, count: int
 ) -> None:
     for live in lives:
         chosen = standbys(queue_count, live, count)
-        expected = tuple(queue for queue, found in enumerate(chosen) if index in found)
-        assert backed_up(queue_count, frozenset(live), index, count) == expected
+        for index in (min(lives[0]), max(lives[0]), stranger):
+            expected = tuple(queue for queue, found in enumerate(chosen) if index in found)
+            assert backed_up(queue_count, frozenset(live), index, count) == expected
 
 
 def test_the_standbys_of_one_queue_are_those_among_all() -> None:

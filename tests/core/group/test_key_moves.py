@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lbg_core.group.key_moves import (
@@ -56,6 +56,13 @@ def begun(*passed: int) -> KeyMoveState:
         state.apply(BarrierEntry(f"b{queue}", (queue,)))
         assert state.apply(PassEntry("m1", queue, f"b{queue}"))
     return state
+
+
+def test_a_change_is_known_by_its_id() -> None:
+    begun = KeyMove.between(4, 6, 12)
+    assert KeyMove.of_id(begun.id, 12) == begun
+    for other in ("4", "4-x-1", "x-6-1", "²-6-1", "0-6-1", "4-13-1"):
+        assert KeyMove.of_id(other, 12) is None
 
 
 def test_staging_queues_have_the_numbers_behind_all_others() -> None:
@@ -112,6 +119,16 @@ def test_entries_of_another_change_have_no_effect() -> None:
     assert list(state.passed) == [0]
 
 
+def test_members_that_joined_a_change_have_not_joined_the_next_one() -> None:
+    state = begun(0)
+    state.apply(JoinEntry(1, "1-a"))
+    assert state.joined == {(1, "1-a")}
+    assert not state.apply(BeginEntry(MOVE))
+    assert (state.joined, list(state.passed)) == ({(1, "1-a")}, [0])
+    assert state.apply(BeginEntry(KeyMove("m2", 3, 2, 12)))
+    assert (state.joined, state.passed) == (set(), {})
+
+
 def test_a_change_that_ended_leaves_its_new_number() -> None:
     state = begun(0, 3, 1, 4)
     assert state.queue_count == 5
@@ -146,6 +163,7 @@ def test_at_each_moment_one_open_queue_delivers_a_hash(move: KeyMove, data: st.D
 
 
 @given(ENTRIES)
+@example(EndEntry("m1"))
 def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
     assert decoded_entry(encoded_entry(entry)) == entry
 

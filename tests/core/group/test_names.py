@@ -18,6 +18,21 @@ def test_everything_of_a_group_is_named_after_it() -> None:
     assert (names.validate, names.validation) == ("lbg.orders.validate", "lbg.orders.validation")
 
 
+def test_a_last_will_is_called_as_the_mailbox_of_an_index_that_no_member_has() -> None:
+    names = Names("orders")
+    assert names.last_will(3) == names.mailbox(2**41 + 3)
+    assert names.last_will_key(3) == str(2**41 + 3)
+
+
+def test_members_are_served_by_the_queues_of_a_group_and_by_nothing_else_of_it() -> None:
+    names = Names("orders")
+    assert names.number_of("lbg.orders.q.11") == 11
+    assert all(map(names.is_served, ("lbg.orders.q", "lbg.orders.q.0")))
+    for other in ("lbg.orders.dead", "lbg.orders.q.", "lbg.orders.q.x", "lbg.others.q.0", "7"):
+        assert names.number_of(other) is None
+        assert not names.is_served(other)
+
+
 @pytest.mark.parametrize("name", ["o", "orders", "0", "shop-orders", "a-9", "a" * 63])
 def test_a_dns_label_can_name_a_group(name: str) -> None:
     assert Names(name).exchange == f"lbg.{name}"

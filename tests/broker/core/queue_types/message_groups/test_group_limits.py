@@ -16,6 +16,7 @@ from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lbg_broker.core.queue_types.group_index import Holder
+from lbg_broker.core.queue_types.message_groups import Party, moves
 from lbg_core.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
 from testing.broker_core.grouped_queue import declare, properties
 from testing.broker_core.world import Client, World
@@ -374,6 +375,19 @@ def test_who_does_not_say_how_many_it_can_work_on_has_as_many_as_its_prefetch_ad
     assert first.client.said(BasicRevoke) == []
 
 
+@pytest.mark.parametrize("other", [{"concurrency": 8, "prefetch": 1}, {"concurrency": None}])
+def test_a_less_loaded_consumer_without_room_or_without_a_concurrency_keeps_no_key_from_the_others(
+    other: dict[str, Any],
+) -> None:
+    group = Group()
+    group.join(concurrency=2)
+    group.publish("a")
+    group.join(**other)
+    group.publish("b")
+    group.publish("c")
+    assert set(group.begun) == {"a", "b", "c"}
+
+
 @pytest.mark.parametrize("value", [0, -1, "many"])
 def test_a_concurrency_that_is_none_is_refused(value: Any) -> None:
     world = World()
@@ -484,3 +498,13 @@ TestSharing.settings = settings(
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes longer than a test may
 )
+
+
+@pytest.mark.parametrize(("staying", "count"), [(2, 0), (3, 1), (4, 1), (8, 3)])
+def test_a_consumer_with_more_than_twice_the_share_of_a_hungry_one_gives_up_to_an_even_share(
+    staying: int, count: int
+) -> None:
+    keys = [f"k{number}" for number in range(staying)]
+    donor = Party("donor", 8, 8, staying, staying, False, list(keys))
+    taker = Party("taker", 8, 8, 1, 1, True, [])
+    assert moves([donor, taker], unanswered=0, leaving=0) == [("donor", key) for key in keys[::-1][:count]]

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from lbg_broker.core import spool
+from lbg_broker.core.effects import SpoolRecord
 from lbg_broker.core.queue_types import stream_log
-from lbg_broker.core.queue_types.stream_log import with_offset
+from lbg_broker.core.queue_types.stream_log import StreamLog, with_offset
 from lbg_core.amqp import BasicProperties
 from lbg_core.amqp.methods import BasicQos, BasicRecover, QueueDeclare, QueueDelete, QueueDeleteOk
 from testing.broker_core.world import Client, World, numbered
@@ -312,3 +313,28 @@ def test_the_offset_joins_the_headers(properties: BasicProperties) -> None:
     numbered_ = BasicProperties.decode(with_offset(properties.encode(), 7))
     properties.headers = {**(properties.headers or {}), "x-stream-offset": 7}
     assert numbered_ == properties
+
+
+def test_the_offset_takes_the_place_of_a_publishers() -> None:
+    without, with_one = (
+        BasicProperties(headers=headers).encode() for headers in ({}, {"x-stream-offset": 5})
+    )
+    assert with_offset(with_one, 7) == with_offset(without, 7)
+
+
+@pytest.mark.parametrize("offset", [True, 1.5, "yesterday"])
+def test_an_offset_that_is_none_is_refused(offset: object) -> None:
+    world, _ = streaming()
+    refusal = reading(world, offset).refusal
+    assert refusal is not None
+    assert "give first, last, next or an offset" in refusal[1]
+
+
+def test_segments_are_restored_also_if_the_message_that_began_the_last_one_is_not_on_disk() -> None:
+    record = SpoolRecord(1, next_position=2, mark=0, messages=2, bytes=20, first=0)
+    log = StreamLog.restored(record, touched=[])
+    log.restore_segments([(0, 1, 10, 1.0, 1.0), (1, 1, 10, 2.0, 2.0), (2, 1, 10, 3.0, 3.0)])
+    assert [(one.first, one.messages, one.size_bytes) for one in log.segments] == [
+        *((0, 1, 10), (1, 1, 10)),
+        (2, 0, 0),
+    ]
