@@ -7,8 +7,7 @@ follows in an epoch of its own, whose sequences begin at 0 (docs/adr/0047-epochs
     NAME-HHHHHHHH.BBBBBBBBBBBBB.RRRRRRRRRRRRRRRRRRRRRRRRRRRRRRRR   a later one
 
 H is the beginning of the first epoch's R, B the microseconds since 1970 at which the epoch began. An incarnation that
-is not 32 hexadecimal digits (older publishers had 8) stands for H as a whole. Any other value is a publisher with one
-epoch.
+is not 32 hexadecimal digits stands for H as a whole. Any other value is a publisher with one epoch.
 """
 
 from __future__ import annotations

@@ -7,8 +7,7 @@
     +size  slot 1  } epoch and progress, written in turn: the valid one with the higher generation counts
     +size  ended   what the epochs before sent, as compressed JSON; a slot has its place, length and CRC-32
 
-Numbers are little-endian. Each part carries its own CRC-32, so that a torn one is recognised. A file of version 1 has
-neither epochs nor tags: it is all of the first one.
+Numbers are little-endian. Each part has a CRC-32, by which a torn one is recognised. The magic has the version.
 """
 
 from __future__ import annotations
@@ -132,18 +131,16 @@ class InputVerifier:
             )
 
 
-MAGIC = b"LBG publisher state 2\n"
-MAGIC_1 = b"LBG publisher state 1\n"
+VERSION = 1
+MAGIC = b"LBG publisher state %d\n" % VERSION
 HEAD_BYTES = 8192
 MARK_AT = 8192
 SLOTS_AT = 12288
 
 _HEAD = struct.Struct(f"<{len(MAGIC)}sII")
 _MARK = struct.Struct("<QI8s")
-_MARK_1 = struct.Struct("<QI")
 _CRC = struct.Struct("<I")
 _SLOT = struct.Struct("<QQI6Q Q16sQ QII")
-_SLOT_1 = struct.Struct("<QQI6Q")
 _PAGE_BYTES = 4096
 
 ENDED_KEPT = 100
@@ -212,7 +209,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """`next_seq` and `confirmed_seq` are of this epoch. `saved_at_us`: 0 in a file of version 1."""
+    """`next_seq` and `confirmed_seq` are of this epoch. `saved_at_us`: 0 before the first save."""
 
     generation: int
     position: int
@@ -234,8 +231,8 @@ class Mark:
     tag: bytes
 
 
-def slot_size_bytes(hash_count: int, *, version: int = 2) -> int:
-    used = _CRC.size + (_SLOT if version > 1 else _SLOT_1).size + 16 * hash_count
+def slot_size_bytes(hash_count: int) -> int:
+    used = _CRC.size + _SLOT.size + 16 * hash_count
     return -(-used // _PAGE_BYTES) * _PAGE_BYTES
 
 
@@ -251,14 +248,19 @@ def packed_head(identity_json: bytes) -> bytes:
     return head.ljust(HEAD_BYTES, b"\0")
 
 
-def identity_json(head: bytes) -> tuple[int, bytes] | None:
-    """Version and JSON of a head; None if it is no head, or damaged."""
+def version_of(head: bytes) -> int | None:
+    """The version of a state file; None if it is none."""
+    magic = re.match(rb"LBG publisher state (\d{1,9})\n", head)
+    return int(magic[1]) if magic else None
+
+
+def identity_json(head: bytes) -> bytes | None:
+    """None if it is no head of this version, or damaged."""
     if len(head) < _HEAD.size:
         return None
     magic, length, crc = _HEAD.unpack_from(head)
     text = head[_HEAD.size : _HEAD.size + length]
-    version = {MAGIC_1: 1, MAGIC: 2}.get(magic)
-    return (version, text) if version and len(text) == length and crc32(text) == crc else None
+    return text if magic == MAGIC and len(text) == length and crc32(text) == crc else None
 
 
 def packed_mark(mark: Mark) -> bytes:
@@ -266,14 +268,12 @@ def packed_mark(mark: Mark) -> bytes:
     return content + _CRC.pack(crc32(content))
 
 
-def unpacked_mark(data: bytes, *, version: int = 2) -> Mark | None:
+def unpacked_mark(data: bytes) -> Mark | None:
     """None if it is damaged. `data`: at least `MARK_BYTES`."""
-    layout = _MARK if version > 1 else _MARK_1
-    content = data[: layout.size]
-    if len(content) < layout.size or data[layout.size :][: _CRC.size] != _CRC.pack(crc32(content)):
+    content = data[: _MARK.size]
+    if len(content) < _MARK.size or data[_MARK.size :][: _CRC.size] != _CRC.pack(crc32(content)):
         return None
-    position, digest, *tag = layout.unpack(content)
-    return Mark(position, digest, tag[0] if tag else SlotEpoch().tag)
+    return Mark(*_MARK.unpack(content))
 
 
 MARK_BYTES = _MARK.size + _CRC.size
@@ -302,24 +302,28 @@ def packed_slot(slot: Slot) -> bytes:
     return _CRC.pack(crc32(content)) + content
 
 
-def unpacked_slot(data: bytes, hash_count: int, *, version: int = 2) -> Slot | None:
+def unpacked_slot(data: bytes, hash_count: int) -> Slot | None:
     """None if it was never written, or is damaged."""
-    layout = _SLOT if version > 1 else _SLOT_1
-    content = data[_CRC.size : _CRC.size + layout.size + 16 * hash_count]
-    if len(content) < layout.size + 16 * hash_count or data[: _CRC.size] != _CRC.pack(crc32(content)):
+    content = data[_CRC.size : _CRC.size + _SLOT.size + 16 * hash_count]
+    if len(content) < _SLOT.size + 16 * hash_count or data[: _CRC.size] != _CRC.pack(crc32(content)):
         return None
-    generation, position, digest, *more = layout.unpack_from(content)
-    numbers = array("Q", content[layout.size :])
+    generation, position, digest, *more = _SLOT.unpack_from(content)
+    began_us, random, saved_at_us, *blob = more[6:]
+    numbers = array("Q", content[_SLOT.size :])
     if sys.byteorder == "big":
         numbers.byteswap()
     sequences = numbers.tolist()
-    slot = Slot(
-        generation, position, digest, Totals(*more[:6]), sequences[:hash_count], sequences[hash_count:]
+    return Slot(
+        generation,
+        position,
+        digest,
+        Totals(*more[:6]),
+        sequences[:hash_count],
+        sequences[hash_count:],
+        SlotEpoch(began_us, random),
+        saved_at_us,
+        Blob(*blob),
     )
-    if version == 1:
-        return slot
-    began_us, random, saved_at_us, *blob = more[6:]
-    return replace(slot, epoch=SlotEpoch(began_us, random), saved_at_us=saved_at_us, ended=Blob(*blob))
 
 
 def packed_ended(ended: EndedEpochs) -> bytes:

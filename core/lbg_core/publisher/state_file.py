@@ -13,13 +13,11 @@ that is refused as damaged.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import secrets
-import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
@@ -52,10 +50,8 @@ class StateFile:
         self._ended_at = layout.ended_at(spec.hash_count)
         self._slot_bytes = layout.slot_size_bytes(spec.hash_count)
         self._next_save_at = 0.0
-        self.first_identity, version = _read_head(path, descriptor, spec)
-        if version == 1:
-            raise _Outdated
-        slot, mark = _read_progress(path, descriptor, spec, version)
+        self.first_identity = _read_head(path, descriptor, spec)
+        slot, mark = _read_progress(path, descriptor, spec)
         self._epoch, self.identity = slot.epoch, _in_epoch(self.first_identity, slot.epoch)
         self.sent_position, self.sent_digest = slot.position, slot.digest
         # A mark of another epoch: the file was copied while it was written, and has no mark of this one.
@@ -87,38 +83,23 @@ class StateFile:
     def open(cls, path: Path | str, identity: Identity, spec: GroupSpec) -> Self:
         """The state at `path`, made with `identity` if there is none; `.identity` is the one in use."""
         path = Path(path)
-        is_new = False
         try:
-            while True:
-                if not path.exists():
-                    is_new = _create(path, identity, spec)
-                if (state := cls._opened(path, spec, is_new=is_new)) is not None:
-                    break
+            is_new = not path.exists() and _create(path, identity, spec)
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             raise StateError(f"state file {path} cannot be used: {error.strerror or error}") from error
-        report_wide(path)
-        try:
-            _require_same_reading(path, state.identity, identity)
-        except BaseException:
-            os.close(state._descriptor)
-            raise
-        return state
-
-    @classmethod
-    def _opened(cls, path: Path, spec: GroupSpec, *, is_new: bool) -> Self | None:
-        """None: it was of version 1 and is another file now, or another process has replaced it."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             _lock(descriptor, path)
-            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
-                return cls(path, descriptor, spec, is_new=is_new)
-        except _Outdated:
-            _renew(path, descriptor, spec)
+            state = cls(path, descriptor, spec, is_new=is_new)
+            report_wide(path)
+            _require_same_reading(path, state.identity, identity)
+        except OSError as error:
+            os.close(descriptor)
+            raise StateError(f"state file {path} cannot be used: {error.strerror or error}") from error
         except BaseException:
             os.close(descriptor)
             raise
-        os.close(descriptor)
-        return None
+        return state
 
     @property
     def has_next_epoch(self) -> bool:
@@ -197,23 +178,25 @@ class StateFile:
         return EndedEpochs() if ended is None else ended
 
 
-class _Outdated(Exception):
-    """The file is of a version before this one."""
-
-
 def _in_epoch(first: Identity, epoch: layout.SlotEpoch) -> Identity:
     return first.in_epoch(epoch.began_us, epoch.random) if epoch.began_us else first
 
 
-def _read_head(path: Path, descriptor: int, spec: GroupSpec) -> tuple[Identity, int]:
-    """The identity of the first epoch, and the file's version."""
-    head = layout.identity_json(os.pread(descriptor, layout.HEAD_BYTES, 0))
-    if head is None:
+def _read_head(path: Path, descriptor: int, spec: GroupSpec) -> Identity:
+    """The identity of the first epoch."""
+    head = os.pread(descriptor, layout.HEAD_BYTES, 0)
+    version = layout.version_of(head)
+    if version is not None and version > layout.VERSION:
+        raise StateError(
+            f"state file {path} is of version {version}, and this LBG reads version {layout.VERSION}; it is left as it "
+            "is: upgrade this LBG, or name another file to publish everything anew"
+        )
+    text = layout.identity_json(head)
+    if text is None:
         raise StateError(
             f"{path} is no state file of a publisher, or its head is damaged; it is left as it is. "
             "Name another file, or remove this one to publish everything anew"
         )
-    version, text = head
     saved: dict[str, Any] = json.loads(text)
     for field, value in group_facts(spec).items():
         if saved["group"].get(field) != value:
@@ -221,19 +204,17 @@ def _read_head(path: Path, descriptor: int, spec: GroupSpec) -> tuple[Identity, 
                 f"state file {path} is of a group with {field} {saved['group'].get(field)!r}, and this one "
                 f"has {value!r}: sequences cannot go on there; use another state file for it"
             )
-    return Identity(**saved["publisher"]), version
+    return Identity(**saved["publisher"])
 
 
-def _read_progress(path: Path, descriptor: int, spec: GroupSpec, version: int) -> tuple[Slot, layout.Mark]:
-    size = layout.slot_size_bytes(spec.hash_count, version=version)
+def _read_progress(path: Path, descriptor: int, spec: GroupSpec) -> tuple[Slot, layout.Mark]:
+    size = layout.slot_size_bytes(spec.hash_count)
     read = [
-        layout.unpacked_slot(
-            os.pread(descriptor, size, layout.SLOTS_AT + slot * size), spec.hash_count, version=version
-        )
+        layout.unpacked_slot(os.pread(descriptor, size, layout.SLOTS_AT + slot * size), spec.hash_count)
         for slot in (0, 1)
     ]
     valid = [slot for slot in read if slot is not None]
-    mark = layout.unpacked_mark(os.pread(descriptor, layout.MARK_BYTES, layout.MARK_AT), version=version)
+    mark = layout.unpacked_mark(os.pread(descriptor, layout.MARK_BYTES, layout.MARK_AT))
     if not valid or mark is None:
         raise StateError(
             f"state file {path} is damaged (after a power loss, or it was changed): where publishing "
@@ -245,39 +226,27 @@ def _read_progress(path: Path, descriptor: int, spec: GroupSpec, version: int) -
 def _create(path: Path, identity: Identity, spec: GroupSpec) -> bool:
     """All at once or not at all, and with all its space: a full disk is met here and not in the middle. False: another
     publisher was faster, and the lock decides."""
+    size = layout.slot_size_bytes(spec.hash_count)
     zeros = [0] * spec.hash_count
-    first = Slot(0, 0, 0, Totals(), zeros, zeros)
-    with _draft(path, identity, spec, first, layout.Mark(0, 0, first.epoch.tag)) as draft:
+    slot = Slot(0, 0, 0, Totals(), zeros, zeros)
+    mark = layout.packed_mark(layout.Mark(0, 0, slot.epoch.tag))
+    parts = (
+        layout.packed_head(identity.to_json(spec)),
+        mark.ljust(layout.SLOTS_AT - layout.MARK_AT, b"\0"),
+        layout.packed_slot(slot).ljust(size, b"\0"),
+        bytes(size),
+    )
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(IDENTITY_BYTES)}.new")
+    try:
+        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
+            file.write(b"".join(parts))
+            file.flush()
+            os.fsync(file.fileno())
         try:
             os.link(draft, path)
         except FileExistsError:
             return False
         return True
-
-
-def _renew(path: Path, descriptor: int, spec: GroupSpec) -> None:
-    """Put a file of this version in the place of one of version 1."""
-    identity, version = _read_head(path, descriptor, spec)
-    slot, mark = _read_progress(path, descriptor, spec, version)
-    with _draft(path, identity, spec, slot, mark) as draft:
-        os.chmod(draft, stat.S_IMODE(os.fstat(descriptor).st_mode))
-        os.replace(draft, path)
-
-
-@contextlib.contextmanager
-def _draft(path: Path, identity: Identity, spec: GroupSpec, slot: Slot, mark: layout.Mark) -> Iterator[Path]:
-    """A whole state beside `path`, synced."""
-    size = layout.slot_size_bytes(spec.hash_count)
-    slots = [bytes(size), bytes(size)]
-    slots[slot.generation % 2] = layout.packed_slot(slot).ljust(size, b"\0")
-    marked = layout.packed_mark(mark).ljust(layout.SLOTS_AT - layout.MARK_AT, b"\0")
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(IDENTITY_BYTES)}.new")
-    try:
-        with os.fdopen(open_private(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(layout.packed_head(identity.to_json(spec)) + marked + b"".join(slots))
-            file.flush()
-            os.fsync(file.fileno())
-        yield draft
     finally:
         draft.unlink(missing_ok=True)
 

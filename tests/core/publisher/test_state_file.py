@@ -1,9 +1,7 @@
 from __future__ import annotations
 
 import os
-import struct
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
@@ -13,7 +11,7 @@ from lbg_core.publisher.errors import InputChanged, StateError
 from lbg_core.publisher.input.rows import Row
 from lbg_core.publisher.resume import Identity, InputVerifier
 from lbg_core.publisher.send_window import SendWindow
-from lbg_core.publisher.stamper import StampedMessage, chained
+from lbg_core.publisher.stamper import StampedMessage
 from lbg_core.publisher.state_file import StateFile
 
 SPEC = GroupSpec("g", "g", hash_count=5, queue_count=2, queue_size_mb=1, client_username="u")
@@ -195,46 +193,20 @@ def test_what_ended_epochs_sent_is_kept_for_the_report_up_to_a_number_of_them(
         assert state.ended.left_out == 2
 
 
-def version_1(identity: Identity, position: int, next_seq: list[int], sent: tuple[int, int]) -> bytes:
-    """A state as LBG wrote it before there were epochs."""
-    text = identity.to_json(SPEC)
-    head = struct.pack("<22sII", b"LBG publisher state 1\n", len(text), crc32(text)) + text
-    mark = struct.pack("<QI", *sent)
-    digest = 0
-    for row in ROWS[:position]:
-        digest = chained(digest, row.key, row.topic, row.body)
-    numbers = struct.pack("<10Q", *next_seq, *next_seq)
-    slot = struct.pack("<QQI6Q", 6, position, digest, 2, 0, 0, 0, 0, 0) + numbers
-    parts = [
-        head.ljust(8192, b"\0"),
-        (mark + struct.pack("<I", crc32(mark))).ljust(4096, b"\0"),
-        (struct.pack("<I", crc32(slot)) + slot).ljust(4096, b"\0"),
-        bytes(4096),
-    ]
-    return b"".join(parts)
-
-
-def test_a_state_of_the_version_before_goes_on_with_its_numbers_and_then_in_an_epoch(tmp_path: Path) -> None:
+def test_a_state_of_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "s"
-    before = SendWindow(SPEC, seed=IDENTITY.seed)
-    stamped = [before.accept(row.key, row.topic, row.body) for row in ROWS[:10]]
-    next_seq = [0] * 5
-    for message in stamped[:4]:
-        next_seq[message.hash] = message.seq + 1
-    identity = Identity("p", "0a1b2c3d", 7, {"key": "id"})
-    path.write_bytes(version_1(identity, 4, next_seq, (10, stamped[9].digest)))
-    path.chmod(0o600)
-    state, again = run(path, ROWS)
-    numbers = [(message.hash, message.seq) for message in stamped[4:]]
-    assert [(message.hash, message.seq) for message in again[:6]] == numbers
-    assert {message.hash: message.seq for message in reversed(again[6:])} == {
-        message.hash: 0 for message in again[6:]
-    }
-    assert state.before.runs == 2
-    assert state.ended.latest[0].publisher == "p-0a1b2c3d"
-    assert epoch_of(state.identity.publisher).history == "p-0a1b2c3d"
-    assert path.stat().st_mode & 0o777 == 0o600
-    assert os.listdir(tmp_path) == ["s"]
+    with StateFile.open(path, IDENTITY, SPEC):
+        pass
+    newer = layout.MAGIC.replace(b"%d" % layout.VERSION, b"%d" % (layout.VERSION + 1))
+    before = path.read_bytes().replace(layout.MAGIC, newer)
+    path.write_bytes(before)
+    with pytest.raises(StateError) as refused:
+        StateFile.open(path, IDENTITY, SPEC)
+    assert str(refused.value) == (
+        f"state file {path} is of version 2, and this LBG reads version 1; it is left as it is: upgrade this LBG, or "
+        "name another file to publish everything anew"
+    )
+    assert path.read_bytes() == before
 
 
 def test_totals_add_up_over_runs(tmp_path: Path) -> None:
