@@ -50,7 +50,8 @@ SUFFIX, NEW = ".calls", ".new"
 _NAME = re.compile(r".+-[0-9a-f]{12}-[0-9]+-[0-9a-f]{8}\.(calls|new)", re.DOTALL)
 """The directory may have files of the application, whose names end so too."""
 
-MAGIC = b"LBG calls 1\n"
+VERSION = 1
+MAGIC = b"LBG calls %d\n" % VERSION
 SHARED_AT = len(MAGIC)
 _HEAD = struct.Struct(f"<{len(MAGIC)}s?36s400s")
 _SLOT = struct.Struct("<BIIIQqB255s")
@@ -234,7 +235,16 @@ def _taken(directory: Path, prefix: str) -> FormerCalls:
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            former = _read(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+            content = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
+            version = _version_of(content)
+            if is_ours and version > VERSION:
+                log.warning(
+                    "call notes %s are of version %d, and this member reads version %d: messages that end a process "
+                    "are not recognised by them, and the file is left as it is: upgrade this member",
+                    *(path, version, VERSION),
+                )
+                continue
+            former = _read(content)
             path.unlink(missing_ok=True)
         except OSError:  # in use
             continue
@@ -244,6 +254,12 @@ def _taken(directory: Path, prefix: str) -> FormerCalls:
             suspects += former.suspects
             unknown += former.unknown
     return FormerCalls(tuple(suspects), unknown)
+
+
+def _version_of(content: bytes) -> int:
+    """0 for what are no call notes."""
+    magic = re.match(rb"LBG calls (\d{1,9})\n", content)
+    return int(magic[1]) if magic else 0
 
 
 def _read(content: bytes) -> FormerCalls:

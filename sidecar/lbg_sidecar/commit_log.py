@@ -27,8 +27,6 @@ The session position:
                     broker's epoch in which it was given, filled up with zeros
     128  record 1   the same
 
-Records of version 1 have no epoch.
-
 The records are written in turn, and the valid one with the higher generation counts: kill -9 at any instruction leaves
 this number or the one before. Their CRC-32 covers the names of group and session as well, so the file of one session
 never counts for another. Numbers are little-endian.
@@ -253,10 +251,10 @@ class CommitLog:
         version = version_of(head)
         if version is not None and version > VERSION:
             raise CommitsError(
-                f"commit log {self.path} is of version {version}, but this member supports {VERSION}: run the "
-                "newer member again, or move the file away, which only lets repeats through"
+                f"commit log {self.path} is of version {version}, and this member reads version {VERSION}: upgrade "
+                "this member, or move the file away, which only lets repeats through"
             )
-        if version is not None and size >= SLOTS_AT:
+        if version == VERSION and size >= SLOTS_AT:
             return True
         aside = next(
             path
@@ -348,7 +346,7 @@ class CommitLog:
 
 
 POSITION_MAGIC = b"LBG position\n"
-POSITION_VERSION = 2
+POSITION_VERSION = 1
 RECORDS_AT = (64, 128)
 SIZE_BYTES = 192
 
@@ -357,7 +355,6 @@ EPOCH_BYTES = 40
 _POSITION_HEAD = struct.Struct(f"<{len(POSITION_MAGIC)}sI")
 
 _POSITION_RECORD = struct.Struct("<QQ?40s")
-_RECORD_1 = struct.Struct("<QQ?")
 
 
 class PositionFile:
@@ -418,40 +415,35 @@ class PositionFile:
         version = _version_of(stored)
         if version is not None and version > POSITION_VERSION:
             raise CommitsError(
-                f"position file {self.path} is of version {version}, but this member supports {POSITION_VERSION}: run "
-                "the newer member again, or move the file away: the broker then continues after acknowledged messages"
+                f"position file {self.path} is of version {version}, and this member reads version {POSITION_VERSION}: "
+                "upgrade this member, or move the file away: the broker then continues after acknowledged messages"
             )
-        records = [self._read(stored, at) for at in RECORDS_AT] if version is not None else []
+        is_valid = version == POSITION_VERSION
+        records = [self._read(stored, at) for at in RECORDS_AT] if is_valid else []
         valid = [record for record in records if record is not None]
         if valid:
             self._generation, self.committed, self.is_over, epoch_bytes = max(valid)
             self.epoch = epoch_bytes.rstrip(b"\0").decode(errors="replace") or None
-        elif any(stored[RECORDS_AT[0] :]) or (version is None and any(stored)):
+        elif any(stored[RECORDS_AT[0] :]) or (not is_valid and any(stored)):
             self._set_aside(stored)
-            version = None
+            is_valid = False
         # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
         allocate(descriptor, 0, SIZE_BYTES)
         mapped = mmap.mmap(descriptor, SIZE_BYTES)
         own_map(mapped)
-        if version != POSITION_VERSION:
+        if not is_valid:
             head = _POSITION_HEAD.pack(POSITION_MAGIC, POSITION_VERSION)
-            head += _CRC.pack(crc32(head))
-            if version is None:
-                mapped[:SIZE_BYTES] = head.ljust(SIZE_BYTES, b"\0")
-            else:
-                mapped[: len(head)] = head
+            mapped[:SIZE_BYTES] = (head + _CRC.pack(crc32(head))).ljust(SIZE_BYTES, b"\0")
         return mapped
 
     def _read(self, stored: bytes, at: int) -> tuple[int, int, bool, bytes] | None:
         """Generation, number, whether that ends the session, and epoch; None for a record that was never written, is
         torn, or is another session's."""
-        for layout in (_POSITION_RECORD, _RECORD_1):
-            content = stored[at + _CRC.size : at + _CRC.size + layout.size]
-            crc = _CRC.pack(crc32(content, self._named))
-            if len(content) == layout.size and stored[at : at + _CRC.size] == crc:
-                generation, committed, is_over, *epoch = layout.unpack(content)
-                return generation, committed, is_over, epoch[0] if epoch else b""
-        return None
+        content = stored[at + _CRC.size : at + _CRC.size + _POSITION_RECORD.size]
+        crc = _CRC.pack(crc32(content, self._named))
+        if len(content) < _POSITION_RECORD.size or stored[at : at + _CRC.size] != crc:
+            return None
+        return _POSITION_RECORD.unpack(content)
 
     def _set_aside(self, stored: bytes) -> None:
         """Something is in it, and no valid record: it is damaged, or another session's."""

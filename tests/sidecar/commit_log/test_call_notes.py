@@ -12,7 +12,7 @@ import pytest
 
 import lbg_sidecar.call_notes
 from lbg_sidecar import Member, Message
-from lbg_sidecar.call_notes import CallNotes, FormerCalls, default_directory
+from lbg_sidecar.call_notes import MAGIC, VERSION, CallNotes, FormerCalls, default_directory
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.suspects import Suspect, Suspected
 from testing.member.place import Place
@@ -46,6 +46,24 @@ def test_a_single_call_at_the_death_is_an_attempt_that_failed(tmp_path: Path) ->
     notes.write(running)
     notes.clear(done)
     assert after_death(notes, tmp_path) == ((Suspected(("p", 3, 2), 3, 1, 0, "m"),), 0)
+
+
+def test_notes_of_a_newer_version_are_left_as_they_are_and_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    notes = opened(tmp_path)
+    notes.write(call(1))
+    notes.release()
+    (path,) = tmp_path.glob("*.calls")
+    newer = MAGIC.replace(b"%d" % VERSION, b"%d" % (VERSION + 1))
+    path.write_bytes(path.read_bytes().replace(MAGIC, newer))
+    with opened(tmp_path) as found:
+        assert found.former == ((), 0)
+    assert path.read_bytes().startswith(newer)
+    assert (
+        f"call notes {path} are of version 2, and this member reads version 1: messages that end a process are not "
+        "recognised by them, and the file is left as it is: upgrade this member"
+    ) in caplog.text
 
 
 def test_of_several_calls_at_the_death_none_is_an_attempt_and_all_are_suspects(tmp_path: Path) -> None:

@@ -162,10 +162,14 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
     CommitLog(path).close()
-    content = commit_log.packed_head(2) + path.read_bytes()[commit_log.HEAD_BYTES :]
+    content = commit_log.packed_head(commit_log.VERSION + 1) + path.read_bytes()[commit_log.HEAD_BYTES :]
     path.write_bytes(content)
-    with pytest.raises(CommitsError, match="is of version 2, but this member supports 1"):
+    with pytest.raises(CommitsError) as refused:
         CommitLog(path)
+    assert str(refused.value) == (
+        f"commit log {path} is of version 2, and this member reads version 1: upgrade this member, or move the file "
+        "away, which only lets repeats through"
+    )
     assert path.read_bytes() == content
 
 
