@@ -241,7 +241,7 @@ def broken(copy: bytes, how: str, tmp_path: Path) -> bytes:
         ("empty", StoreError, "is not a store of a broker"),
         ("something else", DamagedStoreError, "is damaged or no broker's store"),
         ("scribbled on", DamagedStoreError, "is damaged"),
-        ("newer", NewerStoreError, "written by a newer version"),
+        ("newer", NewerStoreError, "is of version 99, and this broker reads version 1; it is left as it is"),
         ("another application's", StoreError, "is not a store of a broker"),
     ],
 )

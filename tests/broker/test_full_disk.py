@@ -37,7 +37,7 @@ LARGE = 30_000
 FORGET_RESERVE = """
 import sqlite3
 store = sqlite3.connect("broker.sqlite3", isolation_level=None)
-store.execute("DROP TABLE reserve")
+store.execute("DELETE FROM reserve")
 store.execute("PRAGMA incremental_vacuum").fetchall()
 store.close()
 """
@@ -273,7 +273,7 @@ def test_dead_letters_are_written_on_a_full_disk(
 
 
 @pytest.mark.process
-def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
+def test_a_store_without_its_reserve_starts_on_a_full_disk_and_says_what_to_do(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
     declare(broker)
@@ -281,7 +281,7 @@ def test_a_store_of_an_older_version_starts_on_a_full_disk_and_says_what_to_do(
     until(lambda: len(filling.confirmed) == 100)
     assert broker.stop() == 0
     folder = disk.seen(broker.data_dir)
-    # The log and its index are deleted by who closes the store last, as an older version does.
+    # The log and its index are deleted by who closes the store last.
     subprocess.run(
         [*disk.under, str(broker.data_dir), sys.executable, "-c", FORGET_RESERVE], check=True, timeout=GUARD_S
     )

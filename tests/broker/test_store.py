@@ -275,8 +275,13 @@ def test_a_store_of_a_newer_version_is_refused_and_not_touched(path: Path) -> No
     database = sqlite3.connect(path)
     database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     database.close()
-    with pytest.raises(NewerStoreError, match="newer version"):
+    before = path.read_bytes()
+    with pytest.raises(NewerStoreError) as refused:
         Store(path)
+    assert str(refused.value) == (
+        f"the store {path} is of version 2, and this broker reads version 1; it is left as it is: upgrade this broker"
+    )
+    assert path.read_bytes() == before
 
 
 def test_a_file_that_is_no_store_is_refused(path: Path) -> None:

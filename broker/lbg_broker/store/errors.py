@@ -4,7 +4,7 @@
 
     StoreError
     ├── DirectoryLockedError   another process has the data directory
-    ├── NewerStoreError        the file was written by a newer version
+    ├── NewerStoreError        the file is of a newer version
     ├── DiskFullError          no room (or no quota): nothing of the batch is written; it can be tried again
     └── DamagedStoreError      not a store of ours, or SQLite found it corrupt
 """
@@ -24,7 +24,7 @@ class DirectoryLockedError(StoreError):
 
 
 class NewerStoreError(StoreError):
-    """Going back to an older version is not possible on the same data."""
+    """The file is of a newer version than this broker reads."""
 
 
 class DiskFullError(StoreError):

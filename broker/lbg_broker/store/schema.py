@@ -121,10 +121,8 @@ CREATE TABLE spool (id INTEGER PRIMARY KEY, next_position INTEGER NOT NULL, mark
 CREATE TABLE message (id INTEGER PRIMARY KEY, origin BLOB NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE spill (id INTEGER PRIMARY KEY, origin BLOB NOT NULL, header BLOB NOT NULL, body BLOB NOT NULL);
 CREATE TABLE garbage (first INTEGER PRIMARY KEY, last INTEGER NOT NULL);
+CREATE TABLE reserve (id INTEGER PRIMARY KEY, room BLOB NOT NULL);
 """
-
-RESERVE_TABLE: Final = "CREATE TABLE IF NOT EXISTS reserve (id INTEGER PRIMARY KEY, room BLOB NOT NULL)"
-"""Not there in a store that an older version made, which knows nothing of it and does it no harm."""
 
 
 def open_database(path: Path, *, alone: bool = False) -> sqlite3.Connection:
@@ -151,12 +149,18 @@ def check_version(version: int, path: Path) -> None:
     """Raises `NewerStoreError`."""
     if version > SCHEMA_VERSION:
         raise NewerStoreError(
-            f"{path} was written by a newer version (store schema {version}, this one knows up to "
-            f"{SCHEMA_VERSION}): run that version, or a newer one"
+            f"the store {path} is of version {version}, and this broker reads version {SCHEMA_VERSION}; it is left as "
+            "it is: upgrade this broker"
         )
 
 
 def _prepare(database: sqlite3.Connection, path: Path) -> None:
+    (owner,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if owner != APPLICATION_ID and (tables or owner):
+        raise StoreError(f"{path} is an SQLite file, but no broker's store")
+    check_version(version, path)
     (pages,) = database.execute("PRAGMA page_count").fetchone()
     if not pages:  # it counts only before the first table, and is a write, for which there may be no room
         database.execute("PRAGMA auto_vacuum=INCREMENTAL")
@@ -171,12 +175,6 @@ def _prepare(database: sqlite3.Connection, path: Path) -> None:
     database.execute(f"PRAGMA cache_size=-{CACHE_KIB}")
     database.execute(f"PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}")
     database.execute(f"PRAGMA journal_size_limit={WAL_LIMIT_BYTES}")
-    (owner,) = database.execute("PRAGMA application_id").fetchone()
-    (version,) = database.execute("PRAGMA user_version").fetchone()
-    (tables,) = database.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if owner != APPLICATION_ID and (tables or owner):
-        raise StoreError(f"{path} is an SQLite file, but no broker's store")
-    check_version(version, path)
     if not tables:
         database.executescript(
             f"BEGIN; {_TABLES} PRAGMA application_id={APPLICATION_ID}; PRAGMA user_version={SCHEMA_VERSION};"

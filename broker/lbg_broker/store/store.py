@@ -24,7 +24,7 @@ from lbg_broker.core.message import Message
 from lbg_broker.core.spool import LETTERS_BYTES
 from lbg_broker.store.errors import DiskFullError, StoreError, may_be_full, store_error
 from lbg_broker.store.reserve import INDEX_BYTES, PAGE_BYTES, Reserve, Size
-from lbg_broker.store.schema import POSITION_BITS, RESERVE_TABLE, open_database
+from lbg_broker.store.schema import POSITION_BITS, open_database
 
 CHUNK_ROWS: Final = (512, 128, 32, 8, 1)
 """Rows per INSERT. Each statement gives the interpreter's lock away and must win it back from a busy loop, so
@@ -95,13 +95,11 @@ class Store:
 
     def _open(self) -> None:
         """Have the reserve, and be rid of what nobody needs any more, as far as the disk has room."""
-        database = self._database
         try:
             self._pages = self._number("PRAGMA page_count")
             try:
                 self._reserve.allocate(self._pages, have=0)
                 self._reserve.allocate_log(Size(self._pages))
-                database.execute(RESERVE_TABLE)
                 self._reserve_rows = self._number("SELECT count(*) FROM reserve WHERE id > 0")
                 self._largest = self._number(
                     f"SELECT CAST(total(room) AS INTEGER) FROM reserve WHERE id = {LARGEST}"
@@ -198,8 +196,6 @@ class Store:
         with self._transaction():
             if batch.trial:
                 self._try_room()
-            if self.short is not None:
-                self._database.execute(RESERVE_TABLE)
             self._change(batch)
             self._fill_reserve()
 

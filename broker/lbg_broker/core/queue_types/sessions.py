@@ -331,7 +331,7 @@ class SessionRegistry:
             line.settled_to = one["settled_to"]
             session.ending = one["ending"]
             session.away_since = one["away_since"]
-            session.epochs = [(epoch, first) for epoch, first in one.get("epochs", ())]
+            session.epochs = [(epoch, first) for epoch, first in one["epochs"]]
         return registry
 
     def __iter__(self) -> Iterator[Session]:
