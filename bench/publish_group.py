@@ -179,7 +179,9 @@ def parts(count: int = 50_000) -> None:
         with tempfile.TemporaryDirectory() as directory, JournalWriter(directory, "bench") as journal:
             for message in messages:
                 journal.append(
-                    PublishedRecord("p", message.key, message.hash, message.queue, message.seq, 1, 2, 0)
+                    PublishedRecord(
+                        "p", message.key, message.hash, message.queue, message.seq, 1, 2, 0, "g", 100
+                    )
                 )
 
     def rows_alone() -> None:

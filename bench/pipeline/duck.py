@@ -51,9 +51,10 @@ COLUMNS = {
 READ = """
 CREATE TABLE records AS
 SELECT
-    coalesce("group", 'unnamed') AS grp, publisher, key, hash, seq, kind = 'published' AS is_published,
+    "group" AS grp, publisher, key, hash, seq, kind = 'published' AS is_published,
     member, incarnation, delivery, redelivered, delivered_at_us, started_at_us, finished_at_us, settled_at_us, verdict,
-    v IS NULL OR v <> 1 OR publisher IS NULL OR hash IS NULL OR queue IS NULL OR seq IS NULL OR published_at_us IS NULL
+    v IS NULL OR v <> 1 OR "group" IS NULL OR publisher IS NULL OR hash IS NULL OR queue IS NULL OR seq IS NULL
+    OR published_at_us IS NULL
     OR CASE kind
         WHEN 'published' THEN confirmed_at_us IS NULL OR resends IS NULL
         WHEN 'delivered' THEN member IS NULL OR member_name IS NULL OR incarnation IS NULL OR delivery IS NULL

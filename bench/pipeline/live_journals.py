@@ -33,7 +33,7 @@ def _second(number: int, messages: int) -> Iterator[tuple[str, str]]:
         at_us = START_US + number * 1_000_000 + row * 1_000_000 // messages
         name, queue, member = f"k{key}", hash_ % QUEUES, hash_ % MEMBERS
         lines["published-p"].append(
-            encode(PublishedRecord("p", name, hash_, queue, seq, at_us, at_us + 900, group="g"))
+            encode(PublishedRecord("p", name, hash_, queue, seq, at_us, at_us + 900, 0, "g", 100))
         )
         came = at_us + 1000
         lines[f"member-{member}"].append(
@@ -56,7 +56,10 @@ def _second(number: int, messages: int) -> Iterator[tuple[str, str]]:
                     settled_at_us=came + 300,
                     attempts=1,
                     verdict="ack",
+                    session=None,
+                    sequence=None,
                     group="g",
+                    body_bytes=100,
                 )
             )
         )

@@ -75,7 +75,6 @@ def main() -> None:
             [str(arguments.journal)],
             str(out),
             ValidationSettings(),
-            default_group="unnamed",
             progress=progress,
         )
     job_s = time.monotonic() - begun

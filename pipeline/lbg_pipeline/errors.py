@@ -35,8 +35,7 @@ class JournalNotFound(PipelineError):
 class NewerSchema(PipelineError):
     def __init__(self, file: str, version: int, newest: int) -> None:
         super().__init__(
-            f"{file} was written by a newer LBG: its records have version {version}, and this version reads "
-            f"up to {newest}: upgrade LBG"
+            f"journal {file} has records of version {version}, and this LBG reads version {newest}: upgrade it"
         )
         self.file = file
         self.version = version

@@ -27,7 +27,7 @@ _MESSAGE = (
     StructField("hash", _INT, nullable=False),
     StructField("queue", _INT, nullable=False),
     StructField("seq", _LONG, nullable=False),
-    StructField("body_bytes", _LONG),
+    StructField("body_bytes", _LONG, nullable=False),
     StructField("published_at_us", _LONG, nullable=False),
 )
 

@@ -42,7 +42,7 @@ def broken_lines() -> dict[str, bytes]:
         "wrong type of a number": _changed(published(0), seq="0"),
         "a fraction": _changed(published(0), seq=1.5),
         "wrong type of a flag": _changed(delivered(0), redelivered=1),
-        "wrong type of an optional field": _changed(delivered(0), body_bytes="many"),
+        "wrong type of an optional field": _changed(delivered(0), mode=7),
         "null that may not be": _changed(delivered(0), member=None),
         "missing field": _changed(published(0), confirmed_at_us=...),
         "missing field that may be null": _changed(delivered(0), settled_at_us=...),

@@ -20,9 +20,6 @@ from testing.pipeline.findings import LostRange, Move
 SKEW_S = 0.001
 """With this, `uncertain` is uncertain."""
 
-DEFAULT_GROUP = "before"
-"""Group of its records without a group."""
-
 _SETTINGS = JournalSettings(file_max_bytes=20_000)
 
 
@@ -49,7 +46,6 @@ def plant(directory: Path, *, broken: bool = True) -> Planted:
     _plant_sound(planted, "partitioned", sound_journal("partitioned", mode=PARTITIONED, messages=100))
     _plant_sound(planted, "sharing", _shared_out(sound_journal("sharing", mode=MESSAGE_GROUPS, messages=150)))
     _plant_sound(planted, "numbering", sound_sessions("numbering"))
-    _plant_sound(planted, DEFAULT_GROUP, sound_journal(None, messages=60))
     _plant_misplacing(planted)
     _plant_faults(planted, "faulty")
     _write(planted)

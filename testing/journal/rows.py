@@ -23,7 +23,9 @@ def published(seq: int, *, at_us: int = 0, **fields: Any) -> PublishedRecord:
         "seq": seq,
         "published_at_us": START_US + at_us,
         "confirmed_at_us": START_US + at_us + 1000,
+        "resends": 0,
         "group": "g",
+        "body_bytes": 100,
     }
     return PublishedRecord(**{**told, **fields})
 
@@ -49,7 +51,10 @@ def delivered(seq: int, *, at_us: int = 0, member: int = 0, **fields: Any) -> De
         "settled_at_us": at + 300,
         "attempts": 1,
         "verdict": "ack",
+        "session": None,
+        "sequence": None,
         "group": "g",
+        "body_bytes": 100,
     }
     return DeliveredRecord(**{**told, **fields})
 

@@ -26,7 +26,7 @@ class Sound:
 
 
 def sound_journal(
-    group: str | None,
+    group: str,
     *,
     mode: str | None = None,
     messages: int = 400,

@@ -32,7 +32,7 @@ def kept_records(
     pieces = [
         tuple(row.values())
         for one in blocks
-        for batch in keeping(parse(one, file_of=lambda line: "journal", default_group="unnamed"))
+        for batch in keeping(parse(one, file_of=lambda line: "journal"))
         for row in batch.to_pylist()
     ]
     return CachedJournals(spark.createDataFrame(pieces, PIECES).persist())

@@ -68,7 +68,7 @@ def _published(made: Slice, planted: Planted, publisher: int, names: list[str]) 
     confirmed_us = made.published_us[rows] + 300 + rows % 200
     template = (
         f'{{"v":1,"kind":"published","publisher":"{publisher_name(publisher)}","key":%s,"hash":%d,"queue":%d,"seq":%d,'
-        f'"published_at_us":%d,"confirmed_at_us":%d,"resends":0,"group":"{GROUP}"}}\n'
+        f'"published_at_us":%d,"confirmed_at_us":%d,"resends":0,"group":"{GROUP}","body_bytes":100}}\n'
     )
     for batch in _batches(len(rows)):
         key, *numbers = (column[rows[batch]].tolist() for column in columns)
@@ -85,7 +85,7 @@ def _delivered(made: Slice, planted: Planted, member: int, names: list[str]) -> 
         '{"v":1,"kind":"delivered","publisher":"p-%d","key":%s,"hash":%d,"queue":%d,"seq":%d,'
         f'"published_at_us":%d,"member":{member},"member_name":"m-{member}","incarnation":"{member:06x}",'
         '"delivery":%d,"redelivered":false,"delivered_at_us":%d,"started_at_us":%d,"finished_at_us":%d,'
-        f'"settled_at_us":%d,"attempts":1,"verdict":"ack","group":"{GROUP}"}}\n'
+        f'"settled_at_us":%d,"attempts":1,"verdict":"ack","group":"{GROUP}","body_bytes":100}}\n'
     )
     of_message = (made.publisher, made.key, made.hash_, made.queue, made.seq, made.published_us)
     of_delivery = (made.delivery, made.delivered_us, made.started_us, made.finished_us, made.settled_us)
@@ -122,7 +122,10 @@ def _record(made: Slice, row: int, names: list[str]) -> DeliveredRecord:
         settled_at_us=int(made.settled_us[row]) if is_ack else None,
         attempts=int(is_ack),
         verdict="ack" if is_ack else "released",
+        session=None,
+        sequence=None,
         group=GROUP,
+        body_bytes=100,
     )
 
 

@@ -17,7 +17,6 @@ def findings_of(
     records: Iterable[PublishedRecord | DeliveredRecord],
     settings: ValidationSettings,
     *,
-    default_group: str = "unnamed",
     block_records: int = 7,
 ) -> dict[str, list[dict[str, Any]]]:
     """`block_records`: few, so that evidence comes in many blocks, as it does from many files."""
@@ -30,7 +29,6 @@ def findings_of(
             parse(
                 b"".join(lines[start : start + block_records]),
                 file_of=lambda _: "file",
-                default_group=default_group,
             )
         )
     ]

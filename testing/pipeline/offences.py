@@ -32,8 +32,7 @@ def _line_and_number(one: DeliveredRecord) -> tuple[tuple[Any, ...], tuple[int, 
 
 
 def mode_of(one: DeliveredRecord) -> str:
-    """Before journals said the mode, sessions were there in mode Sessions alone."""
-    return one.mode or (EXCLUSIVE if one.session is None else SESSIONS)
+    return one.mode or EXCLUSIVE
 
 
 def out_of_order(ordered: Sequence[DeliveredRecord], view: str, skew_us: int) -> Iterator[Offence]:

@@ -47,7 +47,6 @@ BREAKING = frozenset({"inverted", "overlap", "misplaced"})
 def judge(
     records: Iterable[Record],
     *,
-    default_group: str = "unnamed",
     settle_s: float = 0,
     clock_skew_s: float = 0,
     exactly_once: bool = False,
@@ -57,11 +56,10 @@ def judge(
     delivered: dict[str, list[DeliveredRecord]] = defaultdict(list)
     end_us = 0
     for record in records:
-        group = default_group if record.group is None else record.group
         if isinstance(record, PublishedRecord):
-            published[group].append(record)
+            published[record.group].append(record)
         else:
-            delivered[group].append(record)
+            delivered[record.group].append(record)
         end_us = max(end_us, *_times(record))
     settled_us = end_us - round(settle_s * 1e6)
     skew_us = round(clock_skew_s * 1e6)

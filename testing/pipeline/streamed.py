@@ -66,7 +66,7 @@ class Streamed:
         return counts
 
     def _pieces(self, block: bytes) -> list[dict[str, Any]]:
-        parsed = parse(block, file_of=lambda _: "here", default_group="unnamed")
+        parsed = parse(block, file_of=lambda _: "here")
         made = [row for batch in pieces_of(())(parsed) for row in batch.to_pylist()]
         self.latest_us = max([self.latest_us, *(one["latest_us"] for one in made)])
         return made

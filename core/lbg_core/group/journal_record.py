@@ -14,7 +14,7 @@ from typing import Any
 from lbg_core.group.errors import JournalError
 
 VERSION = 1
-"""Raised when a reader of the version before would misread a line."""
+"""Raised with a change that a reader would misread."""
 
 VERDICTS = ("ack", "dead", "repeat", "released")
 """Verdict of a delivery: done by the app; sent to the dead letters; dropped, because it was done before; given
@@ -26,7 +26,7 @@ class PublishedRecord:
     """A message that the broker has confirmed.
 
     `published_at_us` is the first time it was sent and equals its `lbg-ts`; `resends` counts the times it was
-    sent again with the same sequence number. `group` and `body_bytes` are None in what an older LBG wrote.
+    sent again with the same sequence number.
     """
 
     publisher: str
@@ -36,9 +36,9 @@ class PublishedRecord:
     seq: int
     published_at_us: int
     confirmed_at_us: int
-    resends: int = 0
-    group: str | None = None
-    body_bytes: int | None = None
+    resends: int
+    group: str
+    body_bytes: int
 
 
 @dataclass(slots=True)
@@ -48,8 +48,7 @@ class DeliveredRecord:
     `delivery` counts the member's deliveries from 0 and so keeps their order where `delivered_at_us` is the
     same for a batch. `started_at_us` to `finished_at_us` is the time in which the app had it, over all
     `attempts`; both are None if it never got there. `settled_at_us` is when the ack was written, None if it
-    never was. `session` and `sequence` are there in mode Sessions; `mode` is the group's, None for Exclusive. `group`
-    and `body_bytes` are None in what an older LBG wrote.
+    never was. `session` and `sequence` are there in mode Sessions; `mode` is the group's, None for Exclusive.
     """
 
     publisher: str
@@ -69,10 +68,10 @@ class DeliveredRecord:
     settled_at_us: int | None
     attempts: int
     verdict: str
-    session: str | None = None
-    sequence: int | None = None
-    group: str | None = None
-    body_bytes: int | None = None
+    session: str | None
+    sequence: int | None
+    group: str
+    body_bytes: int
     mode: str | None = None
 
 
@@ -118,8 +117,7 @@ def _session(record: DeliveredRecord) -> str:
 
 
 def _origin(record: Record) -> str:
-    group = "" if record.group is None else f',"group":{_quote(record.group)}'
-    return group if record.body_bytes is None else f'{group},"body_bytes":{record.body_bytes}'
+    return f',"group":{_quote(record.group)},"body_bytes":{record.body_bytes}'
 
 
 def _mode(record: DeliveredRecord) -> str:
@@ -141,7 +139,7 @@ _PUBLISHED = tuple(
 _DELIVERED = tuple(
     (field.name.rstrip("_"), _TYPES[str(field.type)]) for field in dataclass_fields(DeliveredRecord)
 )
-_OPTIONAL = frozenset({"session", "sequence", "group", "body_bytes", "mode"})
+_OPTIONAL = frozenset({"session", "sequence", "mode"})
 _JSON_NAMES = {str: "a string", int: "an integer", bool: "true or false", _NONE: "null"}
 _MISSING = object()
 
@@ -162,7 +160,7 @@ def decode(line: str | bytes) -> Record:
         raise JournalError(f"a journal line has version {version!r}, not a number from 1 up")
     if version > VERSION:
         raise JournalError(
-            f"a journal line has version {version}; the newest that this LBG reads is {VERSION}: upgrade it"
+            f"a journal line is of version {version}, and this LBG reads version {VERSION}: upgrade it"
         )
     kind = fields.get("kind")
     if kind == "published":

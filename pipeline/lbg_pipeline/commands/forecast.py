@@ -10,7 +10,6 @@ import click
 
 from lbg_core.command_output import echo_json
 from lbg_pipeline.commands.options import (
-    default_group_option,
     groups_option,
     journal_option,
     moment,
@@ -32,7 +31,6 @@ def source_of(
     time_column: str | None,
     count_column: str | None,
     groups: tuple[str, ...],
-    default_group: str,
     rates: tuple[str, ...],
     **_: Any,
 ) -> Source:
@@ -47,7 +45,7 @@ def source_of(
     if table is None and (time_column or count_column):
         raise click.UsageError("--time and --messages are for --history")
     if journals:
-        return FromJournals(journals, default_group)
+        return FromJournals(journals)
     if table is None:
         return FromProfiles(demand)
     if time_column is None:
@@ -134,7 +132,6 @@ _REPLICAS = click.IntRange(1, 4096)
     help="Column of --history with the number of messages of a row; by default one message per row.",
 )
 @groups_option("With --history: the group that the rows belong to.")
-@default_group_option()
 @click.option("--now", type=moment, metavar="TIME", help="By default the present. Later records are ignored.")
 @click.option(
     "--interval",

@@ -46,9 +46,6 @@ def zone(text: str) -> str:
     return text
 
 
-DEFAULT_GROUP = "unnamed"
-
-
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
@@ -74,19 +71,9 @@ def groups_option(more: str = "") -> Decorator:
     )
 
 
-def default_group_option(default: str | None = DEFAULT_GROUP, more: str = "") -> Decorator:
-    return click.option(
-        "--default-group",
-        default=default,
-        show_default=default is not None,
-        metavar="NAME",
-        help=f"Group of the records of old journals, which name no group. {more}".rstrip(),
-    )
-
-
 def journal_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """--journal, --group and --default-group."""
-    return journal_option()(groups_option()(default_group_option()(command)))
+    """--journal and --group."""
+    return journal_option()(groups_option()(command))
 
 
 def _settings(ctx: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:

@@ -12,7 +12,7 @@ import click
 from lbg_core.command_output import echo_json
 from lbg_core.group import HASH_FUNCTIONS
 from lbg_core.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
-from lbg_pipeline.commands.options import default_group_option, journal_option, output_options
+from lbg_pipeline.commands.options import journal_option, output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -45,7 +45,6 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     metavar="NAME",
     help="Name of the group on the broker; required if the journals have several groups.",
 )
-@default_group_option(None, "By default the manifest's group.")
 @click.option(
     "--manifest",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -106,7 +105,6 @@ def plan(
     master: str | None,
     conf: dict[str, str],
     group: str | None,
-    default_group: str | None,
     manifest: Path | None,
     service_time: float | None,
     as_json: bool,
@@ -128,7 +126,6 @@ def plan(
     question = Question(
         journals=journals,
         group=group,
-        default_group=default_group,
         declared=None if manifest is None else read_manifest(manifest, group=group),
         service_time_us=None if service_time is None else service_time * 1000,
         wishes=Wishes(

@@ -22,7 +22,6 @@ def profile(
     master: str | None,
     conf: dict[str, str],
     groups: tuple[str, ...],
-    default_group: str,
     as_json: bool,
 ) -> None:
     """Profile the load: rates, sizes, latencies, skew, handoffs and the utilisation of members.
@@ -38,7 +37,6 @@ def profile(
     request = Request(
         journals=journals,
         groups=groups,
-        default_group=default_group,
         made_by=f"Made by lbg pipeline profile at {made}",
     )
     with spark_job("profile", master, conf) as spark, shown_progress(spark) as progress:

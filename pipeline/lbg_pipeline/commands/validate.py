@@ -164,7 +164,6 @@ def _time(at_us: int) -> str:
 def validate(
     journals: tuple[str, ...],
     groups: tuple[str, ...],
-    default_group: str,
     out: str,
     master: str | None,
     conf: dict[str, str],
@@ -187,9 +186,7 @@ def validate(
     options = StreamOptions(**of_stream)
     options.check(stream=stream, settle_s=settle_s)
     if stream:
-        result = _streamed(
-            journals, groups, default_group, out, master, conf, clock_skew_s, exactly_once, options
-        )
+        result = _streamed(journals, groups, out, master, conf, clock_skew_s, exactly_once, options)
         click.echo(json.dumps(result.as_json()) if as_json else "\n".join(result.lines()))
         return _status(result.report, strict)
 
@@ -201,9 +198,7 @@ def validate(
 
     settings = ValidationSettings(settle_s, clock_skew_s, exactly_once, frozenset(groups) or None)
     with spark_job("validate", master, conf) as spark, shown_progress(spark) as progress:
-        report = validate_journals(
-            spark, journals, out, settings, default_group=default_group, progress=progress
-        )
+        report = validate_journals(spark, journals, out, settings, progress=progress)
     click.echo(json.dumps(report.as_json()) if as_json else "\n".join(report_lines(report)))
     return _status(report, strict)
 
@@ -215,7 +210,6 @@ def _status(report: Report, strict: bool) -> int:
 def _streamed(
     journals: tuple[str, ...],
     groups: tuple[str, ...],
-    default_group: str,
     out: str,
     master: str | None,
     conf: dict[str, str],
@@ -232,7 +226,6 @@ def _streamed(
         lost_after_s=options.lost_after_s,
         forget_s=options.forget_s,
         clock_skew_s=clock_skew_s,
-        default_group=default_group,
         groups=groups,
     )
     with spark_job("validate --stream", master, conf) as spark:

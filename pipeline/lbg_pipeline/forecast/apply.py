@@ -95,7 +95,7 @@ class Cluster:
             **patch(schedule),
         }
         action = f"apply the schedule to LoadBalancedGroup {target}"
-        applied = self._request(
+        self._request(
             action,
             "patch_namespaced_custom_object",
             target.name,
@@ -104,9 +104,6 @@ class Cluster:
             force=True,
             _content_type=APPLY,
         )
-        # An API server may drop what its CRD does not know, without a word.
-        if schedule and not applied["spec"]["scaling"].get("schedule"):
-            raise ClusterRefused(_too_old(action))
 
     def _request(self, action: str, method: str, *arguments: object, **options: object) -> dict[str, Any]:
         place = (*API, self.namespace, PLURAL)
@@ -133,13 +130,7 @@ def _refused(action: str, namespace: str, error: ApiException) -> str:
         )
     if error.status == 404:
         return f"{action}: {reason}: if the cluster has no LoadBalancedGroups, install LBG's chart"
-    if "schedule" in reason and ("not declared in schema" in reason or "unknown field" in reason):
-        return _too_old(action)
     return f"{action}: {reason}"
-
-
-def _too_old(action: str) -> str:
-    return f"{action}: the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart"
 
 
 def _message(error: ApiException) -> str:

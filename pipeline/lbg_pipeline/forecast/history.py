@@ -297,7 +297,6 @@ _DELIVERED = StructType(
 @dataclass(frozen=True, slots=True)
 class FromJournals:
     paths: tuple[str, ...]
-    default_group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,13 +337,12 @@ def sourced(
         table = read_tables(spark, rates, ("group", "messages", "busy_us"), "tables `rates` with --rates")
         measured = measured_of_rates(table)
     match source:
-        case FromJournals(paths, default_group):
+        case FromJournals(paths):
             journals = cache_journals(
                 spark,
                 paths,
                 published=_PUBLISHED.names,
                 delivered=_DELIVERED.names,
-                default_group=default_group,
             )
             published = journals.published(lambda rows: [rows], _PUBLISHED)
             delivered = journals.delivered(lambda rows: [rows], _DELIVERED)

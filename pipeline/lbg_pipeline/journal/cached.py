@@ -73,12 +73,11 @@ def cache_journals(
     published: Sequence[str],
     delivered: Sequence[str],
     groups: Sequence[str] = (),
-    default_group: str,
 ) -> CachedJournals:
     """These columns of the records of `groups`, of all if there are none, and every broken line. Raises
     JournalNotFound."""
     step = JournalCache(tuple(published), tuple(delivered), tuple(groups))
-    pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
+    pieces = scan_journals(spark, paths, step, PIECES)
     fit_shuffles(spark, read_bytes=size_bytes(spark.read.text(list(paths))))
     return CachedJournals(pieces.persist())
 

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from lbg_core.group import EXCLUSIVE, SESSIONS, JournalError, PublishedRecord, decode
+from lbg_core.group import EXCLUSIVE, JournalError, PublishedRecord, decode
 from lbg_core.group.journal_record import VERDICTS, VERSION
 from lbg_pipeline.errors import NewerSchema
 from lbg_pipeline.schemas import BROKEN, DELIVERED, PUBLISHED, arrow_schema
@@ -252,7 +252,7 @@ SEQ_END = 1 << 61
 _PUBLISHED, _DELIVERED, _BROKEN = arrow_schema(PUBLISHED), arrow_schema(DELIVERED), arrow_schema(BROKEN)
 _SCHEMAS = {"published": _PUBLISHED, "delivered": _DELIVERED}
 _HEAD = (pa.field("v", pa.int64()), pa.field("kind", pa.string()))
-_FILLED = frozenset({"group", "mode"})
+_FILLED = frozenset({"mode"})
 """May be missing in a line, and has a default in the table."""
 _LINES = {
     kind: pa.schema([*_HEAD, *(field.with_nullable(True) for field in schema)])
@@ -287,84 +287,74 @@ class Parsed:
         return self
 
 
-def parse(block: bytes, *, file_of: Callable[[int], str], default_group: str) -> Parsed:
+def parse(block: bytes, *, file_of: Callable[[int], str]) -> Parsed:
     """The lines of `block`. `file_of` gives the file of a line by its number in the block. Raises NewerSchema."""
     if not block.endswith(b"\n"):
         block += b"\n"
-    return _Parser(default_group).parse(block, file_of)
+    return _parsed(block, file_of)
 
 
-class _Parser:
-    def __init__(self, default_group: str) -> None:
-        self._default_group = default_group
+def _parsed(block: bytes, file_of: Callable[[int], str]) -> Parsed:
+    kind = "delivered" if b'"delivered"' in block[: block.index(b"\n")] else "published"
+    batch = _together(block, kind)
+    if batch is not None:
+        full = _full(kind, batch)
+        return Parsed([full], [], []) if kind == "published" else Parsed([], [full], [])
+    line_count = block.count(b"\n")
+    if line_count <= DECODED_ONE_BY_ONE:
+        return _one_by_one(block.split(b"\n")[:-1], file_of)
+    middle = block.index(b"\n", len(block) // 2) + 1
+    if middle == len(block):
+        middle = block.rindex(b"\n", 0, middle - 1) + 1
+    before = block.count(b"\n", 0, middle)
+    parsed = _parsed(block[:middle], file_of)
+    parsed += _parsed(block[middle:], lambda line: file_of(before + line))
+    return parsed
 
-    def parse(self, block: bytes, file_of: Callable[[int], str]) -> Parsed:
-        kind = "delivered" if b'"delivered"' in block[: block.index(b"\n")] else "published"
-        batch = _together(block, kind)
-        if batch is not None:
-            full = self._full(kind, batch)
-            return Parsed([full], [], []) if kind == "published" else Parsed([], [full], [])
-        line_count = block.count(b"\n")
-        if line_count <= DECODED_ONE_BY_ONE:
-            return self._one_by_one(block.split(b"\n")[:-1], file_of)
-        middle = block.index(b"\n", len(block) // 2) + 1
-        if middle == len(block):
-            middle = block.rindex(b"\n", 0, middle - 1) + 1
-        before = block.count(b"\n", 0, middle)
-        parsed = self.parse(block[:middle], file_of)
-        parsed += self.parse(block[middle:], lambda line: file_of(before + line))
-        return parsed
 
-    def _full(self, kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """With the defaults for fields that the lines leave out."""
-        schema = _SCHEMAS[kind]
-        columns = {name: batch.column(name) for name in schema.names}
-        columns["group"] = _filled(columns["group"], self._default_group)
-        if kind == "delivered":
-            columns["mode"] = _modes(columns["mode"], columns["session"])
-        return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
+def _full(kind: str, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """With the mode, which lines of a group in mode Exclusive leave out."""
+    schema = _SCHEMAS[kind]
+    columns = {name: batch.column(name) for name in schema.names}
+    if kind == "delivered":
+        columns["mode"] = _filled(columns["mode"], EXCLUSIVE)
+    return pa.RecordBatch.from_arrays(list(columns.values()), schema=schema)
 
-    def _one_by_one(self, lines: list[bytes], file_of: Callable[[int], str]) -> Parsed:
-        parsed = Parsed([], [], [])
-        broken = []
-        for number, line in enumerate(lines):
-            try:
-                record = decode(line)
-                is_published = isinstance(record, PublishedRecord)
-                batch = self._row("published" if is_published else "delivered", record)
-            except JournalError as error:
-                _refuse_newer(line, file_of(number))
-                broken.append((file_of(number), line.decode("utf-8", "backslashreplace"), str(error)))
-            else:
-                (parsed.published if is_published else parsed.delivered).append(batch)
-        if broken:
-            parsed.broken.append(_batch(broken, _BROKEN))
-        return parsed
 
-    def _row(self, kind: str, record: Any) -> pa.RecordBatch:
-        schema = _SCHEMAS[kind]
-        if abs(record.seq) >= SEQ_END:
-            raise JournalError(f"a journal line has a value that no column holds: seq {record.seq}")
-        nulls = [field.with_nullable(True) for field in schema]
-        values = [getattr(record, "hash_" if name == "hash" else name) for name in schema.names]
+def _one_by_one(lines: list[bytes], file_of: Callable[[int], str]) -> Parsed:
+    parsed = Parsed([], [], [])
+    broken = []
+    for number, line in enumerate(lines):
         try:
-            return self._full(kind, _batch([values], pa.schema(nulls)))
-        except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError) as error:
-            raise JournalError(f"a journal line has a value that no column holds: {error}") from None
+            record = decode(line)
+            is_published = isinstance(record, PublishedRecord)
+            batch = _row("published" if is_published else "delivered", record)
+        except JournalError as error:
+            _refuse_newer(line, file_of(number))
+            broken.append((file_of(number), line.decode("utf-8", "backslashreplace"), str(error)))
+        else:
+            (parsed.published if is_published else parsed.delivered).append(batch)
+    if broken:
+        parsed.broken.append(_batch(broken, _BROKEN))
+    return parsed
+
+
+def _row(kind: str, record: Any) -> pa.RecordBatch:
+    schema = _SCHEMAS[kind]
+    if abs(record.seq) >= SEQ_END:
+        raise JournalError(f"a journal line has a value that no column holds: seq {record.seq}")
+    nulls = [field.with_nullable(True) for field in schema]
+    values = [getattr(record, "hash_" if name == "hash" else name) for name in schema.names]
+    try:
+        return _full(kind, _batch([values], pa.schema(nulls)))
+    except (pa.ArrowInvalid, OverflowError, UnicodeEncodeError) as error:
+        raise JournalError(f"a journal line has a value that no column holds: {error}") from None
 
 
 def _filled(column: pa.Array, default: str) -> pa.Array:
     if column.null_count == len(column):
         return pa.repeat(default, len(column))
     return pc.fill_null(column, default) if column.null_count else column
-
-
-def _modes(modes: pa.Array, sessions: pa.Array) -> pa.Array:
-    """A member's record has its mode only if it is not Exclusive; older ones have none, and sessions in mode
-    Sessions."""
-    if sessions.null_count == len(sessions):
-        return _filled(modes, EXCLUSIVE)
-    return pc.coalesce(modes, pc.if_else(pc.is_null(sessions), EXCLUSIVE, SESSIONS))
 
 
 def _together(block: bytes, kind: str) -> pa.RecordBatch | None:

@@ -107,8 +107,6 @@ def _packed(parts: Iterable[Part], target: int) -> Iterable[list[Part]]:
         yield pack
 
 
-DEFAULT_GROUP = "unnamed"
-
 Step = Callable[[Parsed], Iterable[pa.RecordBatch]]
 """Function of a worker for each block that it has parsed."""
 
@@ -122,9 +120,7 @@ class Journals:
     broken: DataFrame
 
 
-def read_journals(
-    spark: SparkSession, paths: Sequence[str], *, default_group: str = DEFAULT_GROUP
-) -> Journals:
+def read_journals(spark: SparkSession, paths: Sequence[str]) -> Journals:
     """The tables PUBLISHED, DELIVERED and BROKEN of the journals at `paths`: any URL that Spark reads.
 
     Raises JournalNotFound. A record of a newer version fails the first action with an error that `errors.error_of`
@@ -132,7 +128,7 @@ def read_journals(
     """
 
     def table(step: Step, schema: StructType) -> DataFrame:
-        return scan_journals(spark, paths, step, schema, default_group=default_group)
+        return scan_journals(spark, paths, step, schema)
 
     return Journals(
         published=table(lambda parsed: parsed.published, PUBLISHED),
@@ -146,8 +142,6 @@ def scan_journals(
     paths: Sequence[str],
     step: Step,
     schema: StructType,
-    *,
-    default_group: str = DEFAULT_GROUP,
 ) -> DataFrame:
     """Result of `step` on every block, a table of `schema`: one reading for a job that needs more than one table."""
     local: list[str] = []
@@ -160,27 +154,25 @@ def scan_journals(
             local.append(path)
     tables = []
     if local:
-        tables.append(_scanned_locally(spark, sorted(local), step, schema, default_group))
+        tables.append(_scanned_locally(spark, sorted(local), step, schema))
     if remote:
         lines = spark.read.text(remote).select("value", "_metadata.file_path")
-        tables.append(scan_lines(lines, step, schema, default_group=default_group))
+        tables.append(scan_lines(lines, step, schema))
     return tables[0] if len(tables) == 1 else tables[0].unionAll(tables[1])
 
 
-def scan_lines(
-    lines: DataFrame, step: Step, schema: StructType, *, default_group: str = DEFAULT_GROUP
-) -> DataFrame:
+def scan_lines(lines: DataFrame, step: Step, schema: StructType) -> DataFrame:
     """The same for lines that Spark has read: `lines` has the columns line and file, in this order."""
 
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             if batch.num_rows:
-                yield from step(_parsed(batch, default_group))
+                yield from step(_parsed(batch))
 
     return lines.mapInArrow(scan, schema)
 
 
-def _parsed(lines: pa.RecordBatch, default_group: str) -> Parsed:
+def _parsed(lines: pa.RecordBatch) -> Parsed:
     texts, files = lines.columns
     together = pa.ListArray.from_arrays(pa.array([0, len(texts)], pa.int32()), texts.cast(pa.binary()))
     [block] = pc.binary_join(together, b"\n").to_pylist()
@@ -188,27 +180,25 @@ def _parsed(lines: pa.RecordBatch, default_group: str) -> Parsed:
     def file_of(number: int) -> str:
         return str(files[number])
 
-    return parse(block + b"\n", file_of=file_of, default_group=default_group)
+    return parse(block + b"\n", file_of=file_of)
 
 
-def _scanned_locally(
-    spark: SparkSession, paths: Sequence[str], step: Step, schema: StructType, default_group: str
-) -> DataFrame:
+def _scanned_locally(spark: SparkSession, paths: Sequence[str], step: Step, schema: StructType) -> DataFrame:
     splits = splits_of(paths, cores=spark.sparkContext.defaultParallelism)
 
     def scan(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _scanned(splits[number], step, default_group)
+                yield from _scanned(splits[number], step)
 
     return spark.range(0, len(splits), 1, max(1, len(splits))).mapInArrow(scan, schema)
 
 
-def _scanned(parts: Sequence[Part], step: Step, default_group: str) -> Iterator[pa.RecordBatch]:
+def _scanned(parts: Sequence[Part], step: Step) -> Iterator[pa.RecordBatch]:
     for part in parts:
         file_of = partial(_always, part.path)
         for block in blocks_of(part):
-            yield from step(parse(block, file_of=file_of, default_group=default_group))
+            yield from step(parse(block, file_of=file_of))
 
 
 def _always(path: str, _: int) -> str:

@@ -12,7 +12,6 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lbg_pipeline.journal.cached import cache_journals
-from lbg_pipeline.journal.scan import DEFAULT_GROUP
 from lbg_pipeline.plan.candidates import HOT_KEYS, candidates_table
 from lbg_pipeline.plan.load import observe
 from lbg_pipeline.plan.manifest import Declared
@@ -27,13 +26,10 @@ _PUBLISHED = ("group", "key", "hash", "queue", "published_at_us")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """- `declared`: the group's manifest. `group`: by default the manifest's, or the only one in the journals.
-    - `default_group`: of records that name none; by default `group`.
-    """
+    """`declared`: the group's manifest. `group`: by default the manifest's, or the only one in the journals."""
 
     journals: tuple[str, ...]
     group: str | None = None
-    default_group: str | None = None
     declared: Declared | None = None
     service_time_us: float | None = None
     wishes: Wishes = field(default_factory=Wishes)
@@ -55,13 +51,11 @@ def answer(
     """Raises PipelineError. `on_phase` hears what begins."""
     declared = question.declared
     group = question.group or (None if declared is None else declared.group)
-    default_group = question.default_group or group or DEFAULT_GROUP
     journals = cache_journals(
         spark,
         question.journals,
         published=_PUBLISHED,
         delivered=(*_PUBLISHED, "mode", "verdict", "started_at_us", "finished_at_us"),
-        default_group=default_group,
     )
     output = Output(spark, out)
     with ExitStack() as cleanup:

@@ -14,7 +14,6 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from lbg_pipeline.html.numbers import duration, rate, ratio, share, whole
 from lbg_pipeline.html.page import shown
 from lbg_pipeline.journal.cached import cache_journals
-from lbg_pipeline.journal.scan import DEFAULT_GROUP
 from lbg_pipeline.profile.digest import (
     Digest,
     digests,
@@ -99,11 +98,10 @@ _DELIVERED = tuple(name for name in DELIVERED.names if name not in _NOT_USED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """`groups`: only these, by default all. `default_group`: of records that name none. `made_by`: a page's footer."""
+    """`groups`: only these, by default all. `made_by`: a page's footer."""
 
     journals: tuple[str, ...]
     groups: tuple[str, ...] = ()
-    default_group: str = DEFAULT_GROUP
     made_by: str = ""
 
 
@@ -126,7 +124,6 @@ def run(
         published=_PUBLISHED,
         delivered=_DELIVERED,
         groups=request.groups,
-        default_group=request.default_group,
     )
     output = Output(spark, out)
     with ExitStack() as cleanup:

@@ -57,11 +57,6 @@ def minute_of(time_us: str) -> Column:
     return F.timestamp_micros(start_of(time_us, MINUTE_US))
 
 
-def total_bytes() -> Column:
-    """Size of all bodies; null if that of one is unknown."""
-    return F.when(F.sum("known") == F.sum("messages"), F.sum("bytes")).alias("bytes")
-
-
 def summed(*names: str) -> list[Column]:
     return [F.sum(name).alias(name) for name in names]
 
@@ -69,12 +64,10 @@ def summed(*names: str) -> list[Column]:
 PLACE = ("group", "queue", "member")
 _BYTES = [
     StructField("messages", LongType()),
-    StructField("known", LongType()),
     StructField("bytes", LongType()),
 ]
 _COUNTED = {
     "messages": ("at_us", "count"),
-    "known": ("body_bytes", "count"),
     "bytes": ("body_bytes", "sum"),
 }
 _SENT = StructType([StructField("group", StringType()), StructField("at_us", LongType()), *_BYTES])
@@ -100,15 +93,13 @@ def work(journals: CachedJournals, every_us: int) -> DataFrame:
         yield tallied(worked, (*PLACE, "at_us"), {**_COUNTED, "busy_us": ("service_us", "sum")}, schema)
 
     parts = journals.delivered(count, _WORK)
-    return parts.groupBy(*PLACE, "at_us").agg(*summed("messages"), total_bytes(), *summed("busy_us"))
+    return parts.groupBy(*PLACE, "at_us").agg(*summed("messages", "bytes", "busy_us"))
 
 
 def rates(work_done: DataFrame) -> DataFrame:
     """Table `rates`: the counts of `work`, by the minute."""
     return work_done.groupBy(*PLACE, minute_of("at_us").alias("minute")).agg(
-        F.sum("messages").alias("messages"),
-        F.when(F.count("bytes") == F.count(F.lit(1)), F.sum("bytes")).alias("bytes"),
-        F.sum("busy_us").alias("busy_us"),
+        *summed("messages", "bytes", "busy_us")
     )
 
 
@@ -121,7 +112,7 @@ def demand(journals: CachedJournals) -> DataFrame:
         yield tallied(sent, ("group", "at_us"), _COUNTED, schema)
 
     minute = minute_of("at_us").alias("minute")
-    return journals.published(count, _SENT).groupBy("group", minute).agg(*summed("messages"), total_bytes())
+    return journals.published(count, _SENT).groupBy("group", minute).agg(*summed("messages", "bytes"))
 
 
 _LOADS = {"messages": ("delivered_at_us", "count"), "busy_us": ("service_us", "sum")}

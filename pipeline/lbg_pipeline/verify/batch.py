@@ -162,14 +162,13 @@ def validate_journals(
     out: str,
     settings: ValidationSettings,
     *,
-    default_group: str,
     progress: Progress,
 ) -> Report:
     """Raises JournalNotFound and OutputRefused; a record of a newer version ends it before a table is written."""
     output = Output(spark, out)
     progress.begin("reading and checking")
     step = PackingStep(RecordStep(settings), BUCKETS)
-    pieces = scan_journals(spark, paths, step, PIECES, default_group=default_group)
+    pieces = scan_journals(spark, paths, step, PIECES)
     findings = check_records(pieces, settings, tasks=BUCKETS)
     findings.persist(StorageLevel.MEMORY_AND_DISK)
     try:

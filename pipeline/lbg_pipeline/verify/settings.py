@@ -40,7 +40,6 @@ class StreamSettings:
     """By how much the clocks of two members may differ."""
     epoch_bytes: int = 256 << 20
     """Read at once at most, some 900,000 records: bounds the memory of a start that finds days of journals."""
-    default_group: str = "unnamed"
     groups: tuple[str, ...] = ()
     """Only these; all when empty."""
 

@@ -79,7 +79,6 @@ class Epochs:
             files,
             pieces_of(self._settings.groups),
             PIECES_TABLE,
-            default_group=self._settings.default_group,
         )
         front = self._advance(new, epoch, f"epoch={epoch}", window)
         self._front = epoch, front

@@ -1,7 +1,4 @@
-"""Checkpoint of a bucket: its layouts, and the state that it drops.
-
-Before, chains were of streams: each of a publisher's epochs was checked separately.
-"""
+"""Checkpoint of a bucket: its layout, and the state that it drops."""
 
 from __future__ import annotations
 
@@ -13,95 +10,37 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lbg_pipeline.columns import Flags, Intervals, coded, union
+from lbg_pipeline.columns import Flags, Intervals, union
 from lbg_pipeline.errors import CheckpointRefused
 from lbg_pipeline.schemas import arrow_schema
 from lbg_pipeline.verify.checks.completeness import Completeness
-from lbg_pipeline.verify.checks.order import NOTHING, Numbers, highest_after
 from lbg_pipeline.verify.settings import Window
 from lbg_pipeline.verify.stream_checks import Order
 from lbg_pipeline.verify.stream_state import (
-    CHAINS,
-    FORGOTTEN,
-    HISTORIES,
     SCHEMAS,
     STREAMS,
-    Histories,
     Memory,
     Streams,
     Totals,
 )
 from lbg_pipeline.verify.tables import COMPLETENESS
 
-_LONG = pa.int64()
-CHAINS_BEFORE = pa.schema(
-    [
-        ("stream", _LONG),
-        ("key", pa.string()),
-        ("delivered", _LONG),
-        ("acknowledged", _LONG),
-        ("last_us", _LONG),
-    ]
-)
-_BEFORE: Mapping[str, Any] = {
-    "chains": CHAINS_BEFORE,
-    **{name: SCHEMAS[name] for name in ("streams", "sets", "shards", "totals")},
-}
-
 
 def memory_of(tables: Mapping[str, Sequence[Any]]) -> Memory:
-    """Contents of the state's tables, by name; a new bucket has none. Raises CheckpointRefused for a layout
-    that is neither."""
+    """Contents of the state's tables, by name; a new bucket has none. Raises CheckpointRefused for another
+    layout."""
     if not tables:
         return Memory()
     contents = {
         name: pa.concat_tables([several[0].schema.empty_table(), *several])
         for name, several in tables.items()
     }
-    layout = {name: table.schema for name, table in contents.items()}
-    if layout == SCHEMAS:
-        return Memory(**contents)
-    if layout != _BEFORE:
+    if {name: table.schema for name, table in contents.items()} != SCHEMAS:
         raise CheckpointRefused(
             "the checkpoint was written by another version of LBG, which has another layout: continue with that "
             "version, or give new directories with --checkpoint and --out to validate the journals again"
         )
-    histories, chains = _joined(contents["streams"], contents["chains"])
-    return Memory(
-        **{**contents, "histories": histories, "chains": chains, "forgotten": _forgotten(contents["streams"])}
-    )
-
-
-def _joined(streams: Any, before: Any) -> tuple[Any, Any]:
-    """Histories and chains over the epochs of `before`. Epochs earlier than those that are remembered are
-    unknown: they count as forgotten."""
-    histories = Histories(HISTORIES.empty_table(), streams)
-    earliest_us = np.full(len(histories.table), np.iinfo(np.int64).max)
-    np.minimum.at(earliest_us, histories.of_stream, histories.began_us)
-    stream = before["stream"].to_numpy()
-    [chain], firsts = coded([histories.of_stream[stream], before["key"]])
-    first = pa.array(firsts)
-    chains = {
-        "history": pa.array(histories.of_stream[stream][firsts]),
-        "key": before["key"].take(first),
-        "last_us": pa.array(
-            highest_after(chain, before["last_us"].to_numpy(), np.zeros(len(firsts), np.int64))
-        ),
-    }
-    for view in ("delivered", "acknowledged"):
-        number = before[view].to_numpy()
-        numbers = Numbers(np.where(number == NOTHING, 0, histories.began_us[stream]), number)
-        highest = highest_after(chain, numbers.places, np.full(len(firsts), NOTHING))
-        chains[f"{view}_began_us"] = pa.array(numbers.began_us(highest))
-        chains[view] = pa.array(numbers.number(highest))
-    table = histories.table.set_column(3, HISTORIES.field(3), pa.array(earliest_us - 1))
-    return table, pa.table([chains[name] for name in CHAINS.names], schema=CHAINS)
-
-
-def _forgotten(streams: Any) -> Any:
-    """Epochs that may be forgotten: any that began before the newest record of its group."""
-    latest = streams.group_by("group").aggregate([("last_us", "max")])
-    return pa.table([latest["group"], latest["last_us_max"]], schema=FORGOTTEN)
+    return Memory(**contents)
 
 
 MOST_RUNS = 1_000

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from lbg_core.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
 from lbg_core.group.journal_record import VERDICTS, Record
 
-PUBLISHED = PublishedRecord("p-1", "N14228", 57, 1, 41, 1_700_000_000_000_000, 1_700_000_000_000_900)
+PUBLISHED = PublishedRecord(
+    "p-1", "N14228", 57, 1, 41, 1_700_000_000_000_000, 1_700_000_000_000_900, 0, "orders", 62
+)
 DELIVERED = DeliveredRecord(
     publisher="p-1",
     key="N14228",
@@ -32,19 +34,23 @@ DELIVERED = DeliveredRecord(
     settled_at_us=1_700_000_000_001_300,
     attempts=1,
     verdict="ack",
+    session=None,
+    sequence=None,
+    group="orders",
+    body_bytes=62,
 )
 
 TEXT = st.text(st.characters(codec=None))
 COUNTS = st.integers(0, 2) | st.integers(0, 2**63)
-OPTIONAL = ("session", "sequence", "group", "body_bytes", "mode")
+OPTIONAL = ("session", "sequence", "mode")
 MAYBE = st.none() | COUNTS
 RECORDS = st.one_of(
-    st.builds(PublishedRecord, TEXT, st.none() | TEXT, *[COUNTS] * 6, st.none() | TEXT, MAYBE),
+    st.builds(PublishedRecord, TEXT, st.none() | TEXT, *[COUNTS] * 6, TEXT, COUNTS),
     st.builds(
         DeliveredRecord,
         *(TEXT, st.none() | TEXT, COUNTS, COUNTS, COUNTS, COUNTS, COUNTS, TEXT, TEXT, COUNTS, st.booleans()),
         *(COUNTS, MAYBE, MAYBE, MAYBE, COUNTS, st.sampled_from(VERDICTS)),
-        *(st.none(), st.none(), st.none() | TEXT, MAYBE, st.none() | TEXT),
+        *(st.none(), st.none(), TEXT, COUNTS, st.none() | TEXT),
     ),
 )
 
@@ -77,7 +83,8 @@ def test_a_line_is_one_line_of_ascii_json_that_anybody_can_read(record: Record) 
 def test_a_published_line_looks_as_documented() -> None:
     assert encode(PUBLISHED) == (
         '{"v":1,"kind":"published","publisher":"p-1","key":"N14228","hash":57,"queue":1,"seq":41,'
-        '"published_at_us":1700000000000000,"confirmed_at_us":1700000000000900,"resends":0}\n'
+        '"published_at_us":1700000000000000,"confirmed_at_us":1700000000000900,"resends":0,"group":"orders",'
+        '"body_bytes":62}\n'
     )
 
 
@@ -115,8 +122,9 @@ def altered(**changed: Any) -> str:
         (altered(v="1"), "has version '1'"),
         (altered(v=True), "has version True"),
         (altered(v=0), "has version 0"),
-        (altered(v=2), "has version 2; the newest that this LBG reads is 1: upgrade it"),
+        (altered(v=2), "is of version 2, and this LBG reads version 1: upgrade it"),
         (altered(kind="forgotten"), "is of kind 'forgotten', neither published nor delivered"),
+        (altered(group="(absent)"), "group of a journal line is missing, not a string"),
         (altered(seq="(absent)"), "seq of a journal line is missing, not an integer"),
         (altered(seq="41"), "seq of a journal line is '41', not an integer"),
         (altered(seq=41.0), "seq of a journal line is 41.0, not an integer"),

@@ -31,7 +31,7 @@ MOST_CALLS = 20
 
 
 def record(seq: int) -> PublishedRecord:
-    return PublishedRecord("p", "k", 3, 1, seq, 1_000_000, 1_000_500, 0)
+    return PublishedRecord("p", "k", 3, 1, seq, 1_000_000, 1_000_500, 0, "orders", 62)
 
 
 def seqs(source: Path) -> list[int]:
@@ -52,7 +52,8 @@ def test_a_file_is_seen_only_when_it_is_closed(tmp_path: Path) -> None:
 
 def test_records_of_both_kinds_come_back_as_they_were(tmp_path: Path) -> None:
     delivered = DeliveredRecord(
-        "p", None, 3, 1, 7, 10, 2, "m ü", "f00", 9, True, 11, None, None, None, 0, "released"
+        *("p", None, 3, 1, 7, 10, 2, "m ü", "f00", 9, True, 11, None, None, None, 0, "released"),
+        *(None, None, "orders", 62),
     )
     with JournalWriter(tmp_path, "m") as writer:
         writer.append(record(1))
@@ -104,7 +105,7 @@ def test_a_killed_writers_file_is_cut_after_its_last_whole_line_and_closed_at_th
         from lbg_core.journal import JournalSettings, JournalWriter
         writer = JournalWriter(sys.argv[1], "p", settings=JournalSettings(buffer_records=7))
         for seq in range(10**9):
-            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2))
+            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2, 0, "orders", 62))
             if seq == 5000:
                 print("going", flush=True)
     """
@@ -174,10 +175,10 @@ def test_a_full_disk_is_told_once_counted_and_does_not_stop_the_owner(tmp_path: 
             sys.argv[1], "p", settings=JournalSettings(buffer_records=5), on_problem=lambda line: print(line)
         )
         for seq in range(200):
-            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2))
+            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2, 0, "orders", 62))
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         for seq in range(200, 300):
-            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2))
+            writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2, 0, "orders", 62))
         writer.close()
         print(writer.records, writer.lost_records)
     """
@@ -200,7 +201,7 @@ def test_a_full_disk_stops_the_owner_if_the_settings_say_so(tmp_path: Path) -> N
         writer = JournalWriter(sys.argv[1], "p", settings=JournalSettings(buffer_records=5, stops_when_full=True))
         try:
             for seq in range(200):
-                writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2))
+                writer.append(PublishedRecord("p", "k", 3, 1, seq, 1, 2, 0, "orders", 62))
         except WriteFailed as failure:
             print(failure)
     """

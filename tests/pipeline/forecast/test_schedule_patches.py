@@ -115,11 +115,6 @@ async def test_the_namespace_is_the_contexts_unless_it_is_said(served: ServedClu
             'User "system:serviceaccount:shop:x" cannot patch resource',
             "cannot patch resource: allow list and patch on loadbalancedgroups.lbg.dev in namespace shop",
         ),
-        (
-            500,
-            "failed to create typed patch object: .spec.scaling.schedule: field not declared in schema",
-            "the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart",
-        ),
         (404, "loadbalancedgroups.lbg.dev not found", "install LBG's chart"),
         (422, "spec.scaling.schedule: Too many: 600", "spec.scaling.schedule: Too many: 600"),
     ],
@@ -136,21 +131,6 @@ async def test_what_the_api_server_refuses_is_told_with_what_to_do(
     assert said.endswith(told)
     listed = await refusal(lambda cluster: cluster.find(["orders"]))
     assert listed.startswith("list LoadBalancedGroups in namespace shop: ")
-
-
-async def test_a_schedule_that_is_dropped_without_a_word_is_missed(
-    served: ServedCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply = served.cluster.apply
-
-    async def pruned(wanted: dict) -> dict:
-        found = await apply(wanted)
-        del found["spec"]["scaling"]["schedule"]
-        return found
-
-    monkeypatch.setattr(served.cluster, "apply", pruned)
-    said = await refusal(lambda cluster: cluster.apply(ORDERS, [ENTRY]))
-    assert said.endswith("the cluster's CRD is older and has no scaling.schedule: upgrade LBG's chart")
 
 
 async def test_an_api_server_that_does_not_answer_is_named(served: ServedCluster) -> None:

@@ -57,7 +57,7 @@ def journal(tmp_path: Path) -> Path:
 
 def kept(spark: SparkSession, journal: Path, *groups: str) -> CachedJournals:
     columns = {"published": ("group", "seq"), "delivered": ("group", "seq", "verdict")}
-    return cache_journals(spark, [str(journal)], **columns, groups=groups, default_group="unnamed")
+    return cache_journals(spark, [str(journal)], **columns, groups=groups)
 
 
 def test_every_record_is_there_once_and_broken_lines_beside(spark: SparkSession, journal: Path) -> None:

@@ -24,14 +24,13 @@ def _large_imports() -> None:
 
 
 def test_directories_files_globs_and_compressed_files_are_read(spark: SparkSession, tmp_path: Path) -> None:
-    write_journal(tmp_path / "a b", [published(0), delivered(0), delivered(1, group=None)])
+    write_journal(tmp_path / "a b", [published(0), delivered(0), delivered(1, group="d")])
     write_lines(tmp_path / "one.jsonl", [published(1), "garbage\n"])
     with gzip.open(tmp_path / "two.jsonl.gz", "wt") as file:
         file.write(encode(published(2)) + "more garbage\n")
     journals = read_journals(
         spark,
         [str(tmp_path / "a b"), str(tmp_path / "*.jsonl"), str(tmp_path / "two.jsonl.gz")],
-        default_group="d",
     )
     assert sorted(row.seq for row in journals.published.collect()) == [0, 1, 2]
     assert sorted((row.seq, row.group) for row in journals.delivered.collect()) == [(0, "g"), (1, "d")]
@@ -68,7 +67,9 @@ def test_a_newer_version_ends_the_job_with_its_file(spark: SparkSession, tmp_pat
         read_journals(spark, [str(file)]).published.collect()
     told = error_of(raised.value)
     assert isinstance(told, NewerSchema)
-    assert str(told).startswith(f"{file} was written by a newer LBG: its records have version 9")
+    assert str(told).startswith(
+        f"journal {file} has records of version 9, and this LBG reads version 1: upgrade it"
+    )
 
 
 def test_a_path_without_journals_is_told(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def _large_imports() -> None:
 
 def parsed(*lines: str | bytes) -> Parsed:
     block = b"".join(line if isinstance(line, bytes) else line.encode() for line in lines)
-    return parse(block, file_of=lambda number: f"file:{number}", default_group="unnamed")
+    return parse(block, file_of=lambda number: f"file:{number}")
 
 
 def rows(batches: list[Any]) -> list[dict[str, Any]]:
@@ -61,16 +61,10 @@ def test_every_field_of_a_record_is_a_column() -> None:
     assert row["delivered_at_us"] == 1_700_000_000_000_005
 
 
-def test_what_a_record_leaves_out_has_its_default() -> None:
-    lines = [
-        delivered(0, group=None),
-        delivered(1, mode="Partitioned"),
-        delivered(2, session="s", sequence=1),
-    ]
-    one, other, old = rows(parsed(*[encode(line) for line in lines]).delivered)
-    assert (one["group"], one["mode"], one["body_bytes"]) == ("unnamed", "Exclusive", None)
-    assert (other["group"], other["mode"]) == ("g", "Partitioned")
-    assert old["mode"] == "Sessions"
+def test_a_record_without_a_mode_is_of_mode_exclusive() -> None:
+    lines = [delivered(0), delivered(1, mode="Partitioned")]
+    one, other = rows(parsed(*[encode(line) for line in lines]).delivered)
+    assert (one["mode"], other["mode"]) == ("Exclusive", "Partitioned")
 
 
 def test_kinds_may_be_mixed() -> None:
@@ -152,7 +146,8 @@ def test_a_last_line_without_newline_is_a_line() -> None:
 def test_a_newer_version_is_refused_with_its_file() -> None:
     lines = [encode(published(i)) for i in range(100)]
     with pytest.raises(
-        NewerSchema, match="file:100 was written by a newer LBG: its records have version 2"
+        NewerSchema,
+        match="journal file:100 has records of version 2, and this LBG reads version 1: upgrade it",
     ) as raised:
         parsed(*lines, changed(published(0), v=2, kind="returned"))
     told = error_of(RuntimeError(f"Traceback\n  …\nlbg_pipeline.errors.NewerSchema: {raised.value}\n"))
@@ -188,9 +183,7 @@ def test_it_takes_and_refuses_what_decode_does(lines: list[tuple[bool, dict[str,
             reasons.append(str(error))
         else:
             kind = "published" if isinstance(record, PublishedRecord) else "delivered"
-            expected.append(
-                (kind, record.key, record.seq, "unnamed" if record.group is None else record.group)
-            )
+            expected.append((kind, record.key, record.seq, record.group))
     found = [("published", row["key"], row["seq"], row["group"]) for row in rows(told.published)]
     found += [("delivered", row["key"], row["seq"], row["group"]) for row in rows(told.delivered)]
     assert sorted(found, key=repr) == sorted(expected, key=repr)

@@ -68,12 +68,12 @@ def one_by_one(block: bytes) -> list[str]:
     parsed = Parsed([], [], [])
     for number, line in enumerate(block.removesuffix(b"\n").split(b"\n")):
         pair = b"%s\n%s\n" % (line, NO_RECORD)
-        parsed += parse(pair, file_of=lambda _, n=number: f"file:{n}", default_group="unnamed")
+        parsed += parse(pair, file_of=lambda _, n=number: f"file:{n}")
     return [row for row in all_rows(parsed) if repr(NO_RECORD.decode()) not in row]
 
 
 def together(block: bytes) -> list[str]:
-    return all_rows(parse(block, file_of="file:{}".format, default_group="unnamed"))
+    return all_rows(parse(block, file_of="file:{}".format))
 
 
 def test_values_of_every_length_stand_side_by_side() -> None:
@@ -171,8 +171,8 @@ publications = st.builds(
     **of_both,
     confirmed_at_us=numbers,
     resends=small,
-    group=st.none() | texts,
-    body_bytes=st.none() | small,
+    group=texts,
+    body_bytes=small,
 )
 deliveries = st.builds(
     DeliveredRecord,
@@ -190,6 +190,8 @@ deliveries = st.builds(
     verdict=st.sampled_from(VERDICTS),
     session=st.none() | texts,
     sequence=st.none() | numbers,
+    group=texts,
+    body_bytes=small,
 )
 
 

@@ -229,11 +229,10 @@ def test_a_message_in_two_sessions_or_under_two_numbers_or_in_none_is_misplaced(
     assert (told(found), found.verdict) == ([("misplaced", "delivered", 1)], "broken")
 
 
-def test_a_session_tells_the_mode_of_a_journal_from_before_journals_said_it() -> None:
-    assert judged(in_session(5, 1, 0, mode=None), in_session(3, 2, 1, mode=None, key="k5")).offences == []
-
-
-def test_groups_are_judged_apart_and_records_without_one_belong_to_the_default() -> None:
-    rows = [published(0), delivered(0), published(0, group=None), delivered(0, group="h")]
-    found = judge(rows, default_group="old")
-    assert {name: one.verdict for name, one in found.items()} == {"g": "sound", "h": "sound", "old": "broken"}
+def test_groups_are_judged_apart() -> None:
+    rows = [published(0), delivered(0), published(0, group="old"), delivered(0, group="h")]
+    assert {name: one.verdict for name, one in judge(rows).items()} == {
+        "g": "sound",
+        "h": "sound",
+        "old": "broken",
+    }

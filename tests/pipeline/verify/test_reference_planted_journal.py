@@ -9,7 +9,7 @@ import pytest
 from lbg_core.group import JournalError, decode
 from lbg_core.journal import JournalReader, closed_files
 from testing.journal.broken_lines import broken_lines, newer_line
-from testing.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from testing.journal.planted import SKEW_S, Planted, plant, plant_newer
 from testing.journal.planted_faults import FAULTS
 from testing.pipeline.reference import judge
 
@@ -20,7 +20,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Planted:
 
 
 def test_exactly_what_was_planted_is_found(planted: Planted) -> None:
-    found = judge(planted.records, default_group=DEFAULT_GROUP)
+    found = judge(planted.records)
     assert {group: one.verdict for group, one in found.items()} == planted.verdicts
     for group, one in found.items():
         told = [(each.kind, each.view, each.key, each.seq) for each in one.offences]
@@ -32,7 +32,7 @@ def test_exactly_what_was_planted_is_found(planted: Planted) -> None:
 
 
 def test_with_two_clocks_exactly_what_they_explain_is_uncertain(planted: Planted) -> None:
-    for group, one in judge(planted.records, default_group=DEFAULT_GROUP, clock_skew_s=SKEW_S).items():
+    for group, one in judge(planted.records, clock_skew_s=SKEW_S).items():
         uncertain = [(each.kind, each.view, each.key, each.seq) for each in one.offences if each.uncertain]
         assert sorted(uncertain, key=str) == sorted(planted.uncertain[group], key=str)
 
@@ -72,5 +72,5 @@ def test_without_broken_lines_the_journal_is_read_as_it_is(tmp_path: Path) -> No
 def test_a_newer_record_is_planted_as_one(tmp_path: Path) -> None:
     plant(tmp_path, broken=False)
     assert newer_line() in plant_newer(tmp_path).read_bytes().splitlines()
-    with pytest.raises(JournalError, match="has version 2; the newest that this LBG reads is 1"):
+    with pytest.raises(JournalError, match="is of version 2, and this LBG reads version 1"):
         decode(newer_line())

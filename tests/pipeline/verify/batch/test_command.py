@@ -76,5 +76,7 @@ def test_what_goes_wrong_is_one_line(command: Command, tmp_path: Path) -> None:
     newer = encode(published(0)).replace('"v":1', '"v":7')
     file = write_lines(tmp_path / "journal" / "a.jsonl", [published(0), newer])
     refused = command()
-    assert str(refused.exception).startswith(f"{file} was written by a newer LBG: its records have version 7")
+    assert str(refused.exception).startswith(
+        f"journal {file} has records of version 7, and this LBG reads version 1: upgrade it"
+    )
     assert "\n" not in str(refused.exception)

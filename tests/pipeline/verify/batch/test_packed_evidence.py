@@ -33,7 +33,7 @@ RECORDS = [
 )
 def test_pieces_hold_the_evidence_each_hash_in_one_bucket(lines: list[Any], settle_s: int) -> None:
     block = "".join(line if isinstance(line, str) else encode(line) for line in lines).encode()
-    parsed = parse(block, file_of=lambda _: "file", default_group="old")
+    parsed = parse(block, file_of=lambda _: "file")
     step = RecordStep(ValidationSettings(settle_s=settle_s))
     evidence = pa.Table.from_batches(list(step(parsed)))
     [pieces] = PackingStep(step, buckets=4)(parsed)
@@ -50,12 +50,12 @@ def test_pieces_hold_the_evidence_each_hash_in_one_bucket(lines: list[Any], sett
 def test_a_piece_in_which_all_rows_are_the_same_has_them_all() -> None:
     block = encode(delivered(0)).encode() * 3
     step = RecordStep(ValidationSettings())
-    [pieces] = PackingStep(step, buckets=4)(parse(block, file_of=str, default_group="old"))
+    [pieces] = PackingStep(step, buckets=4)(parse(block, file_of=str))
     [rows] = unpacked([pieces])
     assert [row["seq"] for row in rows.to_pylist()] == [0, 0, 0]
 
 
 def test_a_block_without_evidence_has_no_pieces() -> None:
-    parsed = parse(encode(published(0)).encode(), file_of=lambda _: "file", default_group="old")
+    parsed = parse(encode(published(0)).encode(), file_of=lambda _: "file")
     step = RecordStep(ValidationSettings(groups=frozenset({"other"})))
     assert list(PackingStep(step, buckets=4)(parsed)) == []

@@ -13,7 +13,7 @@ import pytest
 from lbg_pipeline.errors import error_of
 from lbg_pipeline.verify.report import Report, report_lines
 from lbg_pipeline.verify.settings import ValidationSettings
-from testing.journal.planted import DEFAULT_GROUP, SKEW_S, Planted, plant, plant_newer
+from testing.journal.planted import SKEW_S, Planted, plant, plant_newer
 from testing.journal.rows import delivered, published, write_journal
 from testing.output_documents import checked
 from testing.pipeline.findings import LostRange, Move
@@ -43,9 +43,7 @@ class Judged:
 
 def validated(spark: SparkSession, journal: Path, out: Path, settings: ValidationSettings) -> Report:
     progress = Progress(io.StringIO(), started_s=0)
-    return validate_journals(
-        spark, [str(journal)], str(out), settings, default_group=DEFAULT_GROUP, progress=progress
-    )
+    return validate_journals(spark, [str(journal)], str(out), settings, progress=progress)
 
 
 @pytest.fixture(scope="module")
@@ -122,7 +120,9 @@ def test_a_newer_version_is_refused_before_a_table_is_written(spark: SparkSessio
     file = plant_newer(tmp_path / "journal")
     with pytest.raises(PythonException) as raised:
         validated(spark, tmp_path / "journal", tmp_path / "out", ValidationSettings())
-    assert str(error_of(raised.value)).startswith(f"{file} was written by a newer LBG")
+    assert str(error_of(raised.value)).startswith(
+        f"journal {file} has records of version 2, and this LBG reads version 1: upgrade it"
+    )
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_lbg-pipeline"]
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,9 +12,8 @@ from hypothesis import strategies as st
 from lbg_core.group import DeliveredRecord, PublishedRecord, incarnation_of_epoch
 from lbg_pipeline.columns import Line
 from lbg_pipeline.errors import CheckpointRefused
-from lbg_pipeline.verify.stream_columns import unpacked
 from testing.exploration import example_count
-from testing.journal.planted import DEFAULT_GROUP, SKEW_S, plant
+from testing.journal.planted import SKEW_S, plant
 from testing.journal.random import EPOCHS, FIRST_EPOCH, journals
 from testing.journal.rows import START_US, delivered, published
 from testing.needs import repeated
@@ -26,11 +23,10 @@ from testing.pipeline.reference import judge
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global CHAINS_BEFORE, Streamed, as_before, expected_offences, stream_checkpoint, packed, told_offences
+    global Streamed, expected_offences, stream_checkpoint, told_offences
     global with_unknown_column
     from lbg_pipeline.verify import stream_checkpoint
-    from lbg_pipeline.verify.stream_checkpoint import CHAINS_BEFORE
-    from testing.pipeline.checkpoint_layouts import as_before, packed, with_unknown_column
+    from testing.pipeline.checkpoint_layouts import with_unknown_column
     from testing.pipeline.streamed import Streamed, expected_offences, told_offences
 
 
@@ -53,7 +49,7 @@ def last_us(record: Record) -> int:
 def check_same(
     streamed: Streamed, records: list[Record], *, skew_s: float = 0, but: frozenset[str] = frozenset()
 ) -> None:
-    for group, judged in judge(records, default_group="unnamed", clock_skew_s=skew_s).items():
+    for group, judged in judge(records, clock_skew_s=skew_s).items():
         told = told_offences(streamed.found["offences"], group, but=but)
         assert told == expected_offences(judged, but=but)
         moves = [one for one in streamed.found["moves"] if one["group"] == group]
@@ -150,7 +146,7 @@ def test_a_message_in_another_place_is_misplaced_in_a_later_epoch_too() -> None:
 def planted(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     """In the order in which they arrive."""
     found = plant(tmp_path_factory.mktemp("planted"), broken=False)
-    return sorted((replace(one, group=one.group or DEFAULT_GROUP) for one in found.records), key=last_us)
+    return sorted(found.records, key=last_us)
 
 
 @pytest.mark.parametrize(("epochs", "skew_s"), repeated([(5, SKEW_S), (1, 0.0), (9, 0.0), (9, SKEW_S)]))
@@ -278,66 +274,6 @@ def test_what_is_sent_again_of_an_epoch_that_was_forgotten_is_not_taken_for_inve
         streamed.end()
         assert not streamed.found["late"]
         assert _offences(streamed, "inverted") == [(third, 1, "delivered", 3), (third, 1, "acknowledged", 3)]
-
-
-@pytest.mark.parametrize("mode", ["Exclusive", "Sessions"])
-@given(data=st.data())
-@settings(max_examples=example_count(10), deadline=None)
-def test_the_state_of_the_version_before_is_gone_on_from(mode: str, data: st.DataObject) -> None:
-    records = data.draw(journals(modes=(mode,), deliveries=20))
-    arriving = sorted(records, key=last_us)
-    streamed = Streamed(watermark_us=2000)
-    for begin in range(0, len(arriving), 5):
-        streamed.left = as_before(streamed.left)
-        streamed.feed(arriving[begin : begin + 5])
-    streamed.end()
-    check_same(streamed, records, but=OTHERWISE_TOLD)
-
-
-def test_epochs_that_the_version_before_judged_by_themselves_are_joined() -> None:
-    first, second, third, other = EPOCHS
-    streamed = Streamed(watermark_us=1000)
-    streamed.feed(
-        [delivered(7, publisher=first), delivered(3, publisher=second), delivered(5, publisher=other)]
-    )
-    streamed.feed([delivered(0, publisher="far", hash_=16, at_us=5000)])
-    streamed.feed([])
-    [streams] = [unpacked(one["blob"]).to_pylist() for one in streamed.left if one["name"] == "streams"]
-    of = [one["publisher"] for one in streams]
-    latest = (
-        (first, 7, -1, "k"),
-        (second, 3, 3, "k"),
-        (other, 5, 5, "k"),
-        (second, 2, 2, "idle"),
-        (first, 6, 6, "idle"),
-    )
-    chains = [
-        {
-            "stream": of.index(publisher),
-            "key": key,
-            "delivered": delivered_,
-            "acknowledged": acked,
-            "last_us": 1,
-        }
-        for publisher, delivered_, acked, key in latest
-    ]
-    streamed.left = [
-        packed(one, pa.Table.from_pylist(chains, schema=CHAINS_BEFORE)) if one["name"] == "chains" else one
-        for one in streamed.left
-        if one["name"] not in ("histories", "forgotten")
-    ]
-    streamed.feed([delivered(2, publisher=second, at_us=10_000)])
-    streamed.feed([delivered(8, publisher=first, at_us=11_000)])
-    streamed.feed([delivered(1, publisher=second, key="idle", at_us=12_000)])
-    streamed.feed([delivered(6, publisher=other, at_us=13_000), delivered(4, publisher=second, at_us=14_000)])
-    streamed.feed([delivered(0, publisher=third, at_us=15_000)])
-    streamed.end()
-    assert not streamed.found["late"]
-    assert [one for one in _offences(streamed, "inverted") if one[2] == "delivered"] == [
-        (second, 2, "delivered", 4),
-        (first, 8, "delivered", 4),
-        (second, 1, "delivered", 3),
-    ]
 
 
 def test_a_state_in_an_unknown_layout_is_refused_in_one_line() -> None:

@@ -24,12 +24,12 @@ from testing.pipeline.reference import judge
 @pytest.fixture(scope="module", autouse=True)
 def _large_imports() -> None:
     """Loads what takes long when the first test runs, and not when the tests are collected."""
-    global Front, SparkSession, as_before, expected_offences, follow, rewrite_state, told_offences
+    global Front, SparkSession, expected_offences, follow, rewrite_state, told_offences
     global with_unknown_column
     from pyspark.sql import SparkSession
 
     from lbg_pipeline.verify.stream import Front, follow
-    from testing.pipeline.checkpoint_layouts import as_before, rewrite_state, with_unknown_column
+    from testing.pipeline.checkpoint_layouts import rewrite_state, with_unknown_column
     from testing.pipeline.streamed import expected_offences, told_offences
 
 
@@ -94,17 +94,13 @@ def _check_whole(spark: SparkSession, place: Path, front: Front) -> None:
     assert totals.get("late", 0) == 0
 
 
-@pytest.mark.parametrize("is_upgraded", [False, True])
 def test_stopped_and_started_again_with_new_files_the_answer_is_that_of_the_whole(
-    spark: SparkSession, tmp_path: Path, is_upgraded: bool
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    """`is_upgraded`: what was stopped was the version before, whose state has another layout."""
     files, told = records_by_file(SECONDS), []
     for second in range(SECONDS):
         if second == SECONDS // 2:
             _follow(spark, tmp_path, told)
-            if is_upgraded:
-                assert rewrite_state(tmp_path / "checkpoint", as_before)
         write_second(tmp_path / "journal", files, second)
     front = _follow(spark, tmp_path, told)
     assert told == sorted(set(told))

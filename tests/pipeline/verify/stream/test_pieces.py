@@ -25,7 +25,7 @@ WINDOW = Window(NEVER, UNTIL_US, 0, NEVER, NEVER)
 
 
 def _pieces(*lines: str, groups: tuple[str, ...] = ()) -> pa.Table:
-    parsed = parse("".join(lines).encode(), file_of=lambda _: "a.jsonl", default_group="unnamed")
+    parsed = parse("".join(lines).encode(), file_of=lambda _: "a.jsonl")
     return pa.Table.from_batches(list(pieces_of(groups)(parsed)))
 
 
