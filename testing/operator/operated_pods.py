@@ -14,6 +14,7 @@ from lbg_operator.kube.api import Object
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.reconcile.desired import DELETION_COST
 from lbg_operator.resources.names import GROUP_LABEL
+from testing.admin.calm_queue import CALM
 from testing.kubernetes.fake_cluster import FakeCluster
 
 LATER_S = 0.2
@@ -107,6 +108,7 @@ def _beat(index: int, pod: Object, members: int, queues: int) -> dict[str, Any]:
                 "status": READY,
                 "in_flight": 0,
                 "delivered": 0,
+                **CALM,
             }
             for queue in mine
         ],

@@ -131,24 +131,6 @@ def test_every_default_of_the_chart_is_one_of_the_operator() -> None:
     )
 
 
-def test_consumers_of_a_sidecar_that_is_pinned_are_not_replaced_for_another_probe() -> None:
-    for given, seconds in ((None, None), (45, "45")):
-        values = {"images": {"sidecar": "example.org/sidecar:1"}, "defaults": {"sidecarStartSeconds": given}}
-        (deployment,) = of_kind(rendered(values), "Deployment")
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        told = {one["name"]: one.get("value") for one in container["env"]}
-        assert told.get("LBG_OPERATOR_SIDECAR_START_S") == seconds
-
-
-def test_consumers_of_a_sidecar_that_is_pinned_are_not_replaced_for_a_volume() -> None:
-    for given, value in ((None, "false"), (True, "true"), (False, "false")):
-        values = {"images": {"sidecar": "example.org/sidecar:1"}, "defaults": {"sidecarTmp": given}}
-        (deployment,) = of_kind(rendered(values), "Deployment")
-        (container,) = deployment["spec"]["template"]["spec"]["containers"]
-        told = {one["name"]: one.get("value") for one in container["env"]}
-        assert told["LBG_OPERATOR_SIDECAR_TMP"] == value
-
-
 def test_an_image_can_be_named_whole() -> None:
     digest = f"registry.example/operator@sha256:{'0' * 64}"
     for _, pod in pods_of(rendered({"images": {"registry": "elsewhere", "operator": digest}})):

@@ -79,6 +79,9 @@ HEADER_KEY_MOVE = "lbg-key-move"
 # Of a fence, a message in a queue that keys leave: id of the change.
 HEADER_FENCE = "lbg-fence"
 
+MEMBERS_VERSION = 1
+"""Version of the messages on the members exchange: their field `v`. A newer one is refused."""
+
 TO_ALL = "all"
 """Routing key on the members exchange that reaches every mailbox; `str(index)` reaches one."""
 
@@ -120,14 +123,12 @@ def default_group_name(namespace: str, name: str) -> str:
 def group_name_of(manifest: Mapping[str, Any]) -> str:
     """Name on the broker of the group that a LoadBalancedGroup asks for, as the API server gives it.
 
-    That of its manifest, or else the one that was chosen before, or else the default one. Before there was an
-    annotation, the status alone had the chosen one.
+    That of its manifest, or else the one that was chosen before, or else the default one.
     """
     metadata = manifest.get("metadata", {})
     given = (
         manifest.get("spec", {}).get("groupName"),
         (metadata.get("annotations") or {}).get(GROUP_NAME_ANNOTATION),
-        manifest.get("status", {}).get("groupName"),
     )
     chosen = next((one for one in given if isinstance(one, str) and one), None)
     return chosen or default_group_name(metadata.get("namespace", "default"), str(metadata.get("name", "")))

@@ -153,7 +153,7 @@ def _container(
     broker: BrokerManifest, settings: OperatorSettings, amqps_port: int, https_port: int
 ) -> dict[str, Any]:
     engine = broker.embedded
-    size = engine.max_message_bytes  # an image of before this option knows nothing of it
+    size = engine.max_message_bytes
     return {
         "name": CONTAINER,
         "image": engine.image or settings.broker_image,

@@ -108,7 +108,7 @@ class Reason(enum.Enum):
     MEMBERS_NOT_JOINED = (
         Type.PROVISIONED,
         State.FALSE,
-        "Members do not take part in the change of the number of queues, as those of an older version, and nothing is "
+        "Members do not take part in the change of the number of queues, and nothing is "
         "changed: restart the members that the message names.",
     )
     PROVISIONING_FAILED = (

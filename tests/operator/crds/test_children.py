@@ -306,7 +306,7 @@ def test_the_configmap_is_enough_to_publish_by() -> None:
         "hash-function": "crc32",
         "queue-count": "8",
         "record.json": (
-            '{"HP":"shop-orders-644f7b8c","HC":128,"QC":8,"QS":1000,"CU":"shop-orders-644f7b8c"}'
+            '{"V":1,"HP":"shop-orders-644f7b8c","HC":128,"QC":8,"QS":1000,"CU":"shop-orders-644f7b8c"}'
         ),
     }
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from testing.admin.calm_queue import CALM
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import show_group
@@ -21,6 +22,7 @@ def beat(index: int, in_flight: int) -> dict[str, Any]:
         "active": True,
         "status": "Ready",
         "in_flight": in_flight,
+        **CALM,
         "delivered": 9,
     }
     about = {"index": index, "name": f"m{index}", "incarnation": "a", "rebalance": "Ready", "counts": {}}

@@ -63,10 +63,7 @@ async def test_a_group_that_its_broker_never_had_is_gone_at_once(
 
 @pytest.mark.parametrize("trouble", [away, another_password, no_secret])
 @in_virtual_time
-async def test_a_finalizer_that_an_older_operator_wrote_beforehand_is_not_waited_for(
-    trouble: Callable[[Place], None],
-) -> None:
-    """0afc101 wrote it before the broker was reached."""
+async def test_a_finalizer_without_a_secret_is_not_waited_for(trouble: Callable[[Place], None]) -> None:
     async with Place() as place:
         place.apply_broker()
         trouble(place)

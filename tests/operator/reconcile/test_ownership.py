@@ -82,28 +82,6 @@ async def test_a_name_that_the_manifest_gives_is_not_written_again() -> None:
 
 
 @in_virtual_time
-async def test_a_group_of_before_keeps_its_name_and_its_consumers() -> None:
-    async with Place() as place:
-        await place.ready()
-        await place.stop()
-        # As an operator of before left it: the name in the status alone, and no owner in the record.
-        manifest = place.seen(GROUP)
-        del manifest["spec"]["groupName"]
-        place.broker.owners.clear()
-        before = place.running()
-        place.broker.is_down = True
-        await place.start()
-        await asyncio.sleep(CHECKED_S)
-        assert place.status()["groupName"] == NAME
-        place.broker.is_down = False
-        await asyncio.sleep(CHECKED_S)
-        assert annotations(place) == {"lbg.dev/group-name": NAME}
-        assert set(place.broker.records) == {NAME}
-        assert place.broker.owners[NAME] == kubernetes_owner("", manifest["metadata"]["uid"])
-        assert place.running() == before
-
-
-@in_virtual_time
 async def test_names_that_are_alike_when_joined_are_two_groups() -> None:
     async with Place() as place:
         place.apply_broker(allowedNamespaces=["*"])
