@@ -143,7 +143,7 @@ same as `--output json`, and `--json --output table` is refused.
 - Units are in names: `_us` is microseconds (of times: since the epoch), `_s` seconds; `_bytes`, `_mb`. Counts are
   numbers, and `"unknown"` where the broker did not report them: never 0.
 - **Keys, and words for `action` and `event`, are added; none is removed, renamed or given another type.** Ignore those
-  that you do not know. A test compares the keys with those of earlier versions.
+  that you do not know.
 
 [output.schema.json](output.schema.json) has the JSON Schemas (draft 2020-12): that of `lbg group show` is
 `output.schema.json#/$defs/group-show`.

@@ -136,7 +136,7 @@ class Group(TypedDict):
     """A group as it is now."""
 
     group: str
-    owner: Annotated[str | None, "null: not recorded"]
+    owner: Annotated[str | None, "null: not read"]
     publisher_username: Annotated[str | None, "user of the publishers alone"]
     attributes: Annotated[Attributes | None, "null: no readable record"]
     queues: list[Queue]
@@ -280,7 +280,7 @@ class Adopted(TypedDict):
 
     group: str
     action: Literal["adopted", "unchanged"]
-    former_owner: Annotated[str | None, "null: not recorded"]
+    former_owner: Annotated[str | None, "null: not read"]
 
 
 class Closed(TypedDict):

@@ -19,7 +19,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
-from lbg_core.admin.status_reports import REPORT_KEYS, WATCH_AGAIN_S, watch_reports
+from lbg_core.admin.status_reports import VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import Engine, GroupSpec, Names, stream_queues
 
@@ -45,7 +45,7 @@ class LiveGroup:
         self._describe()
 
     def on_report(self, beat: Mapping[str, Any]) -> bool:
-        """True for a status report of this version; other messages are ignored."""
+        """True for a status report; other messages are ignored."""
         if is_report := bool(members_of([beat])):
             self._beats[str(beat["name"])] = beat
             self._describe()
@@ -97,7 +97,7 @@ async def observed(
     queue = await admin.amqp.own_queue()
     async with admin.amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
-        await admin.amqp.bind_own(queue, [Names(spec.name).members], keys=REPORT_KEYS)
+        await admin.amqp.bind_own(queue, [Names(spec.name).members], keys=VIEW_KEYS)
         async with running(watch()), running(read()):
             yield
 

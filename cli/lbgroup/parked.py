@@ -40,8 +40,7 @@ def park() -> None:
 def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
     """Give GROUP a parking queue, while none of its members runs.
 
-    All members of the group follow the parked keys from then on. Members of versions before parking do not: upgrade
-    them first.
+    All members of the group follow the parked keys from then on.
     """
     from lbg_core.admin.parking_queue import enable_parking
 

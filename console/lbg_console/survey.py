@@ -23,7 +23,7 @@ from lbg_core.admin.group_reader import EVERY_S, GroupRecords, waiting_us
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import watch_activity
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
-from lbg_core.admin.status_reports import BIND_AGAIN_S, REPORT_KEYS, WATCH_AGAIN_S, watch_reports
+from lbg_core.admin.status_reports import BIND_AGAIN_S, VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import GroupSpec, Names
 
@@ -255,7 +255,7 @@ class GroupSurvey:
                 ]
                 if due:
                     exchanges = [Names(name).members for name in due]
-                    await amqp.bind_own(queue, exchanges, keys=REPORT_KEYS)
+                    await amqp.bind_own(queue, exchanges, keys=VIEW_KEYS)
                     for name in due:
                         if name in self.groups:
                             self.groups[name].bound_at_s = self.now_s()

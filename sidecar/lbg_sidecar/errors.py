@@ -6,6 +6,7 @@
     ├── CommitsError       the commit log or the position file cannot be used (`commits.errors`)
     ├── SessionRefused     the broker and the application do not agree how far the session is
     ├── MessageError       bytes on the members exchange that are no member's message
+    │   └── NewerMessage   another member's message of a newer version
     └── AppError           the application's channel
         ├── CommandFailed  the command cannot be started at all
         └── StreamError    the application sent an invalid frame on its stream
@@ -54,6 +55,18 @@ class SessionRefused(MemberError):
 
 class MessageError(MemberError):
     """Bytes on the members exchange that are no member's message."""
+
+
+class NewerMessage(MessageError):
+    """Another member, `name`, sends messages of a newer version. A member that joins stays out; one that has joined
+    continues with the members of its own version."""
+
+    def __init__(self, name: str, version: int, newest: int) -> None:
+        super().__init__(
+            f"member {name} of the group sends messages of version {version}, and this member reads version {newest}: "
+            "upgrade this member"
+        )
+        self.name = name
 
 
 class AppError(MemberError):

@@ -31,7 +31,7 @@ from lbg_core.admin.actions import (
 from lbg_core.admin.errors import Busy
 from lbg_core.admin.ingress_permissions import opened
 from lbg_core.admin.observe import recorded
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.ownership import BY_HAND, Record
 from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import (
@@ -150,7 +150,7 @@ class FakeAdmin:
             if text is None
             else Record(
                 text,
-                self.owners.get(group, ""),
+                self.owners.get(group, BY_HAND),
                 publishers,
                 paused,
                 has_parking,

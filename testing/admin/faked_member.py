@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lbg_core.client import Channel, ClientConnection, Delivery, connect
-from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
+from lbg_core.group import MEMBERS_VERSION, TO_OBSERVERS, GroupSpec, Names
 from testing.admin.place import Place
 
 REPORT_EVERY_S = 0.1
@@ -18,14 +18,13 @@ REPORT_EVERY_S = 0.1
 
 @dataclass
 class FakedMember:
-    """Reports the queues that it consumes to observers, and all queues to all members, as far as it has these keys; it
-    acknowledges nothing by itself."""
+    """Reports the queues that it consumes to observers; it acknowledges nothing by itself."""
 
     spec: GroupSpec
     connection: ClientConnection
     channel: Channel
     index: int = 0
-    keys: Collection[str] = (TO_OBSERVERS,)
+    version: int = MEMBERS_VERSION
     paused: bool = False
     held: dict[int, list[Delivery]] = field(default_factory=dict)
 
@@ -39,21 +38,20 @@ class FakedMember:
                 self.channel.ack(one.delivery_tag)
             deliveries.clear()
 
-    def beat(self, key: str) -> dict[str, Any]:
+    def beat(self) -> dict[str, Any]:
         queues = [
             {"queue": number, "role": "primary", "active": True, "status": "Ready", "in_flight": len(held)}
-            | {"delivered": len(held), "progress": "Working"}
+            | {
+                "delivered": len(held),
+                "progress": "Working",
+                "poisoned": 0,
+                "poisoned_keys": [],
+                "put_off": 0,
+            }
             for number, held in self.held.items()
         ]
-        if key == TO_ALL:
-            queues += [
-                {"queue": number, "role": "secondary", "active": False, "status": "Unbound", "in_flight": 0}
-                | {"delivered": 0, "progress": "Idle"}
-                for number in range(self.spec.queue_count)
-                if number not in self.held
-            ]
         return {
-            "v": 1,
+            "v": self.version,
             "type": "beat",
             "index": self.index,
             "name": f"m{self.index}",
@@ -67,9 +65,8 @@ class FakedMember:
     async def report(self) -> None:
         """Until it is cancelled."""
         while True:
-            for key in self.keys:
-                body = json.dumps(self.beat(key)).encode()
-                self.channel.publish(Names(self.spec.name).members, key, body)
+            body = json.dumps(self.beat()).encode()
+            self.channel.publish(Names(self.spec.name).members, TO_OBSERVERS, body)
             await asyncio.sleep(REPORT_EVERY_S)
 
 
@@ -80,12 +77,12 @@ async def member(
     *,
     silent: bool = False,
     index: int = 0,
-    keys: Collection[str] = (TO_OBSERVERS,),
+    version: int = MEMBERS_VERSION,
     queues: Collection[int] | None = None,
 ) -> AsyncIterator[FakedMember]:
-    """`queues`: those that it consumes; None: all. `keys`: those of its reports."""
+    """`queues`: those that it consumes; None: all. `version`: of its reports."""
     connection = await connect(place.settings, name="member")
-    faked = FakedMember(spec, connection, await connection.open_channel(), index, keys)
+    faked = FakedMember(spec, connection, await connection.open_channel(), index, version)
 
     def take(number: int) -> Callable[[list[Delivery]], None]:
         return lambda deliveries: faked.held[number].extend(deliveries)

@@ -25,6 +25,7 @@ from lbg_core.client import (
 )
 from lbg_core.group import HEADER_FENCE, TO_OBSERVERS, Names, forwarded_key, hash_in
 from lbg_core.group.key_moves import BarrierEntry, JoinEntry, KeyMoveState, PassEntry, Turn
+from testing.admin.calm_queue import CALM
 from testing.admin.place import Place
 from testing.waiting import GUARD_S
 
@@ -33,8 +34,8 @@ LOOK_S = 0.02
 
 
 class MovingMember:
-    """`joins` False: as one of an older version, which knows the record's number alone. `got`: bodies as they were
-    processed. `is_held`: it processes nothing."""
+    """`joins` False: it takes no part, and knows the record's number alone. `got`: bodies as they were processed.
+    `is_held`: it processes nothing."""
 
     def __init__(self, place: Place, group: str, *, joins: bool = True) -> None:
         self.got: list[bytes] = []
@@ -131,7 +132,7 @@ class MovingMember:
         return True
 
     def _beat(self) -> dict[str, object]:
-        queue = partial(dict, role="primary", active=True, status="Ready", in_flight=0, delivered=0)
+        queue = partial(dict, role="primary", active=True, status="Ready", in_flight=0, delivered=0, **CALM)
         return {
             "type": "beat",
             "index": INDEX,

@@ -28,6 +28,7 @@ from lbgroup.demo.model import COLOURS, DemoModel
 from lbgroup.demo.screen import PlainView, frame, status_line
 from lbgroup.demo.script import MEMBERS, SCRIPT, Act, Do, Pacing, script_of
 from lbgroup.live_map import MemberState, Meter
+from testing.admin.calm_queue import CALM
 
 ENGINE = Engine.parse("LBG", "0.1.0")
 
@@ -72,6 +73,7 @@ def beat(
                 "role": "primary" if queue == primary else "secondary",
                 "active": queue in active,
                 "in_flight": in_flight if queue in active else 0,
+                **CALM,
                 "delivered": 0,
                 "status": "Ready",
             }

@@ -15,6 +15,7 @@ from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.live_group import running
 from lbgroup.live_map import MapMember, MemberState, live_map, map_lines, sharing_line, timeline
+from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import SESSIONS, made
 
@@ -41,6 +42,7 @@ def queue(
         "active": active,
         "status": status,
         "in_flight": in_flight,
+        **CALM,
         "delivered": 0,
     }
 

@@ -20,6 +20,7 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.member_requests import MemberActivity, Takeover
 from lbg_core.group import GroupSpec
+from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 
 
@@ -112,7 +113,7 @@ def beat(
     """Of member m0, m1, …, in a group of two queues."""
     queues = [
         {"queue": number, "role": "primary" if number in active else "secondary", "active": number in active}
-        | {"status": "Ready", "in_flight": 0, "delivered": acked}
+        | {"status": "Ready", "in_flight": 0, "delivered": acked, **CALM}
         for number in range(2)
     ]
     message = {

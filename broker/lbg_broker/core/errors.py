@@ -21,7 +21,7 @@ class BrokerError(Exception):
 
 
 class RestoreError(BrokerError):
-    """Rows of the store that contradict each other or that this version cannot read."""
+    """Rows of the store that contradict each other or cannot be read."""
 
 
 class Refusal(BrokerError):

@@ -212,8 +212,8 @@ def repartition(
 
     The change is online: publishers go on, and keys move in order, each when its earlier messages are settled. In mode
     Partitioned on the embedded broker the broker moves them, and goes on without the command. Between separate queues
-    the command and members of this version do: after an interruption the same command goes on, and one with the former
-    number moves the keys back.
+    the command and members do: after an interruption the same command goes on, and one with the former number moves the
+    keys back.
 
     With --offline publishers wait: ingress is closed, the group is drained, the number changes (the highest queue is
     removed first), members become Ready, and ingress is opened. Publishers of LBG go on in order; others are refused.

@@ -240,7 +240,7 @@ def read_expected(files: Sequence[Path]) -> Expected:
     for file in files:
         try:
             report = json.loads(file.read_text())
-            for epoch in report.get("epochs", [report]):  # without epochs, by an older LBG
+            for epoch in report["epochs"]:
                 by_hash = {int(hash_): int(next_seq) for hash_, next_seq in epoch["next_seq"].items()}
                 expected[str(epoch["publisher"])] = by_hash
         except OSError as error:

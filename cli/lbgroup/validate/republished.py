@@ -34,8 +34,8 @@ class NotRepublished(ValueError):
 class Republished:
     """Stamp of a republished message; times are microseconds since the epoch.
 
-    `started_at_us` to `finished_at_us` is the time in which the application had it, over all attempts; both None
-    from members of an older LBG. `is_released`: the message has these times alone, and is delivered again.
+    `started_at_us` to `finished_at_us` is the time in which the application had it, over all attempts; both None where
+    it never had it. `is_released`: the message has these times alone, and is delivered again.
     """
 
     publisher: str

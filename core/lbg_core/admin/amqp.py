@@ -39,7 +39,7 @@ from lbg_core.client import (
     Unroutable,
     connect_any,
 )
-from lbg_core.group import IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_core.group import IDENTITY_BYTES, MEMBERS_VERSION, Engine, Names, SpecError
 from lbg_core.group.topology import Binding, Exchange, Queue
 
 REQUEST_S = 30.0
@@ -58,7 +58,7 @@ HINTS_CLOSE_S = 0.5
 
 CLOSE_S = 5.0
 
-LOOK = b'{"v":1,"type":"look","index":0,"name":"administrator","incarnation":""}'
+LOOK = f'{{"v":{MEMBERS_VERSION},"type":"look","index":0,"name":"administrator","incarnation":""}}'.encode()
 """To one index: only its return has a meaning."""
 
 OBSERVER_FIRST = 10**9

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from lbg_core.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
+from lbg_core.admin.errors import GroupUnfinished, RecordNewer, RecordUnreadable, UnderWay
 from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_core.admin.plan import problems as drift
 from lbg_core.admin.protocol import StatusReport
@@ -475,6 +475,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | 
             spec = spec_in(observed.record.text, group)
         except GroupUnfinished as error:
             problems.append(str(error))
+        except RecordNewer as error:
+            problems.append(str(error))
         except RecordUnreadable as error:
             problems.append(f"the group's record is invalid: {error.__cause__}")
     if spec is not None:
@@ -569,7 +571,7 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
         more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
         is_one = one.poisoned == 1
-        skip = ""  # members of versions before the command report no id
+        skip = ""  # an id that is too long is not reported
         if one.poisoned_ids:
             which = "it" if is_one else "the oldest"
             skip = f"; skip {which} with: lbg group skip {names.group} {one.poisoned_ids[0]}"

@@ -7,6 +7,7 @@
     ├── MessageNotSkipped    a message that was to be skipped is not poisoned, or not at a member, or may not be skipped
     ├── RecordUnavailable    the node of the group's record is down, or too few of its nodes are up
     ├── RecordUnreadable     the group's record is empty, or not one
+    │   └── RecordNewer      it is of a newer version
     ├── Taken                a name the group needs belongs to something else
     ├── NotOwned             the group is another owner's: nothing resets, changes or deletes it
     ├── GroupDiffers         a group of this name exists with other attributes
@@ -32,7 +33,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from lbg_core.admin.ingress_permissions import closed
-from lbg_core.group import Names, Permissions
+from lbg_core.group import RECORD_VERSION, Names, Permissions
 
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
@@ -145,6 +146,18 @@ class RecordUnreadable(ProvisioningError):
         super().__init__(
             f"the record of group {group!r} (queue lbg.{group}.config) cannot be read: {why}; "
             f"`lbg group create {group} …` with the group's own attributes repairs it"
+        )
+        self.group = group
+
+
+class RecordNewer(RecordUnreadable):
+    """The group's record is of a newer version: nothing of the group is changed."""
+
+    def __init__(self, group: str, version: object) -> None:
+        ProvisioningError.__init__(
+            self,
+            f"the record of group {group!r} (queue lbg.{group}.config) is of version {version}, and this LBG reads "
+            f"version {RECORD_VERSION}; nothing is changed: upgrade it",
         )
         self.group = group
 
@@ -268,7 +281,7 @@ class NotJoined(ProvisioningError):
     def __init__(self, group: str, members: Sequence[str]) -> None:
         super().__init__(
             f"members of group {group!r} do not take part in the change of its number of queues, and nothing is "
-            f"changed: {', '.join(sorted(members))} (of an older version, or frozen? restart them); or use "
+            f"changed: {', '.join(sorted(members))} (restart them); or use "
             "--offline, with which publishers wait"
         )
         self.group = group

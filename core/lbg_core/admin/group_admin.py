@@ -150,7 +150,7 @@ class GroupAdmin:
         """Pause the consumption of a group until `resume_group`: members keep their queues and start no new call, and
         calls that run end. Publishers go on. Members that join later are paused too.
 
-        Returns the names of members that do not report it in time, as those of older versions. Raises NotOwned for a
+        Returns the names of members that do not report it in time. Raises NotOwned for a
         group of Kubernetes, GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
         """
         return await member_requests.pause_group(self._admin, name)

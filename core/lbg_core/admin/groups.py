@@ -37,7 +37,6 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_core.admin.plan import (
     DesiredUser,
-    is_older_than_mode,
     is_only_a_record_queue,
     plan_create,
     plan_delete,
@@ -49,7 +48,6 @@ from lbg_core.admin.plan import (
     require_owner,
     require_supported,
     require_users,
-    too_old,
     unfinished,
 )
 from lbg_core.admin.protocol import BrokerAdmin
@@ -372,12 +370,7 @@ async def create_group(
             finish=finish,
             paused=paused,
         )
-        try:
-            await apply(admin, actions)
-        except ApplyFailed as error:
-            if is_older_than_mode(spec, observed.engine, error) and not error.left_behind:
-                raise too_old(spec, observed.engine) from error
-            raise
+        await apply(admin, actions)
     users = {action.name for action in actions if isinstance(action, PutUser)}
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
     unchecked = tuple(f"{subject} ({why})" for subject, why in observed.why.items())

@@ -62,6 +62,7 @@ from lbg_core.admin.rows import MemberRow, members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
 from lbg_core.group import (
     IDENTITY_BYTES,
+    MEMBERS_VERSION,
     TO_ALL,
     TO_MOVES,
     GroupSpec,
@@ -81,7 +82,7 @@ NEARLY_EMPTY = 20
 """Ready messages of a staging queue up to which its hashes go on: what comes then waits in the new queue."""
 
 JOIN_S = 15.0
-"""For members to take part: they do so at once. One that has not by then is of an older version."""
+"""For members to take part: they do so at once. One that has not by then stands still."""
 
 LOOK_S = 0.1
 
@@ -239,7 +240,7 @@ def _order_of(binding: Binding) -> tuple[str, str]:
 def key_move_announced(names: Names, move: KeyMove) -> Announce:
     """A change is on its way: members that do not take part in it yet follow its stream."""
     message = {
-        "v": 1,
+        "v": MEMBERS_VERSION,
         "type": "keysmove",
         "index": 0,
         "name": SENDER,
@@ -353,7 +354,8 @@ class KeyMoveRun:
             move = observed.key_move(spec.name)
             if move is None:
                 raise Unsupported(
-                    f"group {spec.name!r} changes its number of queues by a later version of LBG: go on with that one"
+                    f"the change of the number of queues of group {spec.name!r} cannot be read: "
+                    f"{observed.record.key_move!r}"
                 )
             await self._go_on(spec, move, observed)
             return False

@@ -136,7 +136,7 @@ class LiveAdmin:
 
     async def key_moves(self, group: str) -> KeyMoveState:
         """State of the change of the group's number of queues, from its stream as it is now. Raises AdminError, and
-        EntryError for an entry of a later version."""
+        EntryError for a stream that cannot be read."""
         return await moves_stream.read(self.amqp, group)
 
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:

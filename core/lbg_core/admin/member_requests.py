@@ -18,20 +18,21 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbg_core.admin.actions import Announce, WriteRecord
 from lbg_core.admin.amqp import AmqpAdmin
-from lbg_core.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Unreachable
+from lbg_core.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Refused, Unreachable
 from lbg_core.admin.ownership import Record, paused_words
 from lbg_core.admin.plan import require_by_hand
 from lbg_core.admin.protocol import BrokerAdmin, StatusReport
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.rows import MALFORMED, members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
-from lbg_core.admin.status_reports import REPORT_KEYS, watch_reports
+from lbg_core.admin.status_reports import REPORT_KEYS, newer_message, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_TS,
     IDENTITY_BYTES,
+    MEMBERS_VERSION,
     TO_ALL,
     UNCOUNTED_MODES,
     GroupSpec,
@@ -113,7 +114,7 @@ class PeekedMessage:
 class PeekResult:
     """Messages of a group, by queue, and in each in order: those at members first. `held`: how many messages of the
     selection members hold, shown or not. `unread`: of each queue, how many messages wait at the broker and could not be
-    looked at. `silent`: members that did not answer; versions before this request do not."""
+    looked at. `silent`: members that did not answer."""
 
     group: str
     messages: tuple[PeekedMessage, ...]
@@ -249,7 +250,7 @@ async def pause_group(
     admin: LiveAdmin, group: str, *, is_paused: bool = True, within_s: float = PAUSED_S
 ) -> tuple[str, ...]:
     """Pauses the consumption of a group, or resumes it, as its record states from then on. Returns the names of members
-    that do not report it within `within_s`: those of versions before this request never do.
+    that do not report it within `within_s`.
 
     Members keep their queues and start no new call; calls that run end. Raises NotOwned for a group of Kubernetes,
     GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
@@ -285,7 +286,7 @@ async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is
 def pause_announced(names: Names, *, is_paused: bool) -> Announce:
     """Members that are there start no new call, or go on."""
     message = {
-        "v": 1,
+        "v": MEMBERS_VERSION,
         "type": "pause",
         "index": 0,
         "name": "administrator",
@@ -322,17 +323,22 @@ async def ask_members(
     is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
 ) -> tuple[list[Mapping[str, Any]], list[StatusReport]]:
     """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
-    that come within `within_s`, or those up to an answer that `is_last`."""
+    that come within `within_s`, or those up to an answer that `is_last`. Raises AdminError, also for a member of a
+    newer version."""
     names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
     answer_to = f"answer.{answer}"
     answers: list[Mapping[str, Any]] = []
     beats: list[StatusReport] = []
+    refusals: list[Refused] = []
     ended = asyncio.Event()
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             message = _object(bytes(delivery.body))
-            if delivery.routing_key == answer_to:
+            if (newer := newer_message(group, message)) is not None:
+                refusals.append(newer)
+                ended.set()
+            elif delivery.routing_key == answer_to:
                 answers.append(message)
                 if is_last(message):
                     ended.set()
@@ -340,7 +346,7 @@ async def ask_members(
                 beats.append(message)
 
     request = {
-        "v": 1,
+        "v": MEMBERS_VERSION,
         "type": kind,
         "index": 0,
         "name": "administrator",
@@ -363,6 +369,8 @@ async def ask_members(
             await channel.cancel(tag)
     finally:
         await amqp.delete_own(queue)
+    if refusals:
+        raise refusals[0]
     return answers, beats
 
 
@@ -395,8 +403,8 @@ class MemberActivity:
 async def watch_activity(
     amqp: AmqpAdmin, group: str, on_activity: Callable[[MemberActivity], None]
 ) -> NoReturn:
-    """Has the members of a group report their activity until this is cancelled; they count keys meanwhile. Members of
-    versions before this request report nothing. Raises AdminError, also when the connection is lost."""
+    """Has the members of a group report their activity until this is cancelled; they count keys meanwhile. Raises
+    AdminError, also when the connection is lost."""
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
@@ -404,8 +412,8 @@ async def watch_activity(
                 on_activity(_activity(_object(bytes(delivery.body))))
 
     names = Names(group)
-    request = {"v": 1, "type": "watch", "index": 0, "name": "administrator", "incarnation": ""}
-    body = json.dumps({**request, "seconds": WATCH_S})
+    request = {"v": MEMBERS_VERSION, "type": "watch", "index": 0, "name": "administrator", "incarnation": ""}
+    body = json.dumps({**request, "seconds": WATCH_S, "keys": True})
     queue = await amqp.own_queue(of_members_of=group)
     async with amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
@@ -535,4 +543,4 @@ def unread_lines(result: PeekResult) -> Iterator[str]:
                 "administrators only"
             )
     for name in result.silent:
-        yield f"member {name} did not answer: it is busy, or of a version without peek"
+        yield f"member {name} did not answer: it is busy"

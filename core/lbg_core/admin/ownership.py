@@ -1,8 +1,7 @@
 """Owner of a group: who may change it, as the header `lbg-owner` of its record states.
 
 The header is `by-hand`, or `kubernetes/CLUSTER-UID/OBJECT-UID`, where the first is the UID of namespace kube-system and
-the second that of the LoadBalancedGroup. It is no key of the record's body, because members and publishers of older
-versions refuse keys that they do not know.
+the second that of the LoadBalancedGroup. A record without it is by hand.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ KUBERNETES = "kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Message with a group's attributes. `owner` is empty for one that was written before owners were recorded.
-    `paused`: words for what is paused, `CONSUMPTION`, `INGRESS` and those of later versions; None: not read.
+    """Message with a group's attributes. `owner` is empty where it was not read. `paused`: words for what is
+    paused, `CONSUMPTION` and `INGRESS`; None: not read.
     `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
     on the stream of parked keys is read; empty: from its first entry on. `key_move`: id of the change of the number of
     queues that is on its way, with a stream of its own (`lbg_core.group.key_moves`); empty without one.
@@ -81,7 +80,7 @@ def owner_text(owner: str) -> str:
     if owner == BY_HAND:
         return "by hand"
     if not is_of_kubernetes(owner):
-        return owner or "not recorded"
+        return owner or "not read"
     cluster, uid = _parts(owner)
     return f"Kubernetes object {uid} of cluster {cluster or 'unknown'}"
 
@@ -95,8 +94,8 @@ def _parts(owner: str) -> tuple[str, str]:
 class Claim:
     """Claim of `owner` to a group.
 
-    - `password`: by which an object of Kubernetes shows that a group without an owner is its own: its user's, from the
-      object's Secret.
+    - `password`: by which an object of Kubernetes shows that a group that lost its record is its own: its user's, from
+      the object's Secret.
     - `adopts`: a group of another owner is taken over.
     - `remedy`: what to do where the group is another owner's.
     - `object_name`: of the record that the claim makes.

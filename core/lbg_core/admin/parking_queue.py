@@ -1,7 +1,7 @@
 """Parking of a group: its objects on the broker.
 
 A group gets them when its members are to park poisoned messages (docs/adr/0065-parked-keys-are-a-log.md), and keeps
-them. Its members of versions before parking do not read the parked keys, so they have to be stopped first.
+them. Members that run then do not read the parked keys, so they have to be stopped first.
 """
 
 from __future__ import annotations

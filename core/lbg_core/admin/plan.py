@@ -23,12 +23,11 @@ from lbg_core.admin.actions import (
     WriteRecord,
 )
 from lbg_core.admin.errors import (
-    ApplyFailed,
     GroupDiffers,
     GroupNotFound,
     KeysMove,
     NotOwned,
-    Refused,
+    RecordNewer,
     StillInUse,
     Taken,
     UnderWay,
@@ -53,7 +52,6 @@ from lbg_core.admin.snapshot import (
     UserState,
     listed_publishers,
 )
-from lbg_core.amqp import ReplyCode
 from lbg_core.group import (
     MESSAGE_GROUPS,
     ONE_USER,
@@ -62,6 +60,7 @@ from lbg_core.group import (
     Engine,
     GroupSpec,
     Names,
+    NewerRecordError,
     Publishers,
     SpecError,
     Topology,
@@ -69,7 +68,6 @@ from lbg_core.group import (
     differences,
     forwarded_key,
     is_closed_in,
-    is_native,
 )
 from lbg_core.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
 from lbg_core.passwords import is_hash_of
@@ -294,26 +292,6 @@ def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
     return None
 
 
-def is_older_than_mode(spec: GroupSpec, engine: Engine, failure: ApplyFailed) -> bool:
-    """True if an embedded broker does not support the queue type that the group's mode needs: it refuses unknown
-    arguments, and does not announce its queue types."""
-    cause = failure.__cause__
-    return (
-        is_native(spec, engine)
-        and isinstance(cause, Refused)
-        and cause.status == ReplyCode.PRECONDITION_FAILED
-        and "is not supported" in str(cause)
-        and failure.action == f"declare queue {Names(spec.name).parent}"
-    )
-
-
-def too_old(spec: GroupSpec, engine: Engine) -> Unsupported:
-    return Unsupported(
-        f"group {spec.name!r} cannot be created on {engine}: this embedded broker is older than mode {spec.mode}: "
-        "upgrade it"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class DesiredUser:
     """The password for the group's user. `is_given`: the caller chose it, so an existing user gets it as well."""
@@ -444,22 +422,19 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
 def require_owner(spec: GroupSpec, observed: Snapshot, claim: Claim) -> None:
     """Raise NotOwned for a group that is not that of `claim`, before anything is read from its attributes.
 
-    A group without a recorded owner is open to who works by hand, as it was before owners were recorded. An object of
-    Kubernetes made it if the password of its Secret is that of the group's user. Raises Unsupported where users could
-    not be looked at for that.
+    Parts without a record are no group: what they are says whose they may be.
     """
-    if not isinstance(observed.record, Record):
-        return  # parts without a record: what they are says whose they may be
-    if claim.adopts or is_same_owner(observed.owner, claim.owner):
-        return
-    if observed.owner or not _made(spec, observed, claim):
+    is_group = isinstance(observed.record, Record)
+    if is_group and not claim.adopts and not is_same_owner(observed.owner, claim.owner):
         raise NotOwned(spec.name, remedy=claim.remedy)
 
 
 def _require_owner_without_record(
     spec: GroupSpec, topology: Topology, observed: Snapshot, claim: Claim
 ) -> None:
-    """The same for what lost its record, and its owner with it: parts that nobody uses are nobody's."""
+    """The same for what lost its record, and its owner with it: parts that nobody uses are nobody's. Others are the
+    object's of Kubernetes whose Secret has the password of the group's user. Raises Unsupported where users could not
+    be looked at for that."""
     if observed.record is not None or claim.adopts or is_left_over(topology, observed):
         return
     if not _made(spec, observed, claim):
@@ -467,7 +442,7 @@ def _require_owner_without_record(
 
 
 def _made(spec: GroupSpec, observed: Snapshot, claim: Claim) -> bool:
-    """True if who makes the claim may have made a group without a recorded owner. Raises Unsupported."""
+    """True if who makes the claim may have made a group that lost its record. Raises Unsupported."""
     if not is_of_kubernetes(claim.owner):
         return True
     require_users(observed, "compared")
@@ -552,11 +527,14 @@ def require_users(observed: Snapshot, done: str) -> None:
 
 
 def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
-    """The group as its record has it; a record that cannot be read counts as missing, to be repaired."""
+    """The group as its record has it; a record that cannot be read counts as missing, to be repaired. Raises
+    RecordNewer."""
     if observed.record is UNKNOWN or observed.record is None:
         return None
     try:
         return GroupSpec.from_record(observed.record.text, name=group)
+    except NewerRecordError as error:
+        raise RecordNewer(group, error.value) from error
     except SpecError:
         return None
 

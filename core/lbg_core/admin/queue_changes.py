@@ -10,7 +10,14 @@ from dataclasses import dataclass
 from lbg_core.admin.actions import Announce
 from lbg_core.admin.rows import MemberRow
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
-from lbg_core.group import IDENTITY_BYTES, TO_ALL, Names, balanced_primaries, static_primaries
+from lbg_core.group import (
+    IDENTITY_BYTES,
+    MEMBERS_VERSION,
+    TO_ALL,
+    Names,
+    balanced_primaries,
+    static_primaries,
+)
 from lbg_core.group.topology import Binding
 
 Report = Callable[[str], None]
@@ -31,7 +38,7 @@ def repartition_done(names: Names, queue_count: int) -> Announce:
 
 def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
     message = {
-        "v": 1,
+        "v": MEMBERS_VERSION,
         "type": "repartition",
         "index": 0,
         "name": SENDER,
@@ -136,7 +143,7 @@ LISTEN_S = 1.3
 def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
-    hint = " (of an older version? restart it)" if is_late else ""
+    hint = " (restart it)" if is_late else ""
     behind = _behind(members, queue_count)
     for member in members:
         if member.index in behind:

@@ -6,8 +6,14 @@ import asyncio
 import random
 from typing import TYPE_CHECKING
 
-from lbg_core.admin.errors import GroupNotFound, GroupUnfinished, RecordUnavailable, RecordUnreadable
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.errors import (
+    GroupNotFound,
+    GroupUnfinished,
+    RecordNewer,
+    RecordUnavailable,
+    RecordUnreadable,
+)
+from lbg_core.admin.ownership import BY_HAND, Record
 from lbg_core.client import NotFound, QueueDown
 from lbg_core.group import (
     HEADER_KEY_MOVE,
@@ -21,6 +27,7 @@ from lbg_core.group import (
     ONE_USER,
     GroupSpec,
     Names,
+    NewerRecordError,
     Publishers,
     SpecError,
 )
@@ -54,11 +61,13 @@ async def read_group(channel: Channel, group: str, *, reads: int = EMPTY_READS) 
 
 
 def spec_in(text: str, group: str) -> GroupSpec:
-    """The attributes that a record's text states. Raises RecordUnreadable, GroupUnfinished."""
+    """The attributes that a record's text states. Raises RecordUnreadable, its kind RecordNewer, GroupUnfinished."""
     if GroupSpec.from_unfinished(text, name=group) is not None:
         raise GroupUnfinished(group)
     try:
         return GroupSpec.from_record(text, name=group)
+    except NewerRecordError as error:
+        raise RecordNewer(group, error.value) from error
     except SpecError as error:
         raise RecordUnreadable(group, str(error)) from error
 
@@ -125,7 +134,7 @@ def _record_in(delivery: Delivery) -> Record:
     object_name = delivery.headers.get(HEADER_OBJECT)
     return Record(
         text,
-        owner if isinstance(owner, str) else "",
+        owner if isinstance(owner, str) and owner else BY_HAND,
         publishers,
         paused,
         has_parking,

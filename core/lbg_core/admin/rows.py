@@ -143,10 +143,7 @@ class MemberRow:
 
 
 def members_of(beats: Iterable[StatusReport]) -> tuple[MemberRow, ...]:
-    """The last status report of each member; what is no report of this version is passed over.
-
-    A member may report by two routing keys, in one with all queues of the group. Both give the same row.
-    """
+    """The last status report of each member; what is no report is passed over."""
     last: dict[object, MemberRow] = {}
     for beat in reversed(tuple(beats)):
         try:
@@ -189,12 +186,12 @@ def _queue(fields: Mapping[str, Any]) -> MemberQueue:
         status=str(fields["status"]),
         in_flight=int(fields["in_flight"]),
         delivered=int(fields["delivered"]),
-        progress=str(fields.get("progress", IDLE)),
-        poisoned=int(fields.get("poisoned", 0)),
-        poisoned_keys=tuple(map(str, fields.get("poisoned_keys", ()))),
+        progress=str(fields["progress"]),
+        poisoned=int(fields["poisoned"]),
+        poisoned_keys=tuple(map(str, fields["poisoned_keys"])),
         poisoned_ids=tuple(map(str, fields.get("poisoned_ids", ()))),
         retried_messages=tuple(map(_retried, fields.get("retried_messages", ()))),
-        put_off=int(fields.get("put_off", 0)),
+        put_off=int(fields["put_off"]),
         next_drain_s=float(fields.get("next_drain_s", 0.0)),
         suspects=tuple(map(_suspect, fields.get("suspects", ()))),
     )
@@ -213,7 +210,7 @@ def _retried(fields: Mapping[str, Any]) -> RetriedMessage:
         str(fields["id"]),
         None if key is None else str(key),
         str(fields["reason"]),
-        min(max(0, int(fields.get("until_us", 0))), YEAR_9999_US),
+        min(max(0, int(fields["until_us"])), YEAR_9999_US),
     )
 
 

@@ -48,8 +48,8 @@ class PartitionStatus:
     handoff_s: float | None = None
     """Seconds that its last handoff took, since the broker's start; None without one."""
 
-    settled: int | None = None
-    """Messages that have left it since the broker's start; None: of a broker of an older version."""
+    settled: int = 0
+    """Messages that have left it since the broker's start."""
 
     @property
     def is_served(self) -> bool:
@@ -242,8 +242,8 @@ def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
         consumer_tag=fields["consumer_tag"],
         ready=int(fields["messages_ready"]),
         unacked=int(fields["messages_unacknowledged"]),
-        handoff_s=fields.get("last_handoff_seconds"),
-        settled=fields.get("messages_settled"),
+        handoff_s=fields["last_handoff_seconds"],
+        settled=int(fields["messages_settled"]),
     )
 
 

@@ -1,29 +1,28 @@
-"""Collects the status reports of the members of many groups on one queue.
-
-A subscription costs two bindings a group, as reports have two routing keys (`REPORT_KEYS`).
-"""
+"""Collects the status reports of the members of many groups on one queue."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from typing import overload
+from typing import Any, overload
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, Refused
 from lbg_core.admin.protocol import StatusReport
 from lbg_core.client import Channel, ClientConnection, Delivery
-from lbg_core.group import TO_ALL, TO_OBSERVERS, Names
+from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names
 
 OnReport = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
 
-REPORT_KEYS = (TO_OBSERVERS, TO_ALL)
-"""Routing keys of status reports. Members of versions before TO_OBSERVERS send them to all; a member whose group has
-one of these sends its report by both, to all with every queue."""
+REPORT_KEYS = (TO_OBSERVERS,)
+"""Routing keys of status reports."""
+
+VIEW_KEYS = (*REPORT_KEYS, TO_ALL)
+"""Routing keys for a view, which shows also who joins and leaves."""
 
 KEPT_S = 120.0
 """Seconds after which the reports of a group are no longer received, without a request for them. Autoscalers
@@ -48,10 +47,9 @@ does not know who watches."""
 def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WATCH_S) -> None:
     """Has the members of these groups send their status reports soon, and every second for so long. Waits for nothing.
 
-    If they cannot be asked, as without the permission to publish to them, reports come every 5 s. Members of versions
-    before this request send one every second, asked or not.
+    If they cannot be asked, as without the permission to publish to them, reports come every 5 s.
     """
-    request = {"v": 1, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
+    request = {"v": MEMBERS_VERSION, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
     body = json.dumps({**request, "seconds": seconds, "keys": False}, separators=(",", ":"))
     amqp.announce_soon([Names(group).members for group in groups], TO_ALL, body)
 
@@ -60,11 +58,28 @@ TYPE_WITHIN_BYTES = 32
 """Each message of a member begins with its version and its type."""
 
 
-class CollectedReports(Sequence[StatusReport]):
-    """The reports of one group, parsed on first use; of a member that reports by both keys there are two. `digests`
-    are those of their messages: an idle member sends the same bytes every second."""
+_OURS = f'{{"v":{MEMBERS_VERSION},'.encode()
 
-    def __init__(self) -> None:
+
+def newer_message(group: str, message: Mapping[str, Any]) -> Refused | None:
+    """The error for a member's message of a newer version than this one; None for all others."""
+    version = message.get("v")
+    if type(version) is not int or version <= MEMBERS_VERSION:
+        return None
+    return Refused(
+        f"member {message.get('name')} of group {group!r} sends messages of version {version}, and this LBG reads "
+        f"version {MEMBERS_VERSION}: upgrade it",
+        status=0,
+    )
+
+
+class CollectedReports(Sequence[StatusReport]):
+    """The reports of one group, parsed on first use. `digests` are those of their messages: an idle member sends the
+    same bytes every second. `refusal`: the error for one of a newer version."""
+
+    def __init__(self, group: str) -> None:
+        self.refusal: Refused | None = None
+        self._group = group
         self._bodies: list[bytes] = []
 
     @property
@@ -72,9 +87,10 @@ class CollectedReports(Sequence[StatusReport]):
         return frozenset(blake2b(body, digest_size=16).digest() for body in frozenset(self._bodies))
 
     def append(self, body: bytes) -> None:
-        """Ignores what else is sent to all, as an observer's request for reports."""
         if b'"beat"' in body[:TYPE_WITHIN_BYTES]:
             self._bodies.append(body)
+            if not body.startswith(_OURS) and (beat := _beat(body)) is not None:
+                self.refusal = newer_message(self._group, beat) or self.refusal
 
     @overload
     def __getitem__(self, index: int) -> StatusReport: ...
@@ -98,7 +114,7 @@ async def collect_reports(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
 ) -> dict[str, CollectedReports | Refused]:
     """The reports of each group within `seconds`, or why they could not be received."""
-    collected = {group: CollectedReports() for group in groups}
+    collected = {group: CollectedReports(group) for group in groups}
     queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
     try:
         async with amqp.link.channel(within_s=None) as channel:
@@ -115,7 +131,8 @@ async def collect_reports(
         # If it cannot be deleted, its connection is lost, and the queue with it.
         with contextlib.suppress(AdminError):
             await amqp.delete_own(queue)
-    return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
+    newer = {group: found.refusal for group, found in collected.items() if found.refusal is not None}
+    return {**collected, **newer, **{exchanges[name]: error for name, error in refused.items()}}
 
 
 class ReportQueue:
@@ -131,10 +148,12 @@ class ReportQueue:
         self._bound_at: dict[str, float] = {}
         self._watched_at: dict[str, float] = {}
         self._beats: dict[str, dict[object, tuple[float, StatusReport]]] = {}
+        self._refusals: dict[str, Refused] = {}
         self._turn = asyncio.Lock()
 
     async def attend(self, group: str) -> float:
-        """Subscribes to `group`, and returns since when it is subscribed. Raises AdminError."""
+        """Subscribes to `group`, and returns since when it is subscribed. Raises AdminError, also for a member of a
+        newer version."""
         async with self._turn:
             now = asyncio.get_running_loop().time()
             await self._open()
@@ -148,6 +167,8 @@ class ReportQueue:
                 self._watched_at[group] = now
                 watch_reports(self._amqp, [group])
             await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
+            if (newer := self._refusals.pop(group, None)) is not None:
+                raise newer
             return self._since[group]
 
     def latest(self, group: str) -> list[StatusReport]:
@@ -193,11 +214,15 @@ class ReportQueue:
             self._bound_at,
             self._watched_at,
             self._beats,
+            self._refusals,
         ):
             per_group.pop(group, None)
 
     def _on_report(self, group: str, body: bytes) -> None:
         if group in self._requested_at and (beat := _beat(body)) is not None:
+            if (newer := newer_message(group, beat)) is not None:
+                self._refusals[group] = newer
+                return
             now = asyncio.get_running_loop().time()
             self._beats.setdefault(group, {})[beat.get("index")] = now, beat
 

@@ -15,7 +15,7 @@ from lbg_core.group.assignment import (
     static_owners,
     static_primaries,
 )
-from lbg_core.group.errors import GroupError, JournalError, SpecError
+from lbg_core.group.errors import GroupError, JournalError, NewerRecordError, SpecError
 from lbg_core.group.hashing import HASH_FUNCTIONS, HashFunction, hash_of, queue_of
 from lbg_core.group.journal_record import DeliveredRecord, PublishedRecord, decode, encode
 from lbg_core.group.keys import (
@@ -64,6 +64,7 @@ from lbg_core.group.names import (
     HEADER_STARTED_AT,
     HEADER_TS,
     IDENTITY_BYTES,
+    MEMBERS_VERSION,
     TO_ALL,
     TO_MOVES,
     TO_OBSERVERS,
@@ -87,6 +88,7 @@ from lbg_core.group.spec import (
     MODES,
     NATIVE_MODES,
     PARTITIONED,
+    RECORD_VERSION,
     SESSIONS,
     UNCOUNTED_MODES,
     Difference,
@@ -163,12 +165,14 @@ __all__ = [
     "KEY_HEADERS",
     "KEY_MAX_BYTES",
     "KEY_RULE",
+    "MEMBERS_VERSION",
     "MESSAGE_GROUPS",
     "MODES",
     "NATIVE_MODES",
     "ONE_USER",
     "PARTITIONED",
     "RABBITMQ",
+    "RECORD_VERSION",
     "SESSIONS",
     "TO_ALL",
     "TO_MOVES",
@@ -185,6 +189,7 @@ __all__ = [
     "Key",
     "Mode",
     "Names",
+    "NewerRecordError",
     "OrderChecker",
     "Permissions",
     "PublishedRecord",

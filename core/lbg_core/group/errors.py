@@ -2,6 +2,7 @@
 
     GroupError (ValueError)
     ├── SpecError      a field of a group, a name, a key: field, value and rule
+    │   └── NewerRecordError  the record of a group is of a newer version
     └── JournalError   a journal line that cannot be read, with the reason
 
 Both mean that the input has to change: trying again does not help.
@@ -27,6 +28,10 @@ class SpecError(GroupError):
 
     def __reduce__(self) -> tuple[type[SpecError], tuple[str, object, str]]:
         return type(self), (self.field, self.value, self.rule)
+
+
+class NewerRecordError(SpecError):
+    """The record of a group is of a newer version than this LBG reads."""
 
 
 class JournalError(GroupError):

@@ -173,7 +173,9 @@ def decoded_entry(body: bytes) -> Entry:
     try:
         content = json.loads(body)
         if content["v"] != _VERSION:
-            raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
+            raise EntryError(
+                f"an entry is of version {content['v']}, and this LBG reads version {_VERSION}: upgrade it"
+            )
         return _entry_of(content)
     except (ValueError, LookupError, TypeError, RecursionError) as error:
         if isinstance(error, EntryError):
@@ -200,7 +202,7 @@ def _entry_of(content: dict[str, Any]) -> Entry:
         case "end":
             return EndEntry(str(content["move"]))
         case other:
-            raise EntryError(f"an entry {other!r}, which this version does not know")
+            raise EntryError(f"an entry {other!r}, which is unknown")
 
 
 def _streams_of(content: dict[str, Any]) -> tuple[StreamRuns, ...]:

@@ -136,7 +136,9 @@ def decoded_entry(body: bytes) -> Entry:
     try:
         content = json.loads(body)
         if content["v"] != _VERSION:
-            raise EntryError(f"an entry of version {content['v']}, which this version cannot read")
+            raise EntryError(
+                f"an entry is of version {content['v']}, and this LBG reads version {_VERSION}: upgrade it"
+            )
         return _entry_of(content)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, EntryError):
@@ -168,7 +170,7 @@ def _entry_of(content: dict[str, Any]) -> Entry:
             entries = tuple(map(_entry_of_snapshot, content["entries"]))
             return SnapshotEntry(str(content["mark"]), entries, bool(content["last"]))
         case op:
-            raise EntryError(f"an entry of the kind {op!r}, which this version cannot read")
+            raise EntryError(f"an entry of the kind {op!r}, which is unknown")
 
 
 def _entry_of_snapshot(content: dict[str, Any]) -> ParkEntry | ReleaseEntry | SettledEntry | VoidEntry:

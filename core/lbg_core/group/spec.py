@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 from dataclasses import field as dataclass_field
 from typing import Final, Literal, TypeAlias
 
-from lbg_core.group.errors import SpecError
+from lbg_core.group.errors import NewerRecordError, SpecError
 from lbg_core.group.hashing import HASH_FUNCTIONS, HashFunction
 from lbg_core.group.names import require_group_name
 
@@ -113,6 +113,9 @@ MAX_HANDOFF_S = 3.0
 """Solace's defaults ("Configuring Partitioned Queues")."""
 
 BYTES_PER_MB = 1_000_000
+
+RECORD_VERSION: Final = 1
+VERSION_KEY: Final = "V"
 
 _RECORD_FIELDS = {
     "HP": "hash_prefix",
@@ -233,13 +236,21 @@ class GroupSpec:
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:
-        """The spec of group `name` from its record; raises SpecError when it is not one."""
+        """The spec of group `name` from its record; raises SpecError when it is not one, and its kind
+        NewerRecordError. "Sticky Load Balancing" has no version in it: without one it is read as ours."""
         try:
             record = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise SpecError("record", _excerpt(text), f"must be JSON ({error})") from None
         if not isinstance(record, dict):
             raise SpecError("record", _excerpt(text), "must be a JSON object")
+        version = record.pop(VERSION_KEY, RECORD_VERSION)
+        if type(version) is int and version > RECORD_VERSION:
+            raise NewerRecordError(
+                VERSION_KEY, version, f"is newer than {RECORD_VERSION}, which this LBG reads"
+            )
+        if version != RECORD_VERSION:
+            raise SpecError(VERSION_KEY, version, f"must be {RECORD_VERSION}, the version of a record")
         fields: dict[str, object] = {"name": name}
         for key, value in record.items():
             if key in _PASSWORDS or key in (REPARTITION_KEY, CLOSED_KEY):
@@ -274,11 +285,10 @@ class GroupSpec:
     def to_record(self) -> str:
         """The record as compact JSON, with the names of "Sticky Load Balancing".
 
-        HP, HC, QC, QS, CU; HF, MD, RD, MH where they are not the default; CC where it was given.
+        V, its version; HP, HC, QC, QS, CU; HF, MD, RD, MH where they are not the default; CC where it was given.
         """
-        record: dict[str, object] = {
-            key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]
-        }
+        record: dict[str, object] = {VERSION_KEY: RECORD_VERSION}
+        record |= {key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]}
         for key, default in (
             ("HF", DEFAULT_HASH_FUNCTION),
             ("MD", EXCLUSIVE),

@@ -292,7 +292,7 @@ class BrokerAssignedMember(MemberCore):
 
     # For a view, and for the others
 
-    def content(self, all_queues: bool = False) -> BeatContent:
+    def content(self) -> BeatContent:
         return broker_assigned_content(self)
 
     def describe(self, now: float) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.protocol import (
-    Beat,
     BeatContent,
     Handover,
     Identity,
@@ -87,8 +86,6 @@ class MessageHandler:
                 self._announced(message, now)
             case Reattached():
                 self._handoffs.answered(message, now)
-            case Beat():
-                self._report_received(message.sender, message.content.queues, now)
             case QueueReport():
                 self._report_received(message.sender, message.queues, now)
             case Handover():
@@ -457,8 +454,8 @@ class ExclusiveMember(MemberCore):
         # Queues are counted at the ticks that there are: one wake-up for both.
         return min(due, self._reports.due, self.bindings.view.due)
 
-    def content(self, all_queues: bool = False) -> BeatContent:
-        return beat_content(self, all_queues=all_queues)
+    def content(self) -> BeatContent:
+        return beat_content(self)
 
     def describe(self, now: float) -> dict[str, Any]:
         return description(self, now)

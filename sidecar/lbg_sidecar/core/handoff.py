@@ -16,7 +16,7 @@ from lbg_core.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
-from lbg_sidecar.core.protocol import PROTOCOL, Handover, Identity, Move, QueueReport, QueueState, Reattached
+from lbg_sidecar.core.protocol import Handover, Identity, Move, QueueReport, QueueState, Reattached
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
 from lbg_sidecar.core.roster import Post, Roster
 
@@ -43,7 +43,7 @@ class Handoff:
     move: str
     stage: Stage = Stage.ANNOUNCED
     awaiting: set[int] = field(default_factory=set)
-    is_expected: bool = True  # the successor has answered, or is of protocol 1 and does not answer
+    is_expected: bool = True  # the successor has answered, or there is none
     proof: str = ""  # of the successor's answer
     announced_at: float = 0.0
     deadline: float = 0.0
@@ -116,14 +116,14 @@ class Handoffs:
     def _announce(self, handoff: Handoff, to: int, me: Identity, now: float) -> None:
         roster, queue = self._roster, handoff.queue
         peer = roster.peers.get(to)
-        handoff.is_expected = peer is None or peer.identity.protocol < PROTOCOL
+        handoff.is_expected = peer is None
         handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
         message = Move(me, queue, to, handoff.move, handoff.why)
         if self.may_abandon and peer is not None:
             # The successor believes whoever reported to serve the queue. One that leaves reported it before that.
             state = self._state_of(self._bindings.all[queue])
             self._effects.append(Post(QueueReport(me, (state,)), to=to))
-        if roster.is_mixed or len(roster.peers) < ANNOUNCED_TO_ALL:
+        if len(roster.peers) < ANNOUNCED_TO_ALL:
             handoff.awaiting = set(roster.peers)
             self._effects.append(Post(message))
         else:

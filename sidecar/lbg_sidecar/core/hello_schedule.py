@@ -30,7 +30,6 @@ class HelloSchedule:
     ) -> None:
         self.due = float("inf")
         """Time of the next one; infinite once a directory has come."""
-        self.is_known_to_all = False
         self._answer_s = answer_s
         self._alone_s = alone_s
         self._spread = spread
@@ -43,7 +42,6 @@ class HelloSchedule:
         """A member has joined as `index`. Nobody is below 0: that one says hello to all at once."""
         self._index = index
         self._to_all = 0
-        self.is_known_to_all = False
         if index > PROBED:
             self._singles = [0, *(1 + int(self._uniform() * (index - 1)) % (index - 1) for _ in range(2))]
         else:
@@ -68,7 +66,6 @@ class HelloSchedule:
             if self.is_over:
                 within_s = max(within_s, self._alone_s)
             self._to_all = min(self._to_all + 1, HELLOS_TO_ALL)
-            self.is_known_to_all = True
         self.due = now + self._spread(within_s)
         return self._to_all, to
 

@@ -564,8 +564,8 @@ class MemberCore(ABC):
     # For a view, and for the others
 
     @abstractmethod
-    def content(self, all_queues: bool = False) -> BeatContent:
-        """Heartbeat content of this member: of the queues that it consumes or should consume, or of all."""
+    def content(self) -> BeatContent:
+        """Content of this member's status report: of the queues that it consumes or should consume."""
 
     @abstractmethod
     def describe(self, now: float) -> dict[str, Any]:

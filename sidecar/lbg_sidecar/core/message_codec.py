@@ -8,7 +8,7 @@ from dataclasses import asdict
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from lbg_core.group import INDEX_MAX
+from lbg_core.group import INDEX_MAX, MEMBERS_VERSION
 from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
 from lbg_sidecar.core.protocol import (
     ANSWER_MAX_CHARS,
@@ -52,14 +52,11 @@ from lbg_sidecar.core.protocol import (
     SuspectReport,
     Takeover,
     Watch,
-    Welcome,
 )
 from lbg_sidecar.core.suspects import COUNT_MAX, SUSPECTS_MAX, Suspected
-from lbg_sidecar.errors import MessageError
+from lbg_sidecar.errors import MessageError, NewerMessage
 
-VERSION = 1
-
-LOOK = b'{"v":1,"type":"look","index":0,"name":"","incarnation":""}'
+LOOK = f'{{"v":{MEMBERS_VERSION},"type":"look","index":0,"name":"","incarnation":""}}'.encode()
 """To one index, by a member without one: only its return has a meaning."""
 
 
@@ -69,15 +66,14 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"))
 def _encode_ping(ping: Ping) -> bytes:
     """As `encode` of other messages, in a fraction of the time: most messages are pings."""
     sender, text = ping.sender, encode_basestring_ascii
-    protocol = f',"protocol":{sender.protocol}' if sender.protocol != 1 else ""
     digest = (
         f',"members":{ping.members},"digest":{ping.digest},"quiet_s":{round(ping.quiet_s, 3)!r}'
         if ping.members
         else ""
     )
     return (
-        f'{{"v":{VERSION},"type":"ping","index":{sender.index},"name":{text(sender.name)},'
-        f'"incarnation":{text(sender.incarnation)}{protocol},"target":{text(ping.target)}{digest}}}'
+        f'{{"v":{MEMBERS_VERSION},"type":"ping","index":{sender.index},"name":{text(sender.name)},'
+        f'"incarnation":{text(sender.incarnation)},"target":{text(ping.target)}{digest}}}'
     ).encode()
 
 
@@ -86,12 +82,11 @@ def encode(message: Message) -> bytes:
         return _encode_ping(message)
     identity = message.dead if isinstance(message, Gone) else message.sender
     fields: dict[str, Any] = {
-        "v": VERSION,
+        "v": MEMBERS_VERSION,
         "type": type(message).__name__.lower(),
         "index": identity.index,
         "name": identity.name,
         "incarnation": identity.incarnation,
-        **({"protocol": identity.protocol} if identity.protocol != 1 else {}),
     }
     match message:
         case Hello(attempt=attempt) if attempt:
@@ -110,7 +105,7 @@ def encode(message: Message) -> bytes:
             fields["offered"] = offered
         case QueueReport(queues=queues):
             fields["queues"] = _encode_states(queues)
-        case Welcome(content=content) | Beat(content=content):
+        case Beat(content=content):
             fields |= encode_content(content)
         case Gone(by=by):
             fields["by"] = by
@@ -157,20 +152,23 @@ def encode(message: Message) -> bytes:
 
 
 def decode(body: bytes | memoryview) -> Message | None:
-    """The message in `body`; None if its version or type is unknown. Raises MessageError."""
+    """The message in `body`; None for a type that members do not read. Raises MessageError, and NewerMessage."""
     try:
         fields = json.loads(bytes(body))
         if not isinstance(fields, dict):
             raise MessageError("a member's message is not a JSON object")
-        if fields.get("v") != VERSION:
-            return None
+        version = fields["v"]
+        if type(version) is int and version > MEMBERS_VERSION:
+            raise NewerMessage(str(fields.get("name")), version, MEMBERS_VERSION)
+        if version != MEMBERS_VERSION:
+            raise MessageError(f"not a member's message: its version is {version!r}")
         return _decode(fields)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise MessageError(f"not a member's message: {type(error).__name__}: {error}") from error
 
 
 def _decode(fields: dict[str, Any]) -> Message | None:
-    sender = _identity(fields["index"], fields["name"], fields["incarnation"], fields.get("protocol", 1))
+    sender = _identity(fields["index"], fields["name"], fields["incarnation"])
     match fields["type"]:
         case "hello":
             return Hello(sender, _number(fields.get("attempt", 0)))
@@ -190,8 +188,6 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return QueueReport(sender, _decode_states(fields["queues"]))
         case "leave":
             return Leave(sender)
-        case "welcome":
-            return Welcome(sender, _decode_content(fields))
         case "beat":
             return Beat(sender, _decode_content(fields))
         case "gone":
@@ -202,13 +198,13 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Ping(sender, str(fields["target"]), count, digest, quiet_s)
         case "move":
             queue, to = _number(fields["queue"]), _number(fields["to"])
-            return Move(sender, queue, to, str(fields["move"]), str(fields.get("why", "")))
+            return Move(sender, queue, to, str(fields["move"]), str(fields["why"]))
         case "reattached":
             return Reattached(sender, _number(fields["queue"]), str(fields["move"]), str(fields["proof"]))
         case "handover":
             positions = _decode_positions(fields)
             queue, paused_s = _number(fields["queue"]), float(fields["paused_s"])
-            waiting = fields.get("waiting") is not False
+            waiting = fields["waiting"] is True
             return Handover(
                 sender, queue, str(fields["move"]), positions, paused_s, waiting, str(fields["proof"])
             )
@@ -241,7 +237,7 @@ def _decode(fields: dict[str, Any]) -> Message | None:
             return Pause(sender, fields["consumption"] is True)
         case "watch":
             seconds = _seconds(fields["seconds"], WATCH_MAX_S)
-            return Watch(sender, seconds, keys=fields.get("keys") is not False)
+            return Watch(sender, seconds, keys=fields["keys"] is True)
         case "activity":
             keys = tuple((str(key), _number(count)) for key, count in fields["keys"])
             takeover = fields.get("takeover")
@@ -325,15 +321,15 @@ def _count(value: object) -> int:
 
 
 def _encode_members(members: Iterable[Identity]) -> list[list[str | int]]:
-    return [[one.index, one.name, one.incarnation, one.protocol] for one in members]
+    return [[one.index, one.name, one.incarnation] for one in members]
 
 
 def _decode_members(members: Any) -> tuple[Identity, ...]:
     return tuple(_identity(*one) for one in members)
 
 
-def _identity(index: object, name: object, incarnation: object, protocol: object) -> Identity:
-    return Identity(_index(index), str(name), str(incarnation), _number(protocol))
+def _identity(index: object, name: object, incarnation: object) -> Identity:
+    return Identity(_index(index), str(name), str(incarnation))
 
 
 def _index(value: object) -> int:
@@ -425,11 +421,11 @@ def _decode_states(states: Any) -> tuple[QueueState, ...]:
             delivered=_number(state["delivered"]),
             epoch=_number(state["epoch"]),
             progress=Progress(state["progress"]),
-            poisoned=_number(state.get("poisoned", 0)),
-            poisoned_keys=tuple(map(str, state.get("poisoned_keys", ()))),
+            poisoned=_number(state["poisoned"]),
+            poisoned_keys=tuple(map(str, state["poisoned_keys"])),
             poisoned_ids=tuple(map(str, state.get("poisoned_ids", ()))),
             retried_messages=tuple(map(_decode_retried, state.get("retried_messages", ()))),
-            put_off=_number(state.get("put_off", 0)),
+            put_off=_number(state["put_off"]),
             next_drain_s=float(state.get("next_drain_s", 0.0)),
             suspects=tuple(map(_decode_held_suspect, state.get("suspects", ()))),
         )
@@ -443,7 +439,7 @@ def _decode_retried(fields: dict[str, Any]) -> RetriedMessage:
         str(fields["id"]),
         None if key is None else str(key),
         str(fields["reason"]),
-        _number(fields.get("until_us", 0)),
+        _number(fields["until_us"]),
     )
 
 

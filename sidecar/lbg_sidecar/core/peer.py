@@ -32,7 +32,6 @@ def digest_of(identity: Identity) -> int:
 class Peer:
     identity: Identity
     last_seen_at: float
-    pinged_at: float = float("-inf")
     suspected_at: float = float("-inf")
     queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
     queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)

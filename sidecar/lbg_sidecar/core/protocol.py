@@ -3,7 +3,8 @@
 Everything in here is a hint (docs/assignment.md, "Safety and balance"): a message that is lost, late or repeated
 costs balance for a moment, or a repeat, never order and never a message.
 
-An unknown type is ignored, and so is a field too many: members of two versions are in one group during an update.
+Each has `lbg_core.group.MEMBERS_VERSION`. A message of a newer version is ignored, and reported in the log; a member
+that joins and gets one stays out of the group.
 """
 
 from __future__ import annotations
@@ -42,20 +43,14 @@ class Rebalance(enum.StrEnum):
     REBALANCING = "Rebalancing"
 
 
-PROTOCOL = 2
-"""Of a member of this version. One of protocol 1 reports the state of all queues to all members each second, expects
-the same of them, and does not know the messages of protocol 2 (docs/adr/0063-membership-at-o-1.md)."""
-
-
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Identity of a member. The incarnation is new with every connection, so that messages by or about an earlier one
-    of the same index do not count for this one. `protocol`: see `PROTOCOL`."""
+    of the same index do not count for this one."""
 
     index: int
     name: str
     incarnation: str
-    protocol: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,17 +173,8 @@ class QueueReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
-    """The answer to a hello of protocol 1, to its sender."""
-
-    sender: Identity
-    content: BeatContent
-
-
-@dataclass(frozen=True, slots=True)
 class Beat:
-    """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`). While a
-    member of protocol 1 is live also to all, with all queues."""
+    """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`)."""
 
     sender: Identity
     content: BeatContent
@@ -196,15 +182,14 @@ class Beat:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """To the coordinator, and to all where one of protocol 1 is live: the sender hands its queues over and leaves."""
+    """To the coordinator: the sender hands its queues over and leaves. To all where there is none."""
 
     sender: Identity
 
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """`dead` has no mailbox any more; `by` is the index that found it out. To all where a member of protocol 1 is live;
-    and to a member that counts as gone and is not."""
+    """To `dead`, which counts as gone and is not. `by` is the sender's index."""
 
     dead: Identity
     by: int
@@ -225,7 +210,7 @@ class Ping:
 @dataclass(frozen=True, slots=True)
 class Move:
     """To the consumers of `queue`: the sender is about to hand it over to member `to`, which answers when it is
-    attached; every other one attaches behind it. To all where a member of protocol 1 is live."""
+    attached; every other one attaches behind it."""
 
     sender: Identity
     queue: int
@@ -446,7 +431,6 @@ Message = (
     | IndexRequest
     | IndexOffer
     | QueueReport
-    | Welcome
     | Beat
     | Leave
     | Gone

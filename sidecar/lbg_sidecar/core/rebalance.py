@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.peer import Peer
-from lbg_sidecar.core.protocol import PROTOCOL, Identity, Move, Reattached, Rebalance, Status
+from lbg_sidecar.core.protocol import Identity, Move, Reattached, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Post, Roster
 
@@ -53,8 +53,7 @@ def due_moves(
     """Queues that this member serves and another should: (queue, successor).
 
     A queue that it serves by chance stays for the rebalance delay, and one whose handoff was abandoned until its
-    `move_due`. A successor of protocol 1 that has not reported to be bound to the queue, or is silent, could not take
-    it; one of protocol 2 has to answer.
+    `move_due`. A successor has to be live.
     """
     assert roster.me is not None
     for binding in list(bindings.bound.values()):
@@ -63,7 +62,7 @@ def due_moves(
             continue
         if now < max(binding.activated_at + bindings.rules.rebalance_delay_s, binding.move_due):
             continue
-        if not roster.is_silent(to, now) and (answers(roster, to) or _bound(roster, to, binding.queue)):
+        if to in roster.peers:
             yield binding, to
 
 
@@ -108,18 +107,6 @@ def unacked_too_long(bindings: Bindings, now: float, *, share: float) -> Iterato
             oldest = binding.attachment.ack_window.oldest
             if oldest is not None and now - oldest.received_at > limit_s:
                 yield binding
-
-
-def answers(roster: Roster, index: int) -> bool:
-    """True for a live member that answers a move to it when it is attached."""
-    peer = roster.peers.get(index)
-    return peer is not None and peer.identity.protocol >= PROTOCOL
-
-
-def _bound(roster: Roster, index: int, queue: int) -> bool:
-    peer = roster.peers.get(index)
-    state = peer.queues.get(queue) if peer is not None else None
-    return state is not None and state.status is not Status.UNBOUND
 
 
 MOVE_OVER_AFTER_S = 0.5
@@ -173,10 +160,7 @@ class SuccessorBinding:
             self._answer(me, binding, move.sender.index, move.move)
 
     def _expected(self, move: Move, me: Identity, binding: Binding, now: float, proof: str) -> None:
-        """It comes to this member, which answers when the broker has its consumer. Members of protocol 1 do not wait
-        for that."""
-        if move.sender.protocol < PROTOCOL:
-            return
+        """It comes to this member, which answers when the broker has its consumer."""
         if binding.phase is Phase.ATTACHED:
             self._answer(me, binding, move.sender.index, move.move, proof)
             return
@@ -222,7 +206,7 @@ CLOSES_WITHIN_S = 2.0
 """Time over which a member closes its consumers of queues that others back up now, after the rebalance delay."""
 
 STEP_BEHIND_WITHIN = 0.6
-"""Of the rebalance delay: the rest is for heartbeats to report it."""
+"""Of the rebalance delay: the rest is for reports of it."""
 
 
 class Balancer:
@@ -344,8 +328,7 @@ class Balancer:
                 self._bindings.detach(binding)
             elif self._handoffs.under_way(now, except_drains_of_s=self._turn_s()) < self._rules.moves_at_once:
                 to = primaries[binding.queue]
-                is_there = to is not None and not self._roster.is_silent(to, now)
-                self._handoffs.start(binding, to if is_there else None, "leave", now)
+                self._handoffs.start(binding, to if to in self._roster.peers else None, "leave", now)
         if late:
             self._handoffs.force(now)
         return not bound

@@ -34,10 +34,9 @@ class ReportSchedule:
         self._watched_until = now + JOINED_S
         self.due = now + self._spread(self._timings.changed_report_s)
 
-    def changed(self, now: float, *, is_heartbeat: bool) -> None:
-        """A value of the report has changed. `is_heartbeat`: members of protocol 1 get it, who need it for moves."""
-        after = now + self._timings.change_s
-        due = after if is_heartbeat else max(after, self._sent_at + self._timings.report_s)
+    def changed(self, now: float) -> None:
+        """A value of the report has changed."""
+        due = max(now + self._timings.change_s, self._sent_at + self._timings.report_s)
         self.due = min(self.due, due)
 
     def watch(self, seconds: float, now: float) -> None:

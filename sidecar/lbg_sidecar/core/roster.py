@@ -8,8 +8,6 @@ next one in the ring of indexes (docs/adr/0072-last-wills.md), and pings it now 
 one member; it also pings one of log2 N others, with a digest of its live set.
 Changes go to one member, the coordinator (the lowest index), which sends those of a short time to all in one message.
 What is lost on the way shows as two digests that differ, and is repaired by a directory.
-
-Members of protocol 1 get what they expect: hellos, ends and heartbeats to all.
 """
 
 from __future__ import annotations
@@ -24,7 +22,6 @@ from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import IndexOffers
 from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
 from lbg_sidecar.core.protocol import (
-    PROTOCOL,
     Beat,
     BeatContent,
     Changes,
@@ -40,7 +37,6 @@ from lbg_sidecar.core.protocol import (
     Ping,
     QueueReport,
     QueueState,
-    Welcome,
 )
 from lbg_sidecar.core.report_schedule import ReportSchedule
 from lbg_sidecar.core.timings import Timings
@@ -62,20 +58,20 @@ ENDED_MAX = 1024
 ENDED_SHOWN_MAX = 128
 """Of the last incarnations that ended, in a directory."""
 
-JOINS_S = 5.0
 RING_PINGS_MAX = 64
+JOINS_S = 5.0
 SOON_SHARE = 0.15  # of the interval of pings: what is due within it is sent with what is due now
 
 
 class Roster:
-    """`content` makes the heartbeat: of the queues that this member serves or backs up, or of all."""
+    """`content` makes the content of the status report."""
 
     def __init__(
         self,
         timings: Timings,
         *,
         uniform: Callable[[], float],
-        content: Callable[[bool], BeatContent],
+        content: Callable[[], BeatContent],
         incarnation: Callable[[], str],
     ) -> None:
         self.me: Identity | None = None
@@ -104,7 +100,6 @@ class Roster:
         self._returns_in_row = 0
         self._my_digest = 0
         self._peers_digest = 0
-        self._former_protocol = 0  # members of protocol 1
         self.reports = 0
         """Grows with each report of queues, and with each change of the members."""
         self._live: frozenset[int] | None = None
@@ -124,14 +119,13 @@ class Roster:
         return self._timings.change_s
 
     @property
-    def is_mixed(self) -> bool:
-        """True while a member of protocol 1 is live."""
-        return self._former_protocol > 0
-
-    @property
     def awaits_directory(self) -> bool:
         """True for a member that has just joined, and may soon receive from others who is live."""
         return not self.peers and self._hellos.is_for_one
+
+    def is_joining(self, now: float) -> bool:
+        """True for a member that has joined a moment ago, and has met no other."""
+        return not self.peers and now - self._joined_at < JOINS_S
 
     def reporters(self, queue: int) -> Iterable[Peer]:
         """Members that reported the state of their binding to this queue."""
@@ -144,7 +138,7 @@ class Roster:
         self._ended.clear()  # what the last connection showed, the side of a partition perhaps
         self._left_behind.clear()
         self.conflict = False
-        self._become(Identity(index, name, self._incarnation(), PROTOCOL))
+        self._become(Identity(index, name, self._incarnation()))
         self.status_reports.joined(now)
         self._ping_due = now + self._spread(self._timings.ping_s)
         self._digest_due = now + self._spread(self._timings.digest_s)
@@ -170,8 +164,7 @@ class Roster:
         self._live = None
         if self.me is None:
             return []
-        to_all = coordinator is None or self.is_mixed
-        return [Post(Leave(self.me), to=None if to_all or coordinator is None else coordinator.index)]
+        return [Post(Leave(self.me), to=None if coordinator is None else coordinator.index)]
 
     def receive(self, message: Message, now: float) -> list[Post]:
         me = self.me
@@ -179,20 +172,11 @@ class Roster:
             return []
         match message:
             case Gone():
-                return self._gone_received(me, message, now)
+                is_mine = message.dead.incarnation == me.incarnation
+                return self._begin_anew(me, now) if is_mine else []
             case IndexRequest():
                 return self._offer(me, message, now)
-            case (
-                Hello()
-                | Directory()
-                | Changes()
-                | QueueReport()
-                | Welcome()
-                | Beat()
-                | Leave()
-                | Ping()
-                | Move()
-            ):
+            case Hello() | Directory() | Changes() | QueueReport() | Leave() | Ping() | Move():
                 if message.sender.incarnation == me.incarnation:
                     return []
             case _:
@@ -218,10 +202,6 @@ class Roster:
         match message:
             case Hello():
                 return self._hello_received(me, message, now)
-            case Welcome() | Beat():
-                self._update(peer, message.content.queues, now)
-                peer.handing_over = frozenset()
-                return self._greet_former_protocol(now)
             case QueueReport():
                 self._update(peer, message.queues, now)
                 if peer.handing_over:
@@ -255,8 +235,7 @@ class Roster:
         self._changes.add_lost([peer.identity], now)
         if isinstance(message, Changes):
             self._changes.due = now
-        posts = [Post(Gone(peer.identity, me.index))] if self.is_mixed else []
-        return [*posts, *self._remove([peer.identity], now)]
+        return self._remove([peer.identity], now)
 
     def suspect(self, index: int, now: float) -> list[Post]:
         """Ping this member now, unless that was just done for the same reason."""
@@ -296,17 +275,9 @@ class Roster:
         """True if the live set has not changed for a while."""
         return now - self._changed_at > self._timings.settled_s
 
-    def is_silent(self, index: int, now: float) -> bool:
-        """True if no queue should be handed over to it: it is not live, or of protocol 1 and sent nothing for so long
-        that it may stand still. One of protocol 2 has to answer before it gets a queue."""
-        peer = self.peers.get(index)
-        if peer is None:
-            return True
-        return peer.identity.protocol < PROTOCOL and now - peer.last_seen_at > self._timings.silence_s
-
     def changed(self, now: float) -> None:
-        """A value of the status report has changed: send it soon. Members of protocol 1 need it for moves."""
-        self.status_reports.changed(now, is_heartbeat=self.is_mixed)
+        """A value of the status report has changed: send it soon."""
+        self.status_reports.changed(now)
 
     def tick(self, now: float) -> list[Post]:
         me = self.me
@@ -322,8 +293,6 @@ class Roster:
             posts += self._report(me, now)
         if self._ping_due <= soon:
             self._ping_due = now + self._spread(ping_s)
-            if self.is_mixed:
-                posts += self._ping_silent(me, now)
             posts += self._ping_next(me, now)
         if self._digest_due <= soon:
             self._digest_due = now + self._spread(
@@ -346,13 +315,9 @@ class Roster:
         return min(self.status_reports.due, self._ping_due, self._hellos.due, self._changes.due)
 
     def _report(self, me: Identity, now: float) -> list[Post]:
-        """The status report. To members of protocol 1 it is the heartbeat."""
-        content, posts = self._content(False), []
-        if self.status_reports.takes(content, now):
-            posts.append(Post(Beat(me, content), to=TO_OBSERVERS))
-        if self.is_mixed:
-            posts.append(Post(Beat(me, self._content(True))))
-        return [] if self._leaving else posts
+        content = self._content()
+        is_due = self.status_reports.takes(content, now) and not self._leaving
+        return [Post(Beat(me, content), to=TO_OBSERVERS)] if is_due else []
 
     def _ping_interval_s(self, is_settled: bool) -> float:
         if not is_settled:
@@ -369,8 +334,6 @@ class Roster:
 
     def _hello_received(self, me: Identity, hello: Hello, now: float) -> list[Post]:
         sender = hello.sender
-        if sender.protocol < PROTOCOL:
-            return [Post(Welcome(me, self._content(True)), to=sender.index)]
         if hello.attempt:
             order = (one for one in self._candidates(me) if one.index != sender.index)
             if me not in islice(order, 4 ** (hello.attempt - 1)):
@@ -379,18 +342,6 @@ class Roster:
         self._changes.add_joined([sender], now)
         return []
 
-    def _greet_former_protocol(self, now: float) -> list[Post]:
-        """Those of protocol 1 do not receive changes: one that has joined a moment ago sends its hello to all."""
-        if (
-            not self.is_mixed
-            or self._hellos.is_known_to_all
-            or now - self._joined_at > JOINS_S
-            or self.me is None
-        ):
-            return []
-        self._hellos.is_known_to_all = True
-        return [Post(Hello(self.me, 1))]
-
     def _offer(self, me: Identity, request: IndexRequest, now: float) -> list[Post]:
         index = self._offers.offer(request.answer, self.live.union(request.refused, (me.index,)), now)
         return [Post(IndexOffer(me, index), to=str(request.answer))]
@@ -398,16 +349,14 @@ class Roster:
     # Changes
 
     def _candidates(self, me: Identity | None) -> Iterator[Identity]:
-        """Members of protocol 2 that may be the coordinator, by index; with `me`, if it does not leave."""
+        """Members that may be the coordinator, by index; with `me`, if it does not leave."""
         _ = self.live
         mine = None if self._leaving else me
         for index in self._order:
             if mine is not None and mine.index < index:
                 yield mine
                 mine = None
-            identity = self.peers[index].identity
-            if identity.protocol >= PROTOCOL:
-                yield identity
+            yield self.peers[index].identity
         if mine is not None:
             yield mine
 
@@ -450,7 +399,7 @@ class Roster:
         for identity in changes.joined:
             if identity.incarnation not in self._ended and identity.index != me.index:
                 self._admit(identity, now)
-        return [*posts, *self._greet_former_protocol(now)]
+        return posts
 
     def _directory_received(self, me: Identity, directory: Directory, now: float) -> list[Post]:
         """A report of others does not replace what is known of an index: a ping decides, or its owner."""
@@ -473,7 +422,6 @@ class Roster:
                     self._changes.add_joined([identity], now)
             elif peer.identity.incarnation != identity.incarnation:
                 posts += self.suspect(identity.index, now)
-        posts += self._greet_former_protocol(now)
         others = {one.incarnation for one in (*directory.members, directory.sender)}
         missing = [one.identity for one in self.peers.values() if one.identity.incarnation not in others]
         if directory.is_answer or self._leaving or not (missing or me.incarnation not in others):
@@ -486,9 +434,7 @@ class Roster:
 
     def _ping_received(self, me: Identity, peer: Peer, ping: Ping, now: float) -> list[Post]:
         if ping.target != me.incarnation:
-            if peer.identity.protocol < PROTOCOL:
-                return []
-            meant = Identity(me.index, me.name, ping.target, PROTOCOL)
+            meant = Identity(me.index, me.name, ping.target)
             return [Post(Changes(me, joined=(me,), lost=(meant,)), to=peer.identity.index)]
         if not ping.members or self._leaving:
             return []
@@ -514,18 +460,9 @@ class Roster:
         _ = self.live
         return [self._ping(me, self.peers[neighbour(self._order, me.index, self._uniform())], now)]
 
-    def _ping_silent(self, me: Identity, now: float) -> list[Post]:
-        posts = []
-        for peer in self.peers.values():
-            silent_since = max(peer.last_seen_at, peer.pinged_at)
-            if peer.identity.protocol < PROTOCOL and now - silent_since > self._timings.silence_s:
-                posts.append(self._ping(me, peer, now))
-        return posts
-
     def _ping(self, me: Identity, peer: Peer, now: float) -> Post:
-        peer.pinged_at = now
         identity = peer.identity
-        if self._leaving or identity.protocol < PROTOCOL:
+        if self._leaving:
             return Post(Ping(me, identity.incarnation), to=identity.index)
         quiet_s = now - self._changed_at
         message = Ping(me, identity.incarnation, len(self.peers) + 1, self._digest, quiet_s)
@@ -537,15 +474,10 @@ class Roster:
 
     # The live set
 
-    def _gone_received(self, me: Identity, message: Gone, now: float) -> list[Post]:
-        if message.dead.incarnation != me.incarnation:
-            return self._remove([message.dead], now)
-        return self._begin_anew(me, now)
-
     def _begin_anew(self, me: Identity, now: float) -> list[Post]:
         """A mailbox that gets messages is not gone. The others ignore the old incarnation from here on."""
         self._mark_ended(me.incarnation)
-        self._become(Identity(me.index, me.name, self._incarnation(), PROTOCOL))
+        self._become(Identity(me.index, me.name, self._incarnation()))
         self._note_change(now)
         if self._leaving:
             return []
@@ -562,7 +494,7 @@ class Roster:
         self._newcomers.clear()
         self._changes = ChangeQueue()
         self._offers.clear()
-        self._peers_digest = self._former_protocol = 0
+        self._peers_digest = 0
         self._hellos.due = float("inf")
         self._reporters.clear()
         self._live = None
@@ -575,7 +507,6 @@ class Roster:
                 self._forget(peer)
             peer = self.peers[identity.index] = Peer(identity, now, digest=digest_of(identity))
             self._peers_digest ^= peer.digest
-            self._former_protocol += identity.protocol < PROTOCOL
             self._offers.forget(identity.index)
             self._live = None
             self.reports += 1
@@ -620,7 +551,6 @@ class Roster:
         for queue in peer.queues:
             self._reporters[queue].pop(peer.identity.index, None)
         self._peers_digest ^= peer.digest
-        self._former_protocol -= peer.identity.protocol < PROTOCOL
         self._changes.forget(peer.identity.index)
         self._live = None
         self.reports += 1

@@ -43,7 +43,7 @@ PATIENCE_DOUBLES_AT_MOST = 3
 """Times that the number of counts doubles, after restarts that did not help: at last one restart in 48 s."""
 
 OVERLAP_S = 1.5
-"""One and a half heartbeats: another member gets deliveries of a queue for this long, while this member counts as
+"""Another member gets deliveries of a queue for this long, while this member counts as
 active and gets none."""
 
 

@@ -1,4 +1,4 @@
-"""Status report of a member: in its heartbeats, and for operators."""
+"""Status report of a member, for observers."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ if TYPE_CHECKING:
 KEYS_REPORTED_MAX = 3
 KEY_MAX_CHARS = 64
 ID_MAX_CHARS = 200
-"""A heartbeat goes to every member every second, so it has only some of the poisoned keys."""
+"""A report may be sent every second, so it has only some of the poisoned keys."""
 
 
-def beat_content(machine: ExclusiveMember, *, all_queues: bool = False) -> BeatContent:
-    """Content of a heartbeat: of the queues that this member consumes or should consume, or of all. Surplus queues are
-    left out: who reports one has not the present number of queues yet."""
-    bindings = machine.bindings.all if all_queues else _own(machine)
+def beat_content(machine: ExclusiveMember) -> BeatContent:
+    """Of the queues that this member consumes or should consume. Surplus queues are left out: who reports one has not
+    the present number of queues yet."""
     dispatcher = machine.dispatcher
     return BeatContent(
-        tuple(queue_state(machine, binding) for binding in bindings),
+        tuple(queue_state(machine, binding) for binding in _own(machine)),
         machine.balancer.status,
         asdict(dispatcher.counts),
         dispatcher.paused,
@@ -176,7 +175,7 @@ def poisoned_keys(binding: Binding) -> tuple[str, ...]:
 
 
 def poisoned_ids(binding: Binding) -> tuple[str, ...]:
-    """By which an administrator can skip them; one that is too long for a heartbeat is left out."""
+    """By which an administrator can skip them; one that is too long for a report is left out."""
     poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
     ids = (one.id for one in itertools.islice(poisoned, KEYS_REPORTED_MAX))
     return tuple(one for one in ids if len(one) <= ID_MAX_CHARS)
@@ -201,7 +200,7 @@ def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
 
 
 def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, ...]:
-    """Suspects in flight that are called alone; one whose id is too long for a heartbeat is left out."""
+    """Suspects in flight that are called alone; one whose id is too long for a report is left out."""
     attachment = binding.attachment
     if machine.dispatcher.suspects is None or attachment is None:
         return ()

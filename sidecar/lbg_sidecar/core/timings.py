@@ -22,7 +22,6 @@ class Timings:
     settled_unwatched_ping_s: float = 4.0  # and if not
     settled_digest_s: float = 30.0
     settled_s: float = 10.0
-    silence_s: float = 3.5  # of protocol 1: three heartbeats and a half without a message: ping its mailbox
     change_s: float = 0.02  # a change is reported after this long, together with those that follow it
     alone_s: float = 3.0  # between two hellos to all of a member that knows no other
     answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all

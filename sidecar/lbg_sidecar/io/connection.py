@@ -32,7 +32,7 @@ from lbg_sidecar.core.message_codec import LOOK, decode, encode
 from lbg_sidecar.core.presence import CONNECTIONS_S
 from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.core.roster import Post
-from lbg_sidecar.errors import IndexTaken, MessageError
+from lbg_sidecar.errors import IndexTaken, MessageError, NewerMessage
 from lbg_sidecar.io.consumers import QueueConsumers
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
@@ -118,7 +118,8 @@ class OfferMailbox:
         self._answer: asyncio.Future[int | None] | None = None
 
     async def ask(self, claiming: IndexClaim) -> None:
-        """Requests an index of index 0, and of one other member if that does not answer. Raises ClientError."""
+        """Requests an index of index 0, and of one other member if that does not answer. Raises ClientError, and
+        NewerMessage."""
         if self._channel is None:
             self._channel = await self._open()
         self._posting.on_return = self._on_return
@@ -168,8 +169,14 @@ class OfferMailbox:
 
     def _on_deliveries(self, deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(MessageError):
+            try:
                 message = decode(delivery.body)
+            except NewerMessage as error:
+                if self._answer is not None and not self._answer.done():
+                    self._answer.set_exception(error)
+            except MessageError:
+                pass
+            else:
                 if isinstance(message, IndexOffer):
                     self._resolve(message.offered)
 

@@ -25,7 +25,7 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import decode
 from lbg_sidecar.core.protocol import KeysMove, Pause, Request
 from lbg_sidecar.core.state_log import AttemptLog
-from lbg_sidecar.errors import MessageError
+from lbg_sidecar.errors import MessageError, NewerMessage
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
@@ -71,6 +71,9 @@ log = logging.getLogger("lbg.member")
 
 PING_WILLED_S = (0.02, 0.1, 0.5)
 """Further pings of a member after its last will came; none is sent to one that is known to be gone."""
+
+NEWER_NAMED_MAX = 32
+"""Members of a newer version that the log names."""
 
 NEVER = float("inf")
 TICK_MIN_S = 0.001
@@ -119,6 +122,7 @@ class Driver:
         self.lost_why = ""
         """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
         self._announced_move = ""
+        self._newer: set[str] = set()
         self.pause_requests = 0
         """Requests to pause or to resume that came so far."""
         self._app = app
@@ -260,6 +264,9 @@ class Driver:
             return
         try:
             message = decode(bytes(mail.body))
+        except NewerMessage as error:
+            self._newer_received(error)
+            return
         except MessageError as error:
             log.warning("%s: %s", self.machine.name, error)
             return
@@ -276,6 +283,15 @@ class Driver:
         else:
             self.machine.message(message, self._loop.time())
         self._run_effects()
+
+    def _newer_received(self, error: NewerMessage) -> None:
+        """A member that joins stays out. One that has joined goes on: order does not depend on what members send."""
+        if self.link is not None and self.machine.roster.is_joining(self._loop.time()):
+            self.failure = error
+            self.stop("a member is of a newer version")
+        elif error.name not in self._newer and len(self._newer) < NEWER_NAMED_MAX:
+            self._newer.add(error.name)
+            log.warning("%s: %s; until then they ignore each other", self.machine.name, error)
 
     def _on_released(self, mail: Delivery) -> None:
         """A copy that this member cannot take is in the parking queue, and comes again."""

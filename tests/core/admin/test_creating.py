@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 import pytest
@@ -16,12 +17,21 @@ from lbg_core.admin.actions import (
     PutUser,
     WriteRecord,
 )
-from lbg_core.admin.errors import ApplyFailed, GroupUnfinished, Refused, StillInUse, Taken, Unreachable
-from lbg_core.admin.groups import create_group
+from lbg_core.admin.errors import (
+    ApplyFailed,
+    GroupUnfinished,
+    RecordNewer,
+    Refused,
+    StillInUse,
+    Taken,
+    Unreachable,
+)
+from lbg_core.admin.groups import close_group, create_group, rotate_user, show_group
 from lbg_core.admin.ownership import BY_HAND, Record
+from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.snapshot import QueueStatus, UserState
-from lbg_core.group import GroupSpec, topology_of
+from lbg_core.group import RECORD_VERSION, GroupSpec, topology_of
 from testing.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
@@ -50,6 +60,35 @@ async def test_the_record_is_written_when_all_else_is_there() -> None:
     admin = FakeAdmin()
     await create_group(admin, ORDERS)
     assert isinstance(admin.performed[-1], WriteRecord)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda admin: create_group(admin, ORDERS),
+        lambda admin: rotate_user(admin, "orders"),
+        lambda admin: close_group(admin, "orders"),
+        lambda admin: enable_parking(admin, "orders"),
+    ],
+    ids=["create", "rotate", "close", "park"],
+)
+async def test_a_record_of_a_newer_version_is_refused_and_nothing_is_changed(
+    change: Callable[[FakeAdmin], Awaitable[object]],
+) -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    newer = admin.records["orders"].replace(f'"V":{RECORD_VERSION}', f'"V":{RECORD_VERSION + 1}')
+    admin.records["orders"] = newer
+    performed = len(admin.performed)
+    with pytest.raises(RecordNewer) as refused:
+        await change(admin)
+    assert str(refused.value) == (
+        "the record of group 'orders' (queue lbg.orders.config) is of version 2, and this LBG reads version 1; nothing "
+        "is changed: upgrade it"
+    )
+    assert len(admin.performed) == performed
+    assert admin.records == {"orders": newer}
+    assert (await show_group(admin, "orders")).problems[0] == str(refused.value)
 
 
 async def test_a_given_password_is_used_and_not_told_again() -> None:

@@ -13,6 +13,7 @@ from lbg_core.admin.groups import create_group, list_groups, show_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.group.show import description_lines
+from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
@@ -26,8 +27,24 @@ BEAT = {
     "incarnation": "af",
     "rebalance": "Ready",
     "queues": [
-        {"queue": 0, "role": "secondary", "active": False, "in_flight": 0, "delivered": 5, "status": "Ready"},
-        {"queue": 1, "role": "primary", "active": True, "in_flight": 2, "delivered": 9, "status": "Ready"},
+        {
+            "queue": 0,
+            "role": "secondary",
+            "active": False,
+            "in_flight": 0,
+            "delivered": 5,
+            "status": "Ready",
+            **CALM,
+        },
+        {
+            "queue": 1,
+            "role": "primary",
+            "active": True,
+            "in_flight": 2,
+            "delivered": 9,
+            "status": "Ready",
+            **CALM,
+        },
     ],
     "counts": {"delivered": 14, "acked": 12, "retried": 0, "repeats_dropped": 0, "dead_lettered": 0},
 }

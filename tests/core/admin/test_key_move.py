@@ -225,7 +225,7 @@ async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
     await create_group(admin, orders)
     member, publishing = MovingMember(place, "orders", joins=False), Publishing(place, orders)
     async with running(member, publishing):
-        with pytest.raises(NotJoined, match=r"nothing is changed: m0 \(of an older version.*--offline"):
+        with pytest.raises(NotJoined, match=r"nothing is changed: m0 \(restart them.*--offline"):
             await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await require_whole(admin, orders)
 

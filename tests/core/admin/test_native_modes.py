@@ -74,19 +74,6 @@ async def test_on_rabbitmq_partitions_are_queues() -> None:
     assert "lbg.orders.q" not in admin.queues
 
 
-async def test_an_embedded_broker_that_is_older_than_the_mode_is_named_as_the_reason() -> None:
-    admin = FakeAdmin()
-    admin.fail_on = _unknown_kind
-
-    with pytest.raises(Unsupported) as refused:
-        await create_group(admin, spec_in("Sessions"))
-
-    assert str(refused.value) == (
-        "group 'orders' cannot be created on LBG 0.1.0: this embedded broker is older than mode Sessions: upgrade it"
-    )
-    assert admin.holds_nothing()
-
-
 async def test_another_refusal_of_the_queue_is_told_as_it_is() -> None:
     admin = FakeAdmin()
     admin.fail_on = lambda action: (
@@ -95,11 +82,6 @@ async def test_another_refusal_of_the_queue_is_told_as_it_is() -> None:
 
     with pytest.raises(ApplyFailed, match="the disk is full"):
         await create_group(admin, spec_in("Sessions"))
-
-
-def _unknown_kind(action: Action) -> Exception | None:
-    said = "406 PRECONDITION_FAILED - arg 'x-queue-type' for queue 'lbg.orders.q' in vhost '/' is not supported: …"
-    return Refused(said, status=406) if _is_parent(action) else None
 
 
 def _is_parent(action: Action) -> bool:

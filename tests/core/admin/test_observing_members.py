@@ -1,4 +1,4 @@
-"""Observers of members on both engines: reports by the key of observers, by that of all members, and by both."""
+"""Observers of members, on both engines."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ from lbg_core.admin.rows import members_of
 from lbg_core.admin.status_reports import REPORT_KEYS, ReportQueue, collect_reports
 from lbg_core.admin.survey import Described, lags, survey
 from lbg_core.client import ConfirmingPublisher, connect
-from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names, routing_key
+from lbg_core.group import MEMBERS_VERSION, GroupSpec, Names, routing_key
 from testing.admin.faked_member import FakedMember, member
 from testing.admin.place import Place
 from testing.waiting import GUARD_S, until
 
 LISTEN_S = 0.5
-OF_NOW = (TO_OBSERVERS,)
-OF_BEFORE = (TO_ALL,)
-BESIDE_ONE_OF_BEFORE = (TO_ALL, TO_OBSERVERS)
 
 
 def spec_of(name: str) -> GroupSpec:
@@ -36,13 +33,13 @@ def spec_of(name: str) -> GroupSpec:
 
 @asynccontextmanager
 async def members(
-    place: Place, spec: GroupSpec, *kinds: tuple[Collection[str], Collection[int]]
+    place: Place, spec: GroupSpec, *queues: Collection[int]
 ) -> AsyncIterator[list[FakedMember]]:
-    """For each its keys, and the queues that it consumes."""
+    """`queues`: for each, those that it consumes."""
     async with AsyncExitStack() as stack:
         yield [
-            await stack.enter_async_context(member(place, spec, index=index, keys=keys, queues=queues))
-            for index, (keys, queues) in enumerate(kinds)
+            await stack.enter_async_context(member(place, spec, index=index, queues=consumed))
+            for index, consumed in enumerate(queues)
         ]
 
 
@@ -54,13 +51,10 @@ async def publish(place: Place, spec: GroupSpec, hash_: int, count: int) -> None
     await connection.close()
 
 
-async def test_members_of_both_versions_are_shown_with_the_queues_that_they_consume(
-    admin: LiveAdmin, place: Place
-) -> None:
+async def test_members_are_shown_with_the_queues_that_they_consume(admin: LiveAdmin, place: Place) -> None:
     spec = spec_of("a")
     await create_group(admin, spec, with_user=False)
-    kinds = [(OF_NOW, [0]), (OF_BEFORE, [1]), (BESIDE_ONE_OF_BEFORE, [1]), (OF_NOW, [])]
-    async with members(place, spec, *kinds):
+    async with members(place, spec, [0], [1], [1], []):
         shown = await show_group(admin, "a", listen_s=LISTEN_S)
         assert isinstance(shown.members, tuple)
         assert [(one.name, [queue.queue for queue in one.queues]) for one in shown.members] == [
@@ -109,7 +103,7 @@ async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
         (one,) = (await survey(admin, {"a": spec}, listen_s=LISTEN_S, cache=known)).values()
         return [each.paused for each in getattr(one, "members", ())]
 
-    async with members(place, spec, (BESIDE_ONE_OF_BEFORE, [0]), (OF_BEFORE, [1])) as (first, _):
+    async with members(place, spec, [0], [1]) as (first, _):
         async with asyncio.timeout(GUARD_S):
             while await paused() != [False, False]:
                 pass
@@ -120,10 +114,7 @@ async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
         assert await paused() == [True, False]
 
 
-@pytest.mark.parametrize("keys", [OF_NOW, OF_BEFORE, BESIDE_ONE_OF_BEFORE])
-async def test_the_lag_has_what_each_member_holds_of_its_own_queues(
-    place: Place, admin: LiveAdmin, keys: Collection[str]
-) -> None:
+async def test_the_lag_has_what_each_member_holds_of_its_own_queues(place: Place, admin: LiveAdmin) -> None:
     """Without a management API, so that the reports are the only source."""
     spec = spec_of("a")
     await create_group(admin, spec, with_user=False)
@@ -132,7 +123,7 @@ async def test_the_lag_has_what_each_member_holds_of_its_own_queues(
     async def lag() -> object:
         return (await lags(reader, {"it": spec}, max_age_s=0.0))["it"]
 
-    async with members(place, spec, (keys, [0]), (keys, [1]), (keys, [])) as (first, second, _):
+    async with members(place, spec, [0], [1], []) as (first, second, _):
         await publish(place, spec, 0, 3)
         await publish(place, spec, 1, 40)
         await until(lambda: (first.in_flight, second.in_flight) == (3, 30), what="deliveries")
@@ -146,14 +137,13 @@ async def test_the_lag_has_what_each_member_holds_of_its_own_queues(
     await reader.close()
 
 
-@pytest.mark.parametrize("keys", [OF_NOW, OF_BEFORE, BESIDE_ONE_OF_BEFORE])
 async def test_a_pause_waits_for_the_reports_of_members(
-    admin: LiveAdmin, place: Place, keys: Collection[str], monkeypatch: pytest.MonkeyPatch
+    admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lbg_core.admin.member_requests.ANSWERS_S", LISTEN_S)
     spec = spec_of("a")
     await create_group(admin, spec, with_user=False)
-    async with members(place, spec, (keys, [0, 1]), (keys, [])) as (first, second):
+    async with members(place, spec, [0, 1], []) as (first, second):
         assert await pause_group(admin, "a", within_s=0.0) == ("m0", "m1")
         first.paused = True
         assert await pause_group(admin, "a", within_s=0.0) == ("m1",)
@@ -173,15 +163,41 @@ async def test_members_that_do_not_answer_a_request_are_named_by_their_reports(
 ) -> None:
     spec = spec_of("a")
     await create_group(admin, spec, with_user=False)
-    async with members(place, spec, (OF_NOW, [0]), (OF_BEFORE, [1]), (BESIDE_ONE_OF_BEFORE, [])):
+    async with members(place, spec, [0], [1], []):
         assert (await peek_group(admin, "a", Wanted())).silent == ("m0", "m1", "m2")
+
+
+async def test_a_member_of_a_newer_version_is_refused_in_one_line_and_hides_no_other_group(
+    admin: LiveAdmin, place: Place
+) -> None:
+    specs = [spec_of(name) for name in ("a", "b")]
+    for spec in specs:
+        await create_group(admin, spec, with_user=False)
+    line = (
+        f"member m0 of group 'a' sends messages of version {MEMBERS_VERSION + 1}, and this LBG reads version "
+        f"{MEMBERS_VERSION}: upgrade it"
+    )
+    async with member(place, specs[0], version=MEMBERS_VERSION + 1), member(place, specs[1]):
+        found = await collect_reports(admin.amqp, ["a", "b"], seconds=LISTEN_S)
+        with pytest.raises(Refused) as refused:
+            await peek_group(admin, "a", Wanted())
+        observer = ReportQueue(admin.amqp)
+
+        attended: Refused | None = None
+        while attended is None:
+            try:
+                await observer.attend("a")
+            except Refused as error:
+                attended = error
+    assert str(found["a"]) == str(refused.value) == str(attended) == line
+    assert not isinstance(found["b"], Refused)
 
 
 async def test_a_group_that_cannot_be_subscribed_to_hides_no_other(admin: LiveAdmin, place: Place) -> None:
     specs = [spec_of(name) for name in ("a", "b")]
     for spec in specs:
         await create_group(admin, spec, with_user=False)
-    async with member(place, specs[0]), member(place, specs[1], keys=OF_BEFORE):
+    async with member(place, specs[0]), member(place, specs[1]):
         groups = ["missing-1", "a", "missing-2", "missing-3", "b", "missing-4"]
         found = await collect_reports(admin.amqp, groups, seconds=LISTEN_S)
     assert [group for group in groups if isinstance(found[group], Refused)] == [

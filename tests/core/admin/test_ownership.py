@@ -53,7 +53,7 @@ def state(admin: FakeAdmin) -> tuple[object, ...]:
 
 
 async def made(owner: str, *, password: str = "secret") -> FakeAdmin:
-    """A broker with group `orders`; `owner` is empty for one of before owners were recorded."""
+    """A broker with group `orders`."""
     admin = FakeAdmin()
     await create_group(admin, ORDERS, password=password, claim=Claim(owner))
     return admin
@@ -159,27 +159,6 @@ async def test_an_adoption_that_fails_leaves_the_owner_as_it_was() -> None:
     assert admin.owners == {"orders": BY_HAND}
 
 
-async def test_an_object_is_the_owner_of_a_group_without_one_by_its_users_password_alone() -> None:
-    admin = await made("", password="theirs")
-    before = state(admin)
-    for change in (create_for(admin, CLAIM), delete_own(admin, ORDERS, claim=CLAIM, is_made=True)):
-        with pytest.raises(NotOwned):
-            await change
-    assert state(admin) == before
-    await create_for(admin, replace(CLAIM, password="theirs"))
-    assert admin.owners == {"orders": OBJECT}
-    assert state(admin)[:-1] == before[:-1]
-
-
-async def test_the_command_line_works_on_a_group_without_an_owner_and_records_none() -> None:
-    admin = await made("")
-    await create_group(admin, ORDERS)
-    await rotate_user(admin, "orders", username="orders-b")
-    assert admin.owners == {"orders": ""}
-    await delete_group(admin, "orders")
-    assert "lbg.orders" not in admin.exchanges
-
-
 async def test_a_group_in_use_that_lost_its_record_is_no_objects_but_by_the_password() -> None:
     admin = await made(OTHER, password="theirs")
     admin.records.clear()
@@ -234,7 +213,6 @@ def test_an_owner_is_compared_by_the_object_where_the_cluster_is_unknown() -> No
     assert not is_same_owner(kubernetes_owner("elsewhere", "object"), OBJECT)
     assert not is_same_owner(kubernetes_owner("", "another-object"), OBJECT)
     assert not is_same_owner(BY_HAND, OBJECT)
-    assert not is_same_owner("", OBJECT)
 
 
 def test_an_owner_that_is_recorded_keeps_the_cluster_that_was_known() -> None:
@@ -242,13 +220,11 @@ def test_an_owner_that_is_recorded_keeps_the_cluster_that_was_known() -> None:
     assert unread.owner_after(Record(text, OBJECT)) == OBJECT
     assert CLAIM.owner_after(Record(text, unread.owner)) == OBJECT
     assert CLAIM.owner_after(Record(text, BY_HAND)) == OBJECT
-    assert CLAIM.owner_after(Record(text)) == OBJECT
-    assert CLAIM_BY_HAND.owner_after(Record(text)) == ""
     assert CLAIM_BY_HAND.owner_after(None) == BY_HAND
 
 
 def test_an_owner_is_told_to_people() -> None:
     assert owner_text(BY_HAND) == "by hand"
-    assert owner_text("") == "not recorded"
+    assert owner_text("") == "not read"
     assert owner_text(OBJECT) == "Kubernetes object object of cluster cluster"
     assert owner_text(kubernetes_owner("", "object")) == "Kubernetes object object of cluster unknown"

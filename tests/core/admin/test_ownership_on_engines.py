@@ -51,13 +51,7 @@ async def test_the_command_line_deletes_a_group_of_kubernetes_after_its_adoption
     assert (await admin.observe("orders")).is_empty
 
 
-async def test_a_group_of_before_owners_is_an_objects_by_its_password(
-    admin: LiveAdmin, orders: GroupSpec
-) -> None:
+async def test_a_record_without_an_owner_is_by_hand(admin: LiveAdmin, orders: GroupSpec) -> None:
     await create_group(admin, orders, password="secret")
     await admin.perform(WriteRecord("orders", Record(orders.to_record())))
-    with pytest.raises(NotOwned):
-        await create_group(admin, orders, password="other", claim=Claim(OBJECT, "other"), finish=True)
-    again = await create_group(admin, orders, password="secret", claim=Claim(OBJECT, "secret"), finish=True)
-    assert [str(change) for change in again.changes] == ["record the owner of group orders"]
-    assert await admin.amqp.record("orders") == Record(orders.to_record(), OBJECT)
+    assert await admin.amqp.record("orders") == Record(orders.to_record(), BY_HAND)

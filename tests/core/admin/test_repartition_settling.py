@@ -11,6 +11,7 @@ from lbg_core.admin.queue_changes import Depth, left_in, unsettled
 from lbg_core.admin.rows import MemberRow, members_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import balanced_primaries, standbys, static_primaries
+from testing.admin.calm_queue import CALM
 
 
 def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[MemberRow, ...]:
@@ -19,6 +20,7 @@ def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned")
         "active": False,
         "status": status,
         "in_flight": 0,
+        **CALM,
         "delivered": 0,
     }
     beat = {
@@ -39,9 +41,7 @@ def test_a_member_of_the_new_number_that_is_ready_is_not_waited_for() -> None:
 
 def test_what_a_member_is_waited_for_is_said() -> None:
     assert list(unsettled(member(4), 6, is_late=False)) == ["a still uses 4 queues"]
-    assert list(unsettled(member(4), 6, is_late=True)) == [
-        "a still uses 4 queues (of an older version? restart it)"
-    ]
+    assert list(unsettled(member(4), 6, is_late=True)) == ["a still uses 4 queues (restart it)"]
     assert list(unsettled(member(6, rebalance="HoldDown"), 6, is_late=False)) == ["a is HoldDown"]
     assert list(unsettled(member(6, status="Unbound"), 6, is_late=False)) == [
         "a has no consumer yet on 6 queues"
@@ -50,7 +50,7 @@ def test_what_a_member_is_waited_for_is_said() -> None:
 
 def beat(index: int, primaries: Iterable[int], others: Iterable[int] = ()) -> dict[str, Any]:
     """The report of a member that serves its primaries, and waits behind others."""
-    about = {"in_flight": 0, "delivered": 0}
+    about = {"in_flight": 0, "delivered": 0, **CALM}
     queues = [{"queue": one, "role": "primary", "active": True, "status": "Ready"} for one in primaries]
     queues += [{"queue": one, "role": "secondary", "active": False, "status": "Unassigned"} for one in others]
     return {

@@ -16,6 +16,7 @@ from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.group.show import description_lines
+from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
@@ -37,7 +38,7 @@ def report(index: int, queues: Mapping[int, Mapping[str, Any]], **fields: Any) -
         "incarnation": "af",
         "rebalance": "Ready",
         "queues": [
-            {"queue": number, "in_flight": 0, "delivered": 0, **one} for number, one in queues.items()
+            {"queue": number, "in_flight": 0, "delivered": 0, **CALM, **one} for number, one in queues.items()
         ],
         "counts": {},
         **fields,
@@ -78,18 +79,6 @@ async def test_a_queue_has_the_bindings_of_those_that_report_it() -> None:
     assert [
         [(one.member.name, one.state) for one in row.bindings] for row in description.reported_services
     ] == [[("m0", "active")], [("m0", "waits"), ("m1", "active")], []]
-
-
-async def test_a_report_of_all_queues_and_one_of_a_part_describe_the_same_member() -> None:
-    """A member of a group with one of the version before sends both, in either order."""
-    part = report(0, {0: SERVES, 1: WAITS})
-    whole = report(0, {0: SERVES, 1: WAITS, 2: NOTHING})
-    other = report(1, {2: SERVES})
-    descriptions = [
-        await shown(*reports) for reports in ([part, whole, other], [whole, other, part], [whole, other])
-    ]
-    assert descriptions[0] == descriptions[1] == descriptions[2] == await shown(part, other)
-    assert descriptions[0].members == members_of([part, other])
 
 
 async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group import MODES, UNCOUNTED_MODES, GroupSpec, SpecError, differences
+from lbg_core.group import (
+    MODES,
+    RECORD_VERSION,
+    UNCOUNTED_MODES,
+    GroupSpec,
+    NewerRecordError,
+    SpecError,
+    differences,
+)
 
 GIVEN: dict[str, Any] = {
     "name": "orders",
@@ -192,8 +200,8 @@ def test_a_mistyped_password_does_not_reach_the_error(key: str) -> None:
         assert "hunter2" not in str(error) + repr(error.value)
 
 
-def test_the_record_is_the_documents_compact_json() -> None:
-    assert SPEC.to_record() == '{"HP":"orders","HC":100,"QC":8,"QS":50,"CU":"orders-client"}'
+def test_the_record_is_the_documents_compact_json_with_a_version() -> None:
+    assert SPEC.to_record() == '{"V":1,"HP":"orders","HC":100,"QC":8,"QS":50,"CU":"orders-client"}'
 
 
 def test_the_record_has_our_own_keys_only_where_they_are_not_the_default() -> None:
@@ -225,6 +233,7 @@ def test_a_record_with_the_documents_password_is_read_and_the_password_forgotten
         (b"\xff", "must be JSON"),
         ("[" * 100_000, "must be JSON"),
         ("[]", "must be a JSON object"),
+        ('{"V":"1","HP":"orders"}', "must be 1, the version of a record"),
         ('{"HP":"orders","XX":1}', "is none of a record's: HP, HC, QC, QS, CU"),
         ('{"HP":"orders"}', "is required"),
         ('{"HP":"orders","HC":4,"QC":8,"QS":50,"CU":"u"}', "HC >= QC >= CC"),
@@ -235,6 +244,13 @@ def test_a_broken_record_is_refused_with_the_reason(record: str | bytes, rule: s
     with pytest.raises(SpecError) as caught:
         GroupSpec.from_record(record, name="orders")
     assert rule in str(caught.value)
+
+
+def test_a_record_of_a_newer_version_is_refused() -> None:
+    newer = SPEC.to_record().replace(f'"V":{RECORD_VERSION}', f'"V":{RECORD_VERSION + 1}')
+    with pytest.raises(NewerRecordError) as refused:
+        GroupSpec.from_record(newer, name="orders")
+    assert refused.value.value == RECORD_VERSION + 1
 
 
 WORDS = st.text(

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from testing.admin.calm_queue import CALM
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import show_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.reconcile.desired import deletion_costs
+from testing.admin.calm_queue import CALM
 from testing.admin.native_groups import made
 
 

@@ -16,7 +16,6 @@ from lbg_sidecar import Member, Message
 from lbg_sidecar.core.delivery import Positions
 from lbg_sidecar.core.message_codec import encode
 from lbg_sidecar.core.protocol import (
-    PROTOCOL,
     Handover,
     Hello,
     Identity,
@@ -32,7 +31,7 @@ from lbg_sidecar.core.protocol import Message as MemberMessage
 from testing.member.place import Place
 from testing.waiting import until
 
-FORGER = Identity(7, "forger", "never-joined", PROTOCOL)
+FORGER = Identity(7, "forger", "never-joined")
 PUBLISHER = "p-1"
 MESSAGES = 100
 HASHES = 16

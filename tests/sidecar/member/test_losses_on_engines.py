@@ -13,7 +13,6 @@ import pytest
 from lbg_core.client import ConnectionSettings
 from lbg_core.journal import JournalReader
 from lbg_sidecar import Member, Message
-from lbg_sidecar.core.timings import Timings
 from lbgroup.validate.collector import CollectingSettings, Collector
 from testing.member.balance import active, in_balance
 from testing.member.group_load import Judge, Load, under_load
@@ -88,11 +87,9 @@ async def test_a_call_that_goes_on_after_a_lost_connection_is_an_overlap_for_bot
     assert (told.publisher, told.hash, told.seq) == (overlap["publisher"], overlap["hash"], overlap["seq"])
 
 
-async def test_a_killed_member_is_missed_by_all_before_its_silence_counts_and_its_queues_go_on(
-    place: Place, load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_killed_member_is_missed_by_all_and_its_queues_go_on(
+    place: Place, load: Load, tmp_path: Path
 ) -> None:
-    # Silence that nobody waits for: who is missed was not found by it.
-    monkeypatch.setattr("lbg_sidecar.io.startup.Timings", lambda: Timings(silence_s=10 * GUARD_S))
     judge = Judge()
     victim = MemberProcess("victim", tmp_path, **place.told())
     async with (

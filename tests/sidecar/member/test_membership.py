@@ -27,17 +27,17 @@ from lbg_sidecar.core.protocol import (
     Move,
     ParkingState,
     Ping,
+    QueueReport,
     QueueState,
     Reattached,
     Rebalance,
     Repartition,
     Status,
-    Welcome,
 )
 from lbg_sidecar.core.rebalance import HoldDown
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.errors import MessageError
+from lbg_sidecar.errors import MessageError, NewerMessage
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 
@@ -47,7 +47,7 @@ def roster(index: int = 0, timings: Timings | None = None) -> Roster:
     made = Roster(
         Timings(ping_s=0.65, digest_s=1e9) if timings is None else timings,
         uniform=lambda: 0.5,
-        content=lambda _: BeatContent(),
+        content=BeatContent,
         incarnation=lambda: f"mine-{index}-{next(numbers)}",
     )
     made.join(index, f"m{index}", 0.0)
@@ -111,26 +111,17 @@ def test_members_that_race_end_up_with_unique_indexes_without_gaps(
 # The live set
 
 
-def test_a_hello_is_answered_with_a_welcome_and_its_sender_is_live() -> None:
+def test_a_report_from_an_unknown_member_adds_it() -> None:
     me = roster()
-    (post,) = me.receive(Hello(B), 1.0)
-    assert isinstance(post.message, Welcome)
-    assert post.to == 1
-    assert me.live == {0, 1}
-
-
-def test_a_beat_from_an_unknown_member_adds_it() -> None:
-    me = roster()
-    me.receive(Beat(C, BeatContent()), 1.0)
+    me.receive(QueueReport(C, ()), 1.0)
     assert me.live == {0, 2}
 
 
-def test_a_returned_ping_proves_a_death_and_it_is_told() -> None:
+def test_a_returned_ping_proves_a_death() -> None:
     me = roster()
     me.receive(Hello(B), 1.0)
     ping = next(p for p in me.tick(2.0) if isinstance(p.message, Ping))
-    posts = me.returned(ping.message, 1, 2.1)
-    assert [post.message for post in posts] == [Gone(B, 0)]
+    me.returned(ping.message, 1, 2.1)
     assert me.live == {0}
 
 
@@ -146,17 +137,17 @@ def test_a_ping_that_returns_after_the_index_has_a_new_owner_kills_nobody() -> N
 def test_words_of_a_life_that_is_over_bring_nobody_back() -> None:
     me = roster()
     me.receive(Hello(B), 1.0)
-    me.receive(Gone(B, 2), 2.0)
-    me.receive(Beat(B, BeatContent()), 2.1)
+    me.receive(Leave(B), 2.0)
+    me.receive(QueueReport(B, ()), 2.1)
     assert me.live == {0}
-    me.receive(Beat(Identity(1, "m1", "a-new-life"), BeatContent()), 2.2)
+    me.receive(QueueReport(Identity(1, "m1", "a-new-life"), ()), 2.2)
     assert me.live == {0, 1}
 
 
-def test_a_late_gone_of_an_earlier_life_does_not_remove_the_new_one() -> None:
+def test_a_late_leave_of_an_earlier_life_does_not_remove_the_new_one() -> None:
     me = roster()
     me.receive(Hello(Identity(1, "m1", "a-new-life")), 1.0)
-    me.receive(Gone(B, 2), 1.1)
+    me.receive(Leave(B), 1.1)
     assert me.live == {0, 1}
 
 
@@ -176,8 +167,8 @@ def test_who_speaks_though_it_was_found_gone_is_told_and_comes_back_under_a_new_
     assert other.me is not None
     before = other.me
     me.receive(Hello(before), 0.0)
-    me.receive(Gone(before, 2), 1.0)
-    (post,) = me.receive(Beat(before, BeatContent()), 2.0)
+    me.receive(Leave(before), 1.0)
+    (post,) = me.receive(QueueReport(before, ()), 2.0)
     assert (post.message, post.to) == (Gone(before, 0), 1)
     (hello,) = other.receive(post.message, 2.0)
     me.receive(hello.message, 2.0)
@@ -187,10 +178,10 @@ def test_who_speaks_though_it_was_found_gone_is_told_and_comes_back_under_a_new_
 def test_a_new_connection_forgets_who_was_found_gone_over_the_old_one() -> None:
     me = roster()
     me.receive(Hello(B), 0.0)
-    me.receive(Gone(B, 2), 1.0)
+    me.receive(Leave(B), 1.0)
     me.disconnected()
     me.join(0, "m0", 2.0)
-    me.receive(Beat(B, BeatContent()), 3.0)
+    me.receive(QueueReport(B, ()), 3.0)
     assert me.live == {0, 1}
 
 
@@ -209,19 +200,6 @@ def test_when_the_next_in_the_ring_is_gone_the_one_behind_is_looked_at_at_once()
     me.receive(Hello(C), 0.1)
     ping = next(p for p in me.tick(1.0) if isinstance(p.message, Ping))
     assert pings(me.returned(ping.message, 1, 1.1)) == [2]
-
-
-def test_who_is_silent_is_looked_at_and_stays_live_while_its_mailbox_is_there() -> None:
-    me = roster()
-    me.receive(Hello(B), 0.0)
-    me.receive(Hello(C), 0.0)
-    for tick in range(1, 40):
-        now = tick * 0.1
-        me.receive(Beat(B, BeatContent()), now)
-        looked = pings(me.tick(now))
-        assert 2 not in looked or now > 3.5
-    assert 2 in looked or pings(me.tick(4.2)).count(2)
-    assert me.live == {0, 1, 2}
 
 
 def pinged_at(me: Roster, successor: int, since: float, seconds: float) -> list[float]:
@@ -271,7 +249,7 @@ def test_a_suspicion_pings_at_once_and_not_again_and_again() -> None:
 
 def test_another_speaker_with_the_same_index_is_a_conflict() -> None:
     me = roster()
-    me.receive(Beat(Identity(0, "other", "elsewhere"), BeatContent()), 1.0)
+    me.receive(QueueReport(Identity(0, "other", "elsewhere"), ()), 1.0)
     assert me.conflict
 
 
@@ -333,7 +311,6 @@ CONTENT = BeatContent(
     "message",
     [
         Hello(A),
-        Welcome(A, CONTENT),
         Beat(A, CONTENT),
         Leave(A),
         Gone(B, 0),
@@ -353,9 +330,22 @@ def test_a_message_survives_the_wire(message: Message) -> None:
     assert decode(encode(message)) == message
 
 
-def test_what_a_newer_member_says_is_ignored() -> None:
-    assert decode(b'{"v":1,"type":"song","index":0,"name":"a","incarnation":"b"}') is None
-    assert decode(b'{"v":2,"anything":[]}') is None
+def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
+    newer = encode(Hello(B)).replace(b'"v":1', b'"v":2').replace(b"hello", b"song")
+    with pytest.raises(
+        NewerMessage,
+        match=r"^member m1 of the group sends messages of version 2, and this member reads version 1: "
+        r"upgrade this member$",
+    ):
+        decode(newer)
+
+
+def test_a_member_joins_until_it_has_met_another_for_a_few_seconds_at_most() -> None:
+    assert roster().is_joining(1.0)
+    assert not roster().is_joining(10.0)
+    me = roster()
+    me.receive(Hello(B), 1.0)
+    assert not me.is_joining(1.0)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))

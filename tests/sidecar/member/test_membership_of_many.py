@@ -13,23 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group import TO_OBSERVERS
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.protocol import (
-    Beat,
     BeatContent,
     Changes,
     Directory,
-    Gone,
     Hello,
     Identity,
     IndexOffer,
     IndexRequest,
-    Leave,
     Message,
     Ping,
-    Welcome,
 )
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.timings import Timings
@@ -59,7 +54,7 @@ class Net:
         roster = Roster(
             Timings(),
             uniform=self.random.random,
-            content=lambda _: BeatContent(),
+            content=BeatContent,
             incarnation=lambda: f"{self.random.getrandbits(64):x}",
         )
         self.rosters[index] = roster
@@ -293,15 +288,14 @@ def test_members_that_met_nobody_while_nothing_arrived_find_each_other() -> None
 
 # Messages
 
-A, B, C, D = (Identity(index, f"m{index}", f"life-{index}", 2) for index in range(4))
-FORMER = Identity(3, "m3", "life-3")
+A, B, C, D = (Identity(index, f"m{index}", f"life-{index}") for index in range(4))
 
 
 def roster(index: int, *known: Identity) -> Roster:
     made = Roster(
         Timings(ping_s=0.65, digest_s=1e9),
         uniform=lambda: 0.5,
-        content=lambda _: BeatContent(),
+        content=BeatContent,
         incarnation=lambda: f"mine-{index}",
     )
     made.join(index, f"m{index}", 0.0)
@@ -488,33 +482,6 @@ def test_a_newcomer_awaits_a_directory_until_it_comes_or_the_hello_to_all() -> N
     assert not roster(2, A).awaits_directory
 
 
-# Members of protocol 1
-
-
-def test_while_a_member_of_the_version_before_is_live_heartbeats_and_ends_go_to_all() -> None:
-    me = roster(0, B)
-    (welcome,) = me.receive(Hello(FORMER), 1.0)
-    assert (type(welcome.message), welcome.to) == (Welcome, 3)
-    assert me.is_mixed
-    assert [post.to for post in messages(me.tick(2.0), Beat)] == [TO_OBSERVERS, None]
-    ping = next(post for post in me.tick(3.0) if isinstance(post.message, Ping))
-    assert ping.to == 1
-    assert Post(Gone(B, 0)) in me.returned(ping.message, 1, 3.1)
-    me.receive(Leave(FORMER), 4.0)
-    assert not me.is_mixed
-    assert [post.to for post in messages(me.tick(6.0), Beat)] == [TO_OBSERVERS]
-
-
-def test_who_learns_at_its_join_of_a_member_of_the_version_before_says_hello_to_all() -> None:
-    me = roster(2)
-    assert me.me is not None
-    (hello,) = me.receive(Directory(A, (A, B, FORMER, me.me)), 0.1)
-    assert hello.to is None
-    assert isinstance(hello.message, Hello)
-    assert me.is_mixed
-
-
-def test_a_leave_goes_to_the_coordinator_and_to_all_where_one_of_the_version_before_is_live() -> None:
+def test_a_leave_goes_to_the_coordinator() -> None:
     assert [post.to for post in roster(1, A, C).leave()] == [0]
     assert [post.to for post in roster(0, B, C).leave()] == [1]
-    assert [post.to for post in roster(1, A, C, FORMER).leave()] == [None]

@@ -16,8 +16,6 @@ from lbg_sidecar.core.effects import Reread
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.message_codec import decode, encode
 from lbg_sidecar.core.protocol import (
-    Beat,
-    BeatContent,
     Identity,
     Knowledge,
     KnowledgeRequest,
@@ -41,10 +39,10 @@ FORGED = Positions((("p", 5, ((0, 99),)),), (("p", 5, 100, 4),))
 """Of hash 5, which is in queue 1 of four."""
 
 
-def serving(*queues: int) -> Beat:
-    """A heartbeat of the other member, the active consumer of these queues."""
+def serving(*queues: int) -> QueueReport:
+    """A report of the other member, the active consumer of these queues."""
     states = (QueueState(queue, primary=True, active=True, status=Status.READY) for queue in queues)
-    return Beat(OTHER, BeatContent(tuple(states)))
+    return QueueReport(OTHER, tuple(states))
 
 
 def machine(rules: BalancingRules = FOUR, *, former: ExclusiveMember | None = None) -> ExclusiveMember:

@@ -44,13 +44,11 @@ def test_a_change_that_is_reported_to_it_is_sent_at_once_and_then_four_times_a_s
     reports = schedule()
     sent(reports, 0.0, 2 * JOINED_S)
     now = reports.due - 0.5
-    reports.changed(now, is_heartbeat=False)
+    reports.changed(now)
     (first,) = sent(reports, now, now + 0.1, BUSY)
     assert first == pytest.approx(now + TIMINGS.change_s)
-    reports.changed(first + 0.01, is_heartbeat=False)
+    reports.changed(first + 0.01)
     assert reports.due == pytest.approx(first + TIMINGS.report_s)
-    reports.changed(first + 0.01, is_heartbeat=True)
-    assert reports.due == pytest.approx(first + 0.01 + TIMINGS.change_s)
 
 
 def test_who_watches_gets_a_report_soon_and_one_every_second_for_as_long_as_it_asked() -> None:

@@ -12,8 +12,7 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.protocol import (
-    PROTOCOL,
-    Gone,
+    Changes,
     Handover,
     Hello,
     Identity,
@@ -30,7 +29,7 @@ from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
 
-MOVER = Identity(0, "mover", "0-1", PROTOCOL)
+MOVER = Identity(0, "mover", "0-1")
 DONE = Positions((("p", 0, ((0, 1),)),))
 MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
@@ -167,7 +166,7 @@ def test_a_handover_that_nobody_announced_is_not_believed(handover: Handover) ->
     member.deliver(1, 2, now=1.01)
     member.machine.message(replace(handover, proof=member.proof), 1.02)
     assert member.taken(1.02) == []
-    member.machine.message(Gone(MOVER, 2), 1.03)
+    member.machine.message(Changes(Identity(2, "third", "2-1"), lost=(MOVER,)), 1.03)
     assert member.taken(1.03) == [1, 2]
 
 
@@ -285,7 +284,7 @@ def test_a_handover_that_never_comes_is_waited_for_no_longer_than_a_handoff_may_
 def test_nothing_is_waited_for_once_the_mover_is_gone() -> None:
     member = Successor()
     member.deliver(2, now=1.01)
-    member.machine.message(Gone(MOVER, by=2), 1.02)
+    member.machine.message(Changes(Identity(2, "third", "2-1"), lost=(MOVER,)), 1.02)
     assert member.taken(1.02) == [2]
 
 

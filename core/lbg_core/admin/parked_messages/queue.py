@@ -117,6 +117,6 @@ def _is_done(keys: ParkedKeys, delivery: Delivery) -> bool:
 
 
 def _copy_of(delivery: Delivery) -> str:
-    """Id of the copy; empty for a message that no member of this version parked."""
+    """Id of the copy; empty for a message that no member parked."""
     copy = delivery.headers.get(HEADER_PARKED_COPY)
     return copy if isinstance(copy, str) else ""

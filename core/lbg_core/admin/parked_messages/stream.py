@@ -221,7 +221,7 @@ class ParkedStream:
 @asynccontextmanager
 async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -> AsyncIterator[ParkedStream]:
     """The parked keys as they are now. Raises NoParking, GroupNotFound and the other errors of `read_group`,
-    ClientError, and EntryError for a stream that this version cannot read."""
+    ClientError, and EntryError for a stream that cannot be read."""
     connection = await connect_any(places, name=f"lbg park {group}")
     try:
         channel = await connection.open_channel()
