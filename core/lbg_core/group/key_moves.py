@@ -174,7 +174,8 @@ def decoded_entry(body: bytes) -> Entry:
         content = json.loads(body)
         if content["v"] != _VERSION:
             raise EntryError(
-                f"an entry is of version {content['v']}, and this LBG reads version {_VERSION}: upgrade it"
+                f"the stream of key moves has an entry of version {content['v']}, and this LBG reads version "
+                f"{_VERSION}: upgrade it"
             )
         return _entry_of(content)
     except (ValueError, LookupError, TypeError, RecursionError) as error:

@@ -31,7 +31,6 @@ def digest_of(identity: Identity) -> int:
 @dataclass(slots=True)
 class Peer:
     identity: Identity
-    last_seen_at: float
     suspected_at: float = float("-inf")
     queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
     queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)

@@ -505,13 +505,12 @@ class Roster:
             if peer is not None:
                 self._mark_ended(peer.identity.incarnation)
                 self._forget(peer)
-            peer = self.peers[identity.index] = Peer(identity, now, digest=digest_of(identity))
+            peer = self.peers[identity.index] = Peer(identity, digest=digest_of(identity))
             self._peers_digest ^= peer.digest
             self._offers.forget(identity.index)
             self._live = None
             self.reports += 1
             self._note_change(now)
-        peer.last_seen_at = now
         return peer
 
     def _update(self, peer: Peer, states: Iterable[QueueState], now: float) -> None:

@@ -168,12 +168,19 @@ def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
     assert decoded_entry(encoded_entry(entry)) == entry
 
 
+def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
+    with pytest.raises(EntryError) as refused:
+        decoded_entry(b'{"v":2,"op":"end","move":"m"}')
+    assert str(refused.value) == (
+        "the stream of key moves has an entry of version 2, and this LBG reads version 1: upgrade it"
+    )
+
+
 @pytest.mark.parametrize(
     "body",
     [
         b"",
         b"[]",
-        b'{"v":2,"op":"end","move":"m"}',
         b'{"v":1,"op":"turn"}',
         b'{"v":1,"op":"begin","move":"m","old":0,"new":2,"hashes":9}',
         b'{"v":1,"op":"begin","move":"m","old":2,"new":10,"hashes":9}',

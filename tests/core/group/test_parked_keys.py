@@ -294,13 +294,20 @@ def test_an_entry_survives_the_stream(entry: Entry) -> None:
     assert decoded_entry(encoded_entry(entry)) == entry
 
 
+def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
+    with pytest.raises(EntryError) as refused:
+        decoded_entry(b'{"v":2,"op":"park"}')
+    assert str(refused.value) == (
+        "the stream of parked keys has an entry of version 2, and this LBG reads version 1: upgrade it"
+    )
+
+
 @pytest.mark.parametrize(
     "body",
     [
         b"",
         b"[]",
         b"{}",
-        b'{"v":2,"op":"park"}',
         b'{"v":1,"op":"merge"}',
         b'{"v":1,"op":"park","key":"k"}',
         b'{"v":1,"op":"snapshot","mark":"m","last":true,"entries":[{"op":"barrier","id":"b"}]}',
