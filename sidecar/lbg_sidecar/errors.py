@@ -58,15 +58,16 @@ class MessageError(MemberError):
 
 
 class NewerMessage(MessageError):
-    """Another member, `name`, sends messages of a newer version. A member that joins stays out; one that has joined
-    continues with the members of its own version."""
+    """`name` sends messages of a newer version. If that is a member (`is_member`, else an administrator or observer),
+    a member that joins stays out; one that has joined continues with the members of its own version."""
 
-    def __init__(self, name: str, version: int, newest: int) -> None:
+    def __init__(self, name: str, version: int, newest: int, *, is_member: bool) -> None:
         super().__init__(
-            f"member {name} of the group sends messages of version {version}, and this member reads version {newest}: "
-            "upgrade this member"
+            f"{'member' if is_member else 'administrator'} {name!r} sends the group messages of version {version}, and "
+            f"this member reads version {newest}: upgrade this member"
         )
         self.name = name
+        self.is_member = is_member
 
 
 class AppError(MemberError):

@@ -159,7 +159,8 @@ def decode(body: bytes | memoryview) -> Message | None:
             raise MessageError("a member's message is not a JSON object")
         version = fields["v"]
         if type(version) is int and version > MEMBERS_VERSION:
-            raise NewerMessage(str(fields.get("name")), version, MEMBERS_VERSION)
+            is_member = bool(fields.get("incarnation"))  # requests of others have none
+            raise NewerMessage(str(fields.get("name")), version, MEMBERS_VERSION, is_member=is_member)
         if version != MEMBERS_VERSION:
             raise MessageError(f"not a member's message: its version is {version!r}")
         return _decode(fields)

@@ -286,12 +286,13 @@ class Driver:
 
     def _newer_received(self, error: NewerMessage) -> None:
         """A member that joins stays out. One that has joined goes on: order does not depend on what members send."""
-        if self.link is not None and self.machine.roster.is_joining(self._loop.time()):
+        is_joining = self.link is not None and self.machine.roster.is_joining(self._loop.time())
+        if error.is_member and is_joining:
             self.failure = error
             self.stop("a member is of a newer version")
         elif error.name not in self._newer and len(self._newer) < NEWER_NAMED_MAX:
             self._newer.add(error.name)
-            log.warning("%s: %s; until then they ignore each other", self.machine.name, error)
+            log.warning("%s: %s; until then it ignores them", self.machine.name, error)
 
     def _on_released(self, mail: Delivery) -> None:
         """A copy that this member cannot take is in the parking queue, and comes again."""

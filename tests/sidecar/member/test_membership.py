@@ -334,10 +334,13 @@ def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
     newer = encode(Hello(B)).replace(b'"v":1', b'"v":2').replace(b"hello", b"song")
     with pytest.raises(
         NewerMessage,
-        match=r"^member m1 of the group sends messages of version 2, and this member reads version 1: "
+        match=r"^member 'm1' sends the group messages of version 2, and this member reads version 1: "
         r"upgrade this member$",
     ):
         decode(newer)
+    with pytest.raises(NewerMessage, match=r"^administrator 'observer' sends") as refused:
+        decode(b'{"v":2,"type":"watch","index":0,"name":"observer","incarnation":""}')
+    assert not refused.value.is_member
 
 
 def test_a_member_joins_until_it_has_met_another_for_a_few_seconds_at_most() -> None:

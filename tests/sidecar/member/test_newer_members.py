@@ -23,7 +23,7 @@ NEWER = encode(Hello(Identity(7, "newer", "of-a-newer-version"))).replace(
     f'"v":{MEMBERS_VERSION}'.encode(), f'"v":{MEMBERS_VERSION + 1}'.encode()
 )
 REFUSAL = (
-    f"member newer of the group sends messages of version {MEMBERS_VERSION + 1}, and this member reads version "
+    f"member 'newer' sends the group messages of version {MEMBERS_VERSION + 1}, and this member reads version "
     f"{MEMBERS_VERSION}: upgrade this member"
 )
 
