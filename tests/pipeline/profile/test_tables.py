@@ -54,8 +54,8 @@ DELIVERED = [
     done(1, 2000, 300, key="a", body_bytes=30),
     done(0, 3000, 400, key="b", hash_=4, body_bytes=1),
     done(0, 4000, 100, key="c", hash_=1, queue=1, body_bytes=2, verdict="dead"),
-    given_back(0, 5000, key="d", hash_=1, queue=1),
-    done(0, 9000, 600, key="d", hash_=1, queue=1, member=1, redelivered=True),
+    given_back(0, 5000, key="d", hash_=1, queue=1, body_bytes=3),
+    done(0, 9000, 600, key="d", hash_=1, queue=1, member=1, redelivered=True, body_bytes=3),
     done(2, NEXT_US, 500, key="a", body_bytes=7),
     done(1, NEXT_US + 10, 1000, key=None, hash_=1, queue=1, member=1, body_bytes=5),
     # Published 1 ms before it is delivered to another member, when the queue had been empty for 5 ms.
@@ -94,7 +94,7 @@ def test_rates_are_what_was_done_by_queue_member_and_minute(tables: dict[str, li
         (0, 0, minute(0), 3, 41, 900),
         (0, 0, minute(1), 1, 7, 500),
         (1, 0, minute(0), 1, 2, 100),
-        (1, 1, minute(0), 1, None, 600),
+        (1, 1, minute(0), 1, 3, 600),
         (1, 1, minute(1), 1, 5, 1000),
     ]
 
@@ -103,7 +103,7 @@ def test_demand_is_what_was_published_by_minute(tables: dict[str, list[Row]]) ->
     assert told(tables["demand"], "group", "minute", "messages", "bytes") == [
         ("g", minute(0), 2, 40),
         ("g", minute(1), 1, 7),
-        ("unread", minute(0), 1, None),
+        ("unread", minute(0), 1, 100),
     ]
 
 
@@ -144,7 +144,7 @@ def test_latencies_of_a_group_are_of_all_that_has_them(tables: dict[str, list[Ro
         ("confirm", "us", 3, 1000, 1000, 1000, 1000),
         ("service", "us", 7, 100, 400, 1000, 1000),
         ("settle", "us", 7, 50, 50, 50, 50),
-        ("size", "bytes", 6, 1, 5, 30, 30),
+        ("size", "bytes", 8, 1, 3, 30, 30),
         ("wait", "us", 7, 100, 100, 100, 100),
     ]
     (mean,) = told(tables["latencies"], "mean", group="g", scope="group", metric="service")
