@@ -22,6 +22,8 @@ PARTITIONS: dict[str, Any] = {
             "consumer_tag": "lbg.orders.member.1",
             "messages_ready": 7,
             "messages_unacknowledged": 2,
+            "messages_settled": 0,
+            "last_handoff_seconds": None,
         },
         {
             "partition": 1,
@@ -29,6 +31,8 @@ PARTITIONS: dict[str, Any] = {
             "consumer_tag": None,
             "messages_ready": 4,
             "messages_unacknowledged": 0,
+            "messages_settled": 0,
+            "last_handoff_seconds": None,
         },
     ],
 }
