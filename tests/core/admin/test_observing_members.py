@@ -17,7 +17,7 @@ from lbg_core.admin.rows import members_of
 from lbg_core.admin.status_reports import REPORT_KEYS, ReportQueue, collect_reports
 from lbg_core.admin.survey import Described, lags, survey
 from lbg_core.client import ConfirmingPublisher, connect
-from lbg_core.group import MEMBERS_VERSION, GroupSpec, Names, routing_key
+from lbg_core.group import MEMBERS_VERSION, TO_OBSERVERS, GroupSpec, Names, routing_key
 from testing.admin.faked_member import FakedMember, member
 from testing.admin.place import Place
 from testing.waiting import GUARD_S, until
@@ -82,7 +82,7 @@ async def test_what_only_looks_like_a_report_costs_no_observer_its_connection(
     connection = await connect(place.settings, name="forger")
     forger = await ConfirmingPublisher.open(connection)
     observer = ReportQueue(admin.amqp)
-    async with members(place, spec, (OF_NOW, [0])):
+    async with members(place, spec, [0]):
         since = await observer.attend("a")
         for index in (b"[]", b"1e999"):
             body = b'{"v":1,"type":"beat","index":' + index + b"}"
