@@ -69,7 +69,7 @@ async def ready(place: Place) -> int:
 
 
 @pytest.mark.parametrize("of_operator", [False, True])
-@pytest.mark.parametrize("limit", [{"max_length": 20}, {"max_length_bytes": 60}])
+@pytest.mark.parametrize("limit", [{"max_length": 20}, {"max_length_bytes": 80}])
 async def test_a_lower_length_limit_refuses_and_drops_nothing(
     rabbitmq: RabbitNode, place: Place, limit: dict[str, int], of_operator: bool
 ) -> None:

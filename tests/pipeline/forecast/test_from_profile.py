@@ -58,13 +58,13 @@ def test_its_table_of_demand_says_the_same_as_the_journals(
     spark: SparkSession, kept: Path, interval_s: int
 ) -> None:
     settings = ForecastSettings(now_us=START_US + (HOURS + 1) * HOUR_US, interval_s=interval_s)
-    of_journals = asked_of(spark, FromJournals((f"{kept}/journal",), "unnamed"), settings)
+    of_journals = asked_of(spark, FromJournals((f"{kept}/journal",)), settings)
     assert of_journals == asked_of(spark, FromProfiles((f"{kept}/profile/demand",)), settings)
     assert of_journals[0]["start_us"] >= START_US, "what was recorded in part is left out"
 
 
 def test_its_table_of_rates_says_the_same_of_the_service_time(spark: SparkSession, kept: Path) -> None:
-    journals, tables = FromJournals((f"{kept}/journal",), ""), FromProfiles((f"{kept}/profile/demand",))
+    journals, tables = FromJournals((f"{kept}/journal",)), FromProfiles((f"{kept}/profile/demand",))
     of_journals = sourced(spark, journals, groups=(), rates=()).measured
     of_rates = sourced(spark, tables, groups=(), rates=(f"{kept}/profile/rates",)).measured
     assert of_journals is not None
