@@ -47,7 +47,6 @@ def test_the_demo_proves_that_nothing_is_lost_and_nothing_out_of_order(rows: Pat
     assert report["repeated_on_planned_moves"] == 0
     assert report["kills"][0]["member"] == "m2"
     assert report["kills"][0]["repeated"] <= report["kills"][0]["in_flight"]
-    assert report["handoffs"]["planned"]["count"] >= 2
     assert sum(report["per_queue"].values()) == report["delivered"]
     for words in ("m2 is killed", "Scale to four", "One is left", "nothing lost, nothing out of order"):
         assert words in out

@@ -126,6 +126,7 @@ def test_only_what_the_wheel_is_made_of_is_sent() -> None:
     sent = {str(path) for path in sent_files()}
     assert {path for path in sent if "/" not in path} == {"pyproject.toml", "README.md"}
     assert {path.split("/")[0] for path in sent if "/" in path} == {
+        "core",
         "broker",
         "sidecar",
         "operator",
