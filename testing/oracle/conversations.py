@@ -208,7 +208,7 @@ VARIABLE = {
 
 
 def converse(engine: Engine, steps: list[Step]) -> list[Answer]:
-    """What the engine answers to each step: the status, and the body without what differs from run to run."""
+    """Answers of the engine to each step: the status, and the body without what differs from run to run."""
     answers: list[Answer] = []
     unique = f"t{secrets.token_hex(4)}"
     for step in steps:

@@ -140,7 +140,7 @@ def _close(task: asyncio.Task[Any]) -> None:
 
 
 class Watch(Protocol):
-    """What a judge is to see of a connection."""
+    """Parts that a judge is to see of a connection."""
 
     def ended(self, connection: SimConnection) -> None: ...
     def channel_closed(self, connection: SimConnection, number: int) -> None: ...
@@ -222,7 +222,7 @@ class SimConnection:
             self._end(ConnectionLost("the connection was aborted"))
 
     async def close(self, *, timeout_s: float = 5.0) -> None:
-        """What was sent before arrives."""
+        """Ends it: all that was sent before arrives."""
         if self._why is None:
             self.wire.abort()
             self._end(ConnectionClosed(200, "goodbye", by_broker=False))

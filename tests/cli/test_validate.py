@@ -80,7 +80,8 @@ def republish(
 
 def expectation(tmp_path: Path, next_seq: int) -> Path:
     file = tmp_path / "published.json"
-    file.write_text(json.dumps({"publisher": "p", "published": next_seq, "next_seq": {"5": next_seq}}))
+    epoch = {"publisher": "p", "next_seq": {"5": next_seq}}
+    file.write_text(json.dumps({"published": next_seq, "epochs": [epoch]}))
     return file
 
 
@@ -168,7 +169,9 @@ def test_a_person_reads_the_same_as_text(lbg: Lbg, broker: Where, group: str) ->
     assert f"group {group}: nothing lost, nothing out of order" in said.out
 
 
-@pytest.mark.parametrize("text", [None, "not json", "{}", '{"publisher": "p", "next_seq": [1]}'])
+@pytest.mark.parametrize(
+    "text", [None, "not json", "{}", '{"epochs": [{"publisher": "p", "next_seq": [1]}]}']
+)
 def test_an_expectation_that_cannot_be_read_is_named(
     lbg: Lbg, broker: Where, group: str, tmp_path: Path, text: str | None
 ) -> None:

@@ -60,7 +60,7 @@ class Connect(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """What a member has of the machine that it runs on, beside its event loop: a simulation gives its own.
+    """Parts that a member has of the machine that it runs on, beside its event loop: a simulation gives its own.
 
     `chance` is the system's by default: a process that is forked has other numbers than its parent. `wall_s`: seconds
     since the epoch.

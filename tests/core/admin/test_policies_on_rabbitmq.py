@@ -155,7 +155,7 @@ EFFECTIVE: dict[str, dict[str, Any]] = {
     "q.12": {"max-length": 5, "expires": 99999, "message-ttl": 60000, "delivery-limit": 3},
     "other": {},
 }
-"""What RabbitMQ makes of these policies, on quorum queues of these names."""
+"""Result that RabbitMQ makes of these policies, on quorum queues of these names."""
 
 
 @pytest.mark.parametrize("version", ["3.10.8", "4.0.5", "4.3.6"])
@@ -189,6 +189,7 @@ async def test_what_rabbitmq_calls_effective_is_as_recorded(
             told = await api.get(path("queues", settings.vhost))
             found = {one["name"]: one.get("effective_policy_definition") or {} for one in told}
             await asyncio.sleep(0.2)
+    assert found == EFFECTIVE
     await connection.close()
 
 
