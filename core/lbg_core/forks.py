@@ -47,7 +47,7 @@ def own_map(mapped: mmap.mmap) -> None:
 
 
 def own_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """A child that goes on with this event loop ends with an error at its next look for events."""
+    """A child that goes on with this event loop ends at its next look for events, as at the end of a `ForkGuard`."""
     _loops.add(loop)
 
 
@@ -94,8 +94,8 @@ def _end_child(error: BaseException | None) -> None:
             if error is not None:
                 traceback.print_exception(error)
             log.error(
-                "a child process that a handler forked has left the handler: it is ended with status 1; end it by "
-                "os._exit, or use subprocess or multiprocessing"
+                "a child process that a handler forked has left the handler, or awaits: it is ended with status 1; "
+                "end it by os._exit, or use subprocess or multiprocessing"
             )
         sys.stderr.flush()
     finally:
@@ -123,12 +123,19 @@ def _in_child() -> None:
 
 
 def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
-    """No other task takes a step in this child. By the insides of asyncio's loops; others end by their lost sockets."""
+    """No other task takes a step in this child. By the insides of asyncio's loops; others end by their lost sockets.
+
+    An error in place of events would not do: the interpreter closes the coroutines of all tasks at its end, which runs
+    their `finally` and `async with`.
+    """
     for handle in getattr(loop, "_ready", ()):
         handle.cancel()
     selector = getattr(loop, "_selector", None)  # on Linux an epoll, which is shared with the parent
     if (fileno := getattr(selector, "fileno", None)) is not None:
         _replace(fileno())
+    if selector is not None:
+        # A `sys.exit` in a task of the application leaves the loop, which `asyncio.run` then runs to cancel all tasks.
+        selector.select = lambda timeout=None: _end_child(sys.exc_info()[1])
 
 
 def _replace(descriptor: int) -> None:

@@ -149,6 +149,49 @@ async def test_a_child_is_told_that_a_connection_and_a_publisher_are_its_parents
     await connection.close()
 
 
+FORKS_IN_A_TASK = """
+import asyncio, os, sys, time
+from lbg_core import forks
+
+async def other():
+    try:
+        await asyncio.sleep(0.001)
+        print(os.getpid(), "goes on", flush=True)
+    finally:
+        print(os.getpid(), "cleans up", flush=True)
+
+async def forking():
+    time.sleep(0.01)  # the timer of the other task is due
+    child = os.fork()
+    if child == 0:
+        {leaves}
+    print(os.getpid(), os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
+
+async def main():
+    forks.own_loop(asyncio.get_running_loop())
+    other_task = asyncio.create_task(other())
+    await asyncio.sleep(0)
+    try:
+        await asyncio.create_task(forking())
+        await other_task
+    finally:
+        print(os.getpid(), "ends", flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("leaves", "status"), [("sys.exit(7)", 7), ("return", 1), ("await asyncio.sleep(0)", 1)]
+)
+def test_no_other_task_takes_a_step_in_a_child_that_a_task_forked(leaves: str, status: int) -> None:
+    command = [sys.executable, "-c", FORKS_IN_A_TASK.format(leaves=leaves)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as parent:
+        assert parent.stdout is not None
+        lines = [line.split(maxsplit=1) for line in parent.stdout.read().splitlines()]
+    assert lines == [[str(parent.pid), what] for what in (str(status), "goes on", "cleans up", "ends")]
+
+
 KILLED_IN_A_TRANSACTION = """
 import asyncio, os, signal, sys
 import psycopg

@@ -94,7 +94,7 @@ STATUSES = {
     ("coroutine", "exit"): EXIT_STATUS,
     ("coroutine", "_exit"): EXIT_STATUS,
     ("coroutine", "returns"): 1,
-    ("nested", "exit"): 1,  # out of a task of the application's own: its event loop fails
+    ("nested", "exit"): EXIT_STATUS,
     ("nested", "returns"): 1,
     ("threads", "exit"): EXIT_STATUS,
     ("threads", "returns"): 1,
