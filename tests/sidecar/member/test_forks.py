@@ -108,7 +108,9 @@ async def test_a_child_that_a_handler_forked_is_no_second_member(
     handler: str, child: str, place: Place, tmp_path: Path
 ) -> None:
     calls = Calls(tmp_path / "calls")
-    settings = place.told(name="m", commits=str(tmp_path / "commits"))
+    # A member that gets no processor for longer than a heartbeat aborts its calls, which may repeat them.
+    broker = f"{place.url}?heartbeat=0"
+    settings = place.told(name="m", broker=broker, commits=str(tmp_path / "commits"))
     told = {"settings": settings, "calls": str(calls.path), "handler": handler, "child": child}
     await publish(place, 0)
     async with running(told) as process:
