@@ -18,7 +18,8 @@ from dataclasses import replace
 
 from lbg_core.group import RABBITMQ
 from lbg_core.group.topology import EMBEDDED
-from testing.simulation.history import BALANCED, STATIC, History, Setting
+from testing.simulation.context import BALANCED, STATIC, Setting
+from testing.simulation.history import History
 from testing.simulation.runs import INSTALLATIONS, MODES, Result, ignore_interrupts, jobs, result_of
 from testing.simulation.shrinking import shrunk
 

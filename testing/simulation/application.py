@@ -4,41 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from lbg_sidecar.app import Calls
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.message import ACK, INTERRUPTED, Message, Verdict, drop, retry
-
-if TYPE_CHECKING:
-    from testing.simulation.event_loop import SimConnection
-    from testing.simulation.history import History
-    from testing.simulation.member import SimMember
-
+from testing.simulation.context import Member
+from testing.simulation.judge import Call, Judged
 
 CRASHED = "the application has crashed"
-
-
-@dataclass(eq=False)
-class Call:
-    """`row`: place in the order of `key`, or of a session. `connection`: that of its message, None if that is gone
-    already. `cut_off`: another member may have its message."""
-
-    member: SimMember
-    message: Message
-    connection: SimConnection | None
-    body: bytes
-    key: str
-    row: int
-    cut_off: bool = False
-    is_over: bool = False
-
-    @property
-    def in_flight(self) -> InFlight:
-        return self.message.in_flight
-
-    def is_of(self, connection: object, channel: int) -> bool:
-        return self.connection is connection and self.in_flight.delivery.channel == channel
 
 
 def place_of(in_flight: InFlight) -> tuple[str, int]:
@@ -65,11 +38,11 @@ class Chances:
 
 @dataclass
 class Application:
-    history: History
+    history: Judged
     chances: Chances = field(default_factory=Chances)
     calls: dict[InFlight, Call] = field(default_factory=dict)
 
-    def call(self, member: SimMember, message: Message) -> None:
+    def call(self, member: Member, message: Message) -> None:
         in_flight = message.in_flight
         body: bytes = in_flight.delivery.body
         key, place = place_of(in_flight)
@@ -92,20 +65,20 @@ class Application:
                 verdict = drop("refused")
         history.clock.after(seconds, member.process, self._end, call, verdict)
 
-    def abort(self, member: SimMember, messages: Iterable[Message]) -> None:
+    def abort(self, member: Member, messages: Iterable[Message]) -> None:
         for message in messages:
             call = self.calls.get(message.in_flight)
             if call is not None:
                 self.history.clock.after(self.history.delay_s(), member.process, self._end, call, INTERRUPTED)
 
-    def crash(self, member: SimMember, seconds: float) -> None:
+    def crash(self, member: Member, seconds: float) -> None:
         """Its process ends with all calls, and is back after so long."""
         member.app_ready(False)
         for call in [one for one in self.calls.values() if one.member is member]:
             self._end(call, INTERRUPTED)
         self.history.clock.after(seconds, member.process, member.app_ready, True)
 
-    def killed(self, member: SimMember) -> None:
+    def killed(self, member: Member) -> None:
         """The member's process and the application's end together."""
         for in_flight, call in list(self.calls.items()):
             if call.member is member:
@@ -125,10 +98,10 @@ class Application:
 class SimChannel:
     """`AppChannel` of a member to its application. `is_ready`: the application runs."""
 
-    def __init__(self, history: History, member: SimMember) -> None:
+    def __init__(self, application: Application, member: Member) -> None:
         self.is_ready = True
         self.calls: Calls | None = None
-        self._application = history.application
+        self._application = application
         self._member = member
         self._is_taking = self._is_stopped = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lbg_core.amqp import MethodEvent
 from lbg_core.amqp.events import DeliverEvent
@@ -23,11 +23,9 @@ from lbg_core.amqp.methods import (
     Method,
 )
 from testing.simulation.clock import Process, Task
+from testing.simulation.context import Context
 from testing.simulation.embedded import ack_event, publish_event
 from testing.simulation.network import Connection
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
 
 
 class ChannelRefused(Exception):
@@ -127,7 +125,7 @@ class Client:
 
     @classmethod
     def connected(
-        cls, history: History, process: Process, name: str, on_lost: Callable[[str], None]
+        cls, history: Context, process: Process, name: str, on_lost: Callable[[str], None]
     ) -> Client | None:
         client = cls(process, on_lost)
         connection = history.broker.connect(client, name)

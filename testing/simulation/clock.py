@@ -13,6 +13,10 @@ EPOCH_S = 1_700_000_000.0
 """Wall time at which each history begins, in seconds since the epoch."""
 
 
+def wall_us(now: float) -> int:
+    return int((EPOCH_S + now) * 1e6)
+
+
 class Process:
     """Receiver of events. A frozen one (SIGSTOP) gets them when it continues, a dead one never."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lbg_core.amqp import AckEvent, Event, MethodEvent, PublishEvent
 from lbg_core.amqp.methods import (
@@ -22,16 +22,13 @@ from lbg_core.amqp.methods import (
 )
 from lbg_core.group import RABBITMQ, Engine, GroupSpec, topology_of
 from testing.simulation.clock import Process
-from testing.simulation.cluster_channel import BrokerChannel, Mailbox, delivery
+from testing.simulation.cluster_channel import BrokerChannel, Mailbox, WillConsumer, WillQueue, delivery
 from testing.simulation.embedded import SimAuthority
+from testing.simulation.judge import Judged
 from testing.simulation.network import SILENCE_S, ClientEnd, Connection
-from testing.simulation.queue_log import LogCommand, QueueLog
+from testing.simulation.queue_log import LogCommand, NodeState, QueueLog
 from testing.simulation.quorum_queue import Batch, QueueConsumer, QuorumQueue, StoredMessage
 from testing.simulation.stream_queue import StreamQueue
-from testing.simulation.will_queue import WillConsumer, WillQueue
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
 
 NODES = 3
 VERSIONS = ((4, 0, 5), (4, 3, 6))
@@ -74,7 +71,7 @@ class Cluster:
     refuses_in_order = False
     is_up = True
 
-    def __init__(self, history: History, spec: GroupSpec) -> None:
+    def __init__(self, history: Judged, spec: GroupSpec) -> None:
         self.history = history
         self.names = history.names
         self.engine = Engine(RABBITMQ, VERSIONS[history.seed % len(VERSIONS)])
@@ -202,7 +199,7 @@ class Cluster:
 
     # Last wills
 
-    def declare_wills(self, name: str, node: Node) -> WillQueue:
+    def declare_wills(self, name: str, node: NodeState) -> WillQueue:
         if name not in self.wills:
             self.wills[name] = WillQueue(self, name, node)
         return self.wills[name]
@@ -314,7 +311,7 @@ class Cluster:
         else:
             self._undelivered.append((log, consumer, batch))
 
-    def channel_down(self, node: Node, log: QueueLog, consumer: QueueConsumer) -> None:
+    def channel_down(self, node: NodeState, log: QueueLog, consumer: QueueConsumer) -> None:
         """Before 4.3 a queue requeues at once what consumers of a node hold that is gone, from then on after a second
         (tests/rabbitmq/test_cluster.py:
         test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_groups_queue_for_a_second)."""
@@ -332,7 +329,7 @@ class Cluster:
     def has_majority(self) -> bool:
         return sum(one.is_seen for one in self.nodes) > NODES // 2
 
-    def reaches(self, one: Node, other: Node) -> bool:
+    def reaches(self, one: NodeState, other: NodeState) -> bool:
         return one.is_up and other.is_up and (one is other or (one.is_seen and other.is_seen))
 
     def _check_timeouts(self) -> None:
@@ -504,7 +501,7 @@ def _route(exchange: str, key: str) -> str:
     return f"{exchange} {'.'.join(key.split('.')[:2])}"
 
 
-def _node_of(consumer: QueueConsumer) -> Node:
+def _node_of(consumer: QueueConsumer) -> NodeState:
     channel = consumer.channel
     assert isinstance(channel, BrokerChannel)
     return channel.node

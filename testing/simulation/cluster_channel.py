@@ -1,9 +1,10 @@
-"""A channel at a RabbitMQ node, with the methods that members and publishers use, and a member's mailbox."""
+"""A channel at a RabbitMQ node, with the methods that members and publishers use, mailboxes, and last wills."""
 
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from lbg_core.amqp import AckEvent, Event, MethodEvent, PublishEvent
 from lbg_core.amqp.events import DeliverEvent
@@ -31,23 +32,46 @@ from lbg_core.amqp.methods import (
     QueueDelete,
     QueueDeleteOk,
 )
+from lbg_core.group import Names
+from testing.simulation.embedded import SimAuthority
 from testing.simulation.network import Connection
-from testing.simulation.queue_log import QueueClient, QueueLog
+from testing.simulation.queue_log import Majority, NodeState, QueueClient, QueueLog
 from testing.simulation.quorum_queue import Batch, QueueConsumer, StoredMessage
-from testing.simulation.will_queue import WillConsumer, WillQueue
-
-if TYPE_CHECKING:
-    from testing.simulation.cluster import Cluster, Node
 
 PERMISSION_CACHED_S = 1.0
 """A busy channel retains a withdrawn permission (tests/rabbitmq/test_facts_of_permissions.py:
 test_a_busy_channel_keeps_a_withdrawn_permission_and_a_new_one_does_not_get_it)."""
 
 
+class ClusterEntities(Majority, Protocol):
+    """The part of a cluster that a channel has."""
+
+    names: Names
+    authority: SimAuthority
+    logs: dict[str, QueueLog]
+    wills: dict[str, WillQueue]
+
+    def tell(self, channel: BrokerChannel, event: Any) -> None: ...
+    def reaches(self, one: NodeState, other: NodeState) -> bool: ...
+    def routed(self, exchange: str, key: str) -> list[QueueLog]: ...
+    def bind(self, queue: str, key: str, *, exchange: str) -> None: ...
+    def channel_down(self, node: NodeState, log: QueueLog, consumer: QueueConsumer) -> None: ...
+    def declare_mailbox(self, name: str, channel: BrokerChannel) -> bool: ...
+    def delete_mailbox(self, name: str) -> None: ...
+    def bind_mailbox(self, name: str, key: str) -> bool: ...
+    def consume_mailbox(self, name: str, consumer_tag: str, channel: BrokerChannel) -> bool: ...
+    def mailboxes_of(self, key: str) -> list[Mailbox | WillQueue]: ...
+    def declare_wills(self, name: str, node: NodeState) -> WillQueue: ...
+    def delete_wills(self, queue: WillQueue) -> None: ...
+    def deliver_will(self, consumer: WillConsumer, message: StoredMessage) -> None: ...
+
+
 class BrokerChannel:
     """`unacked`: what it has delivered, by tag. `is_busy`: it waits for a queue, and reads nothing meanwhile."""
 
-    def __init__(self, cluster: Cluster, node: Node, connection: Connection, number: int) -> None:
+    def __init__(
+        self, cluster: ClusterEntities, node: NodeState, connection: Connection, number: int
+    ) -> None:
         self.cluster = cluster
         self.node = node
         self.connection = connection
@@ -295,7 +319,7 @@ class Mailbox:
         self._kept: list[StoredMessage] = []
 
     @property
-    def node(self) -> Node:
+    def node(self) -> NodeState:
         return self.channel.node
 
     def enqueue(self, message: StoredMessage) -> None:
@@ -313,3 +337,64 @@ class Mailbox:
         kept, self._kept = self._kept, []
         for message in kept:
             self.enqueue(message)
+
+
+@dataclass(slots=True, eq=False)
+class WillConsumer:
+    channel: BrokerChannel
+    tag: str
+    no_ack: bool
+    held: dict[int, StoredMessage] = field(default_factory=dict)
+
+
+class WillQueue:
+    """Last wills: a durable classic queue on one node, deleted with its last consumer.
+
+    `consumers`: the active one first. What it does is what tests show on nodes: the first consumer is the active one
+    (tests/oracle/test_single_active_consumer.py: test_only_the_first_consumer_is_given_messages), what a channel holds
+    that ends goes to the next (test_a_cut_connection_hands_over_too), and the queue goes with its last consumer
+    (tests/oracle/test_declaring.py: test_an_auto_delete_queue_goes_with_its_last_consumer).
+    """
+
+    def __init__(self, cluster: ClusterEntities, name: str, node: NodeState) -> None:
+        self.name = name
+        self.node = node
+        self.keys: set[str] = set()
+        self.consumers: list[WillConsumer] = []
+        self._cluster = cluster
+        self._messages: deque[StoredMessage] = deque()
+
+    def enqueue(self, message: StoredMessage) -> None:
+        self._messages.append(message)
+        self._dispatch()
+
+    def consume(self, consumer: WillConsumer) -> None:
+        self.consumers.append(consumer)
+        self._dispatch()
+
+    def remove(self, consumer: WillConsumer, *, is_cancelled: bool = False) -> None:
+        """Its channel has ended, or its node is gone; `is_cancelled`: the broker notifies it."""
+        if consumer not in self.consumers:
+            return
+        self.consumers.remove(consumer)
+        for message in reversed(consumer.held.values()):
+            message.returns += 1
+            self._messages.appendleft(message)
+        consumer.held.clear()
+        if is_cancelled and consumer.channel.is_open:
+            consumer.channel.answer(BasicCancel(consumer.tag, True))
+        if self.consumers:
+            self._dispatch()
+        else:
+            self._cluster.delete_wills(self)
+
+    def lose(self) -> None:
+        """Its node is down, and with it what was not persistent, as wills are."""
+        self._messages.clear()
+        for consumer in list(self.consumers):
+            consumer.held.clear()
+            self.remove(consumer, is_cancelled=True)
+
+    def _dispatch(self) -> None:
+        while self._messages and self.consumers:
+            self._cluster.deliver_will(self.consumers[0], self._messages.popleft())

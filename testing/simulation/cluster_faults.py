@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from lbg_core.group import RABBITMQ
-from testing.simulation.faults import Fault, fault
-
-if TYPE_CHECKING:
-    from testing.simulation.cluster import Node
-    from testing.simulation.history import History
+from testing.simulation.cluster import Node
+from testing.simulation.faults import Fault, Installation, fault
 
 
-def _node(history: History, choice: float) -> Node | None:
+def _node(history: Installation, choice: float) -> Node | None:
     seen = [one for one in history.cluster.nodes if one.is_seen]
     return seen[int(choice * len(seen))] if seen else None
 
@@ -23,7 +18,7 @@ def _election_s(it: Fault) -> float:
 
 
 @fault(1.5, engine=RABBITMQ)
-def change_leaders(history: History, it: Fault) -> None:
+def change_leaders(history: Installation, it: Fault) -> None:
     cluster = history.cluster
     leader = int(it.choice * len(cluster.nodes))
     seconds = _election_s(it)
@@ -34,7 +29,7 @@ def change_leaders(history: History, it: Fault) -> None:
 
 
 @fault(1, engine=RABBITMQ)
-def kill_node(history: History, it: Fault) -> None:
+def kill_node(history: Installation, it: Fault) -> None:
     node = _node(history, it.choice)
     if node is not None:
         seconds = it.size * 15
@@ -44,7 +39,7 @@ def kill_node(history: History, it: Fault) -> None:
 
 
 @fault(0.5, engine=RABBITMQ)
-def restart_node(history: History, it: Fault) -> None:
+def restart_node(history: Installation, it: Fault) -> None:
     node = _node(history, it.choice)
     if node is not None:
         history.note(f"node {node.number} restarts in order")
@@ -53,7 +48,7 @@ def restart_node(history: History, it: Fault) -> None:
 
 
 @fault(0.7, engine=RABBITMQ)
-def cut_node(history: History, it: Fault) -> None:
+def cut_node(history: Installation, it: Fault) -> None:
     node = _node(history, it.choice)
     if node is not None:
         seconds = 0.2 * 150**it.size
@@ -63,7 +58,7 @@ def cut_node(history: History, it: Fault) -> None:
 
 
 @fault(0.5, engine=RABBITMQ)
-def freeze_node(history: History, it: Fault) -> None:
+def freeze_node(history: Installation, it: Fault) -> None:
     node = _node(history, it.choice)
     if node is not None:
         seconds = 0.05 * 600**it.size
@@ -72,21 +67,21 @@ def freeze_node(history: History, it: Fault) -> None:
 
 
 @fault(0.2, engine=RABBITMQ)
-def kill_cluster(history: History, it: Fault) -> None:
+def kill_cluster(history: Installation, it: Fault) -> None:
     history.note("kill -9 of all nodes")
     history.cluster.kill_all()
     history.clock.after(it.size * 3, history.process, history.cluster.start)
 
 
 @fault(0.5, engine=RABBITMQ)
-def slow_majority(history: History, it: Fault) -> None:
+def slow_majority(history: Installation, it: Fault) -> None:
     history.note(f"a command takes {0.3 * it.size:.2f} s for 5 s")
     history.cluster.commit_s = 0.3 * it.size
     history.clock.after(5.0, history.process, setattr, history.cluster, "commit_s", 0.003)
 
 
 @fault(0.4, engine=RABBITMQ)
-def alarm(history: History, it: Fault) -> None:
+def alarm(history: Installation, it: Fault) -> None:
     seconds = it.size * 12
     history.note(f"the cluster takes no messages for {seconds:.1f} s")
     history.cluster.alarm(True)
@@ -94,7 +89,7 @@ def alarm(history: History, it: Fault) -> None:
 
 
 @fault(0.5, engine=RABBITMQ)
-def fill_queues(history: History, it: Fault) -> None:
+def fill_queues(history: Installation, it: Fault) -> None:
     """By a policy with a lower limit (tests/rabbitmq/test_policies.py:
     test_a_lower_length_limit_refuses_and_drops_nothing)."""
     cluster = history.cluster

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lbg_broker.core.commands import (
     CloseConnection,
@@ -34,10 +34,8 @@ from lbg_core.group import PARTITIONED, Engine, GroupSpec, topology_of
 from lbg_core.group.topology import EMBEDDED
 from testing.simulation.clock import EPOCH_S, Process
 from testing.simulation.disk import Disk
+from testing.simulation.judge import Judged
 from testing.simulation.network import SILENCE_S, ClientEnd, Connection
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
 
 CAPABILITIES = dict.fromkeys(
     ("connection.blocked", "consumer_cancel_notify", "lbg.ordered_refusal", "lbg.revoke"), True
@@ -99,7 +97,7 @@ class EmbeddedBroker:
     engine = Engine(EMBEDDED, (1, 0, 0))
     refuses_in_order = True
 
-    def __init__(self, history: History, spec: GroupSpec) -> None:
+    def __init__(self, history: Judged, spec: GroupSpec) -> None:
         self.history = history
         self.disk = Disk()
         self.authority = SimAuthority(f"lbg.{spec.name}")

@@ -8,7 +8,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 from lbg_broker.core.effects import Revoke
 from lbg_core.amqp import NO_PROPERTIES, ChannelState, ContentEvent, MethodEvent, Table
@@ -28,10 +28,8 @@ from lbg_core.amqp.methods import (
 from lbg_core.client import Channel, ClientError, ConnectionClosed, ConnectionLost, ConnectionSettings
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ack_event, publish_event
+from testing.simulation.judge import Judged
 from testing.simulation.network import HEARTBEAT_S, Connection
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
 
 T = TypeVar("T")
 
@@ -47,14 +45,14 @@ CLOSES_MAX = 16
 class VirtualLoop(asyncio.AbstractEventLoop):
     """Time, tasks and futures of asyncio on the clock of a history, for a process that may be killed."""
 
-    def __init__(self, history: History, process: Process) -> None:
+    def __init__(self, history: Judged, process: Process) -> None:
         self._clock = history.clock
         self._history = history
         self.process = process
         self._tasks: list[asyncio.Task[Any]] = []
         """None of them is closed before the history ends: a process that is killed runs nothing."""
         self._tasks_max = TASKS_MIN
-        history.loops.append(self)
+        history.on_end.append(self.end)
 
     def time(self) -> float:
         return self._clock.now
@@ -155,7 +153,7 @@ class SimConnection:
 
     def __init__(
         self,
-        history: History,
+        history: Judged,
         loop: VirtualLoop,
         settings: ConnectionSettings | None = None,
         *,
@@ -188,9 +186,7 @@ class SimConnection:
         self._why: ClientError | None = None
 
     @classmethod
-    def connected(
-        cls, history: History, loop: VirtualLoop, name: str, **options: Any
-    ) -> SimConnection | None:
+    def connected(cls, history: Judged, loop: VirtualLoop, name: str, **options: Any) -> SimConnection | None:
         """None while the broker refuses connections."""
         connection = cls(history, loop, name=name, **options)
         wire = history.broker.connect(connection, loop.process.name)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lbg_core.group.topology import EMBEDDED
+from testing.simulation.application import Application
+from testing.simulation.member import SimMember
 from testing.simulation.network import Connection
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
-    from testing.simulation.member import SimMember
+from testing.simulation.parking import Parkings
+from testing.simulation.publisher import SimPublisher
+from testing.simulation.repartition import Administered
 
 MEMBERS_MAX = 12
 MEMBERS_ADDED_MAX = 4
@@ -32,7 +33,25 @@ class Fault:
         return f"{self.at_s:.3f} {self.kind} {self.choice:.4f} {self.size:.4f}"
 
 
-Action = Callable[["History", Fault], None]
+class Installation(Administered, Protocol):
+    """The part of a history that faults and operations have."""
+
+    application: Application
+    members: list[SimMember]
+    parkings: Parkings
+
+    def join(self) -> SimMember: ...
+    def replace(self, member: SimMember, *, after_s: float) -> None: ...
+    def pause(self, is_paused: bool) -> None: ...
+    def ingress(self, is_open: bool) -> None: ...
+    def restart_broker(self, stop: Callable[[], None], *, after_s: float) -> None: ...
+    def free_disk(self) -> None: ...
+    def speed_disk(self) -> None: ...
+    def put_back_store(self, *, after_s: float) -> None: ...
+    def put_back_state(self, publisher: SimPublisher, *, after_s: float) -> None: ...
+
+
+Action = Callable[[Installation, Fault], None]
 KINDS: dict[str, tuple[float, Action]] = {}
 """Name -> weight, action."""
 
@@ -78,25 +97,21 @@ def plan(seed: int, kinds: Iterable[str], *, seconds: float, per_hour: float) ->
     return [Fault(at, chance.choices(names, weights)[0], chance.random(), chance.random()) for at in times]
 
 
-def _member(history: History, choice: float) -> SimMember | None:
+def _member(history: Installation, choice: float) -> SimMember | None:
     up = [one for one in history.members if one.is_up]
     return up[int(choice * len(up))] if up else None
 
 
-def _connection(history: History, choice: float) -> Connection | None:
+def _connection(history: Installation, choice: float) -> Connection | None:
     found = [wire for member in history.members if member.is_up for wire in member.wires]
-    found += [
-        one.connection_client.connection
-        for one in history.publishers
-        if one.process.alive and one.connection_client is not None
-    ]
+    found += [one.wire for one in history.publishers if one.process.alive and one.wire is not None]
     if history.parkings.is_running and history.parkings.connection is not None:
         found.append(history.parkings.connection.wire)
     return found[int(choice * len(found))] if found else None
 
 
 @fault(4)
-def kill_member(history: History, it: Fault) -> None:
+def kill_member(history: Installation, it: Fault) -> None:
     member = _member(history, it.choice)
     if member is not None:
         history.note(f"kill -9 {member.name}")
@@ -104,7 +119,7 @@ def kill_member(history: History, it: Fault) -> None:
 
 
 @fault(2)
-def freeze_member(history: History, it: Fault) -> None:
+def freeze_member(history: Installation, it: Fault) -> None:
     member = _member(history, it.choice)
     if member is not None:
         seconds = 0.05 * 1000**it.size
@@ -113,7 +128,7 @@ def freeze_member(history: History, it: Fault) -> None:
 
 
 @fault(4)
-def cut(history: History, it: Fault) -> None:
+def cut(history: Installation, it: Fault) -> None:
     connection = _connection(history, it.choice)
     if connection is not None:
         history.note(f"connection {connection.number} of {connection.client.process.name} is cut")
@@ -121,7 +136,7 @@ def cut(history: History, it: Fault) -> None:
 
 
 @fault(1)
-def half_open(history: History, it: Fault) -> None:
+def half_open(history: Installation, it: Fault) -> None:
     connection = _connection(history, it.choice)
     if connection is not None:
         is_up = it.size < 0.5
@@ -133,7 +148,7 @@ def half_open(history: History, it: Fault) -> None:
 
 
 @fault(6)
-def delay(history: History, it: Fault) -> None:
+def delay(history: Installation, it: Fault) -> None:
     connection = _connection(history, it.choice)
     if connection is not None:
         seconds = 0.01 * 500**it.size
@@ -142,22 +157,22 @@ def delay(history: History, it: Fault) -> None:
 
 
 @fault(1)
-def crash_application(history: History, it: Fault) -> None:
+def crash_application(history: Installation, it: Fault) -> None:
     member = _member(history, it.choice)
-    if member is not None and member.channel.is_ready:
+    if member is not None and member.is_app_ready:
         history.note(f"the application of {member.name} crashes")
         history.application.crash(member, it.size * 4)
 
 
 @fault(0.4, engine=EMBEDDED)
-def kill_broker(history: History, it: Fault) -> None:
+def kill_broker(history: Installation, it: Fault) -> None:
     written = it.choice < 0.5
     history.note(f"kill -9 of the broker, with its last batch {'' if written else 'not '}written")
     history.restart_broker(lambda: history.embedded.crash(written=written), after_s=it.size * 3)
 
 
 @fault(0.3, engine=EMBEDDED)
-def lose_power(history: History, it: Fault) -> None:
+def lose_power(history: Installation, it: Fault) -> None:
     def stop() -> None:
         lost = history.embedded.lose_power()
         history.note(f"the broker's machine loses power, and {lost} batches that were not synced")
@@ -166,20 +181,20 @@ def lose_power(history: History, it: Fault) -> None:
 
 
 @fault(0.2, engine=EMBEDDED)
-def restart_broker(history: History, it: Fault) -> None:
+def restart_broker(history: Installation, it: Fault) -> None:
     history.note("the broker restarts in order")
     history.restart_broker(history.embedded.stop, after_s=it.size * 2)
 
 
 @fault(0.3, engine=EMBEDDED)
-def freeze_broker(history: History, it: Fault) -> None:
+def freeze_broker(history: Installation, it: Fault) -> None:
     seconds = 0.05 * 600**it.size
     history.note(f"the broker stands still for {seconds:.1f} s")
     history.embedded.freeze(seconds)
 
 
 @fault(0.4, engine=EMBEDDED)
-def fill_disk(history: History, it: Fault) -> None:
+def fill_disk(history: Installation, it: Fault) -> None:
     seconds = it.size * 20
     history.note(f"the disk is full for {seconds:.1f} s")
     history.embedded.disk.is_full = True
@@ -187,19 +202,19 @@ def fill_disk(history: History, it: Fault) -> None:
 
 
 @fault(0.5, engine=EMBEDDED)
-def slow_disk(history: History, it: Fault) -> None:
+def slow_disk(history: Installation, it: Fault) -> None:
     history.note(f"a commit takes {0.5 * it.size:.2f} s for 5 s")
     history.embedded.commit_s = 0.5 * it.size
     history.clock.after(5.0, history.process, history.speed_disk)
 
 
 @fault(0.1, engine=EMBEDDED)
-def put_back_store(history: History, it: Fault) -> None:
+def put_back_store(history: Installation, it: Fault) -> None:
     history.put_back_store(after_s=it.size * 2)
 
 
 @fault(2)
-def kill_publisher(history: History, it: Fault) -> None:
+def kill_publisher(history: Installation, it: Fault) -> None:
     publisher = history.publishers[int(it.choice * len(history.publishers))]
     if publisher.process.alive:
         history.note(f"kill -9 {publisher.name}")
@@ -208,7 +223,7 @@ def kill_publisher(history: History, it: Fault) -> None:
 
 
 @fault(1)
-def freeze_publisher(history: History, it: Fault) -> None:
+def freeze_publisher(history: Installation, it: Fault) -> None:
     publisher = history.publishers[int(it.choice * len(history.publishers))]
     seconds = 0.05 * 1000**it.size
     history.note(f"{publisher.name} stands still for {seconds:.1f} s")
@@ -216,7 +231,7 @@ def freeze_publisher(history: History, it: Fault) -> None:
 
 
 @fault(0.3)
-def put_back_state(history: History, it: Fault) -> None:
+def put_back_state(history: Installation, it: Fault) -> None:
     publisher = history.publishers[int(it.choice * len(history.publishers))]
     if publisher.process.alive:
         history.note(f"{publisher.name} is killed, and goes on from an old copy of its state")
@@ -224,7 +239,7 @@ def put_back_state(history: History, it: Fault) -> None:
 
 
 @fault(1.5)
-def scale_in(history: History, it: Fault) -> None:
+def scale_in(history: Installation, it: Fault) -> None:
     member = _member(history, it.choice)
     if member is not None and sum(one.is_up and one.stopped_at is None for one in history.members) > 1:
         history.note(f"SIGTERM {member.name}")
@@ -232,7 +247,7 @@ def scale_in(history: History, it: Fault) -> None:
 
 
 @fault(1.5)
-def scale_out(history: History, it: Fault) -> None:
+def scale_out(history: Installation, it: Fault) -> None:
     most = max(MEMBERS_MAX, history.setting.members + MEMBERS_ADDED_MAX)
     if sum(one.is_up for one in history.members) < most:
         member = history.join()
@@ -240,27 +255,27 @@ def scale_out(history: History, it: Fault) -> None:
 
 
 @fault(0.5)
-def pause(history: History, it: Fault) -> None:
+def pause(history: Installation, it: Fault) -> None:
     history.note("the group is paused")
     history.pause(True)
     history.clock.after(it.size * 5, history.process, history.pause, False)
 
 
 @fault(0.2)
-def rotate(history: History, it: Fault) -> None:
+def rotate(history: Installation, it: Fault) -> None:
     history.note("a new password: the broker closes all connections")
     history.broker.close_connections("new password")
 
 
 @fault(0.5)
-def close_ingress(history: History, it: Fault) -> None:
+def close_ingress(history: Installation, it: Fault) -> None:
     history.note("ingress is closed")
     history.ingress(False)
     history.clock.after(it.size * 5, history.process, history.ingress, True)
 
 
 @fault(0.3)
-def repartition(history: History, it: Fault) -> None:
+def repartition(history: Installation, it: Fault) -> None:
     queues, former = history.setting.queues, history.spec.queue_count
     count = (queues // 2, queues * 3 // 4, queues, min(queues * 2, history.spec.hash_count))[
         int(it.choice * 4)
@@ -275,7 +290,7 @@ def repartition(history: History, it: Fault) -> None:
 
 
 @fault(0.2)
-def kill_repartition(history: History, it: Fault) -> None:
+def kill_repartition(history: Installation, it: Fault) -> None:
     if history.repartitions.is_running:
         history.note("kill -9 lbg group repartition")
         history.repartitions.kill()

@@ -6,20 +6,17 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Any
 
 from lbg_core.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
-from lbg_core.group.topology import EMBEDDED
-from lbg_sidecar.core.queue_bindings import Assignment
 from testing.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from testing.simulation.application import Application, Chances
 from testing.simulation.clock import Clock, Process
 from testing.simulation.cluster import Cluster
+from testing.simulation.context import STATIC, Setting
 from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
-from testing.simulation.event_loop import VirtualLoop
 from testing.simulation.faults import KINDS, Fault, kinds_of, plan
 from testing.simulation.judge import Judge
 from testing.simulation.member import SimMember
@@ -37,40 +34,6 @@ freeze that may be as long again, a grace period, and retries."""
 HASHES = 64
 """Of a group, unless it has more queues."""
 
-STATIC = str(Assignment.STATIC)
-BALANCED = str(Assignment.BALANCED)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """Installation and load of a history. `rate_hz`: messages of all publishers a second. `kinds`: the faults and
-    operations that there are, by default all of the engine."""
-
-    mode: str = EXCLUSIVE
-    engine: str = EMBEDDED
-    assignment: str = BALANCED
-    members: int = 8
-    queues: int = 32
-    publishers: int = 3
-    keys: int = 40
-    rate_hz: float = 20.0
-    seconds: float = 600.0
-    faults_per_hour: float = 500.0
-    kinds: tuple[str, ...] = ()
-    has_parking: bool = False
-
-    @property
-    def title(self) -> str:
-        """Name of the installation: its mode, and where it differs from the default."""
-        parts = [self.mode]
-        if self.assignment == STATIC:
-            parts.append(STATIC)
-        if self.engine == RABBITMQ:
-            parts.append(RABBITMQ)
-        if self.has_parking:
-            parts.append("parking")
-        return ", ".join(parts)
-
 
 class History:
     def __init__(
@@ -85,8 +48,7 @@ class History:
         self.process = Process("history")
         self.is_calm = self.is_paused = False
         self.notes: list[tuple[float, str]] = []
-        self.loops: list[VirtualLoop] = []
-        """Of all processes that there were."""
+        self.on_end: list[Callable[[], None]] = []
         self.assignment = setting.assignment
         self.grace_s = 20.0
         self.call_timeout_s = 30.0
@@ -143,8 +105,8 @@ class History:
 
     def end(self) -> None:
         """Of a history that was not run to its end, too: tasks that wait are ended."""
-        for loop in self.loops:
-            loop.end()
+        for callback in self.on_end:
+            callback()
 
     def _run(self) -> None:
         for it in self.faults:
@@ -190,7 +152,7 @@ class History:
             self._joined += 1
         self._sessions.add(name)
         self.members = [one for one in self.members if one.is_up]
-        member = SimMember(self, name)
+        member = SimMember(self, self.application, name)
         self.members.append(member)
         return member
 

@@ -4,29 +4,48 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from lbg_core.admin.key_move import FENCE_DELAY_S
 from lbg_core.publisher.stamper import StampedMessage
 from lbg_sidecar.core.acks import WINDOW_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
-
-if TYPE_CHECKING:
-    from testing.simulation.application import Call
-    from testing.simulation.history import History
-    from testing.simulation.member import SimMember
-    from testing.simulation.network import ClientEnd
-    from testing.simulation.publisher import SimPublisher
+from lbg_sidecar.message import Message
+from testing.simulation.context import Context, Member, MemberEnd, Publisher
+from testing.simulation.network import ClientEnd
 
 Number = tuple[str, int, int]
 """Publisher with its epoch, hash, sequence."""
 
 
+@dataclass(eq=False)
+class Call:
+    """`row`: place in the order of `key`, or of a session. `connection`: that of its message, None if that is gone
+    already. `cut_off`: another member may have its message."""
+
+    member: Member
+    message: Message
+    connection: MemberEnd | None
+    body: bytes
+    key: str
+    row: int
+    cut_off: bool = False
+    is_over: bool = False
+
+    @property
+    def in_flight(self) -> InFlight:
+        return self.message.in_flight
+
+    def is_of(self, connection: object, channel: int) -> bool:
+        return self.connection is connection and self.in_flight.delivery.channel == channel
+
+
 class Judge:
     """`violations` are in the order in which they were found. A message is known by its body."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Context) -> None:
         self.history = history
         self.violations: list[str] = []
         self.digest = blake2b(digest_size=16)
@@ -71,7 +90,7 @@ class Judge:
 
     # Publishers
 
-    def sent(self, publisher: SimPublisher, identity: str, message: StampedMessage) -> None:
+    def sent(self, publisher: Publisher, identity: str, message: StampedMessage) -> None:
         number = (identity, message.hash, message.seq)
         former = self._bodies.setdefault(number, message.body)
         if former != message.body:
@@ -79,23 +98,23 @@ class Judge:
         if message.unknown:
             self._may_repeat.add(message.body)
 
-    def confirmed(self, publisher: SimPublisher, identity: str, message: StampedMessage) -> None:
+    def confirmed(self, publisher: Publisher, identity: str, message: StampedMessage) -> None:
         body = self._bodies.get((identity, message.hash, message.seq))
         if body is None:
             body = publisher.row(message.position)[1]
-        client = publisher.connection_client
-        is_of_former_store = client is not None and client.connection.opened_at < self._put_back_at
+        wire = publisher.wire
+        is_of_former_store = wire is not None and wire.opened_at < self._put_back_at
         if not is_of_former_store or body in self._put_back:
             self.confirmed_bodies.add(body)
 
-    def resends(self, publisher: SimPublisher) -> None:
+    def resends(self, publisher: Publisher) -> None:
         """Its connection is lost: what it had not confirmed is sent again."""
         self._may_repeat.update(one.body for one in publisher.machine.floor.open if one.body)
 
-    def publisher_ended(self, publisher: SimPublisher) -> None:
+    def publisher_ended(self, publisher: Publisher) -> None:
         self.resends(publisher)
 
-    def state_put_back(self, publisher: SimPublisher) -> None:
+    def state_put_back(self, publisher: Publisher) -> None:
         """An old copy of its state is in the place of the present one, and what was not confirmed is not sent again. It
         may still be on the way, by a node of RabbitMQ that stands still."""
         self._overtaken.update(one.body for one in publisher.machine.floor.open)
@@ -146,7 +165,7 @@ class Judge:
 
     # Members
 
-    def cut(self, member: SimMember) -> None:
+    def cut(self, member: Member) -> None:
         """A connection has ended, on the member's side or the broker's."""
         self._cuts += 1
         for call in self._calls_of(member):
@@ -165,13 +184,13 @@ class Judge:
             if call.in_flight.tag in lost:
                 call.cut_off = True
 
-    def detached(self, member: SimMember, attachment: Attachment) -> None:
+    def detached(self, member: Member, attachment: Attachment) -> None:
         """A member closes a queue's channel: calls are cut off only where it does not wait any longer."""
         history = self.history
         is_late = (
             member.stopped_at is not None and history.clock.now >= member.stopped_at + history.grace_s - 0.05
         )
-        if not (is_late or not member.channel.is_ready):
+        if not (is_late or not member.is_app_ready):
             return
         for call in self._calls_of(member):
             if call.in_flight.attachment is attachment:
@@ -179,7 +198,7 @@ class Judge:
                 self._may_repeat.add(call.body)
         self._may_repeat.update(one.delivery.body for one in attachment.ack_window.all_unacked())
 
-    def done(self, member: SimMember, deliveries: Iterable[InFlight]) -> None:
+    def done(self, member: Member, deliveries: Iterable[InFlight]) -> None:
         for in_flight in deliveries:
             if in_flight.outcome is None:
                 self.violation(f"{member.name} has forgotten {in_flight}")
@@ -255,7 +274,7 @@ class Judge:
             if history.is_verbose:
                 history.note(f"{call.member.name} repeats {body.decode()}")
 
-    def _judge_delivery(self, member: SimMember, in_flight: InFlight) -> None:
+    def _judge_delivery(self, member: Member, in_flight: InFlight) -> None:
         number, body = in_flight.identity, in_flight.delivery.body
         if number is None or self._bodies.get(number) != body:
             self.violation(
@@ -294,7 +313,13 @@ class Judge:
             self.violation("the number of queues is still being changed")
 
     def _calls_on(self, client: ClientEnd, channel: int) -> list[Call]:
-        return [one for one in self.history.application.calls.values() if one.is_of(client, channel)]
+        return [one for inside in self._inside.values() for one in inside if one.is_of(client, channel)]
 
-    def _calls_of(self, member: SimMember) -> list[Call]:
-        return [one for one in self.history.application.calls.values() if one.member is member]
+    def _calls_of(self, member: Member) -> list[Call]:
+        return [one for inside in self._inside.values() for one in inside if one.member is member]
+
+
+class Judged(Context, Protocol):
+    """The part of a history that all others have."""
+
+    judge: Judge

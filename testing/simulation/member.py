@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.client import ClientConnection, ConnectError, ConnectionSettings
@@ -18,14 +18,12 @@ from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.member import Member
 from lbg_sidecar.message import Message, Verdict
 from lbg_sidecar.settings import MemberSettings
-from testing.simulation.application import SimChannel
+from testing.simulation.application import Application, SimChannel
 from testing.simulation.clock import EPOCH_S, Process
 from testing.simulation.cluster import CONSUMER_TIMEOUT_S
 from testing.simulation.event_loop import SimConnection, VirtualLoop
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
-    from testing.simulation.network import Connection
+from testing.simulation.judge import Judged
+from testing.simulation.network import Connection
 
 CONCURRENCY = 4
 ADMINISTRATOR = Identity(0, "lbg group pause", "command")
@@ -34,12 +32,13 @@ ADMINISTRATOR = Identity(0, "lbg group pause", "command")
 class SimMember:
     """`is_up` until its process has ended."""
 
-    def __init__(self, history: History, name: str) -> None:
+    def __init__(self, history: Judged, application: Application, name: str) -> None:
         self.history = history
+        self.application = application
         self.name = name
         self.process = Process(name)
         self.stopped_at: float | None = None
-        self.channel = SimChannel(history, self)
+        self.channel = SimChannel(application, self)
         self._connections: list[SimConnection] = []
         self._attachments: dict[Attachment, None] = {}
         self._loop = VirtualLoop(history, self.process)
@@ -91,6 +90,10 @@ class SimMember:
     # What it has
 
     @property
+    def is_app_ready(self) -> bool:
+        return self.channel.is_ready
+
+    @property
     def is_up(self) -> bool:
         return self.process.alive
 
@@ -132,7 +135,7 @@ class SimMember:
 
     def _end(self) -> None:
         self.process.alive = False
-        self.history.application.killed(self)
+        self.application.killed(self)
         for connection in self.connections:
             connection.abort()
 
@@ -177,7 +180,3 @@ class SimMember:
 
 def _succeeded(life: asyncio.Task[None]) -> None:
     life.result()
-
-
-def wall_us(now: float) -> int:
-    return int((EPOCH_S + now) * 1e6)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import log
-from typing import TYPE_CHECKING, Any, Protocol
+from random import Random
+from typing import Any, Protocol
 
-from testing.simulation.clock import Process
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
+from testing.simulation.clock import Clock, Process
 
 HEARTBEAT_S = 10.0
 SILENCE_S = 2 * HEARTBEAT_S
@@ -21,6 +19,15 @@ DELAY_S = 0.0005
 
 SPLIT = 0.25
 """Share of the frames that begin a packet of their own although the one before was written at the same time."""
+
+
+class Network(Protocol):
+    """Time and chance, and how long a frame is on its way."""
+
+    clock: Clock
+    random: Random
+
+    def delay_s(self) -> float: ...
 
 
 class ClientEnd(Protocol):
@@ -41,14 +48,14 @@ class Connection:
     """`is_open` is the broker's side, `is_used` the client's. What one side writes at the same time is mostly one
     packet, which arrives as a whole."""
 
-    def __init__(self, history: History, number: int, client: ClientEnd, broker: BrokerEnd) -> None:
-        self.history = history
-        self._clock = history.clock
-        self._random = history.random.random
+    def __init__(self, network: Network, number: int, client: ClientEnd, broker: BrokerEnd) -> None:
+        self.network = network
+        self._clock = network.clock
+        self._random = network.random.random
         self.number = number
         self.client = client
         self.broker = broker
-        self.opened_at = history.clock.now
+        self.opened_at = network.clock.now
         self.is_open = self.is_used = True
         self.is_up_dead = self.is_down_dead = False
         self._up_free_at = self._down_free_at = 0.0
@@ -58,7 +65,7 @@ class Connection:
 
     def stall(self, seconds: float) -> None:
         """Nothing arrives on either side for so long."""
-        until = self.history.clock.now + seconds
+        until = self.network.clock.now + seconds
         self._up_free_at = max(self._up_free_at, until)
         self._down_free_at = max(self._down_free_at, until)
 
@@ -80,7 +87,7 @@ class Connection:
         """Has this done at the broker, behind what the client said before."""
         if self.is_used and not self.is_up_dead:
             self._up_written_at = -1.0
-            at = self._up_free_at = max(self._clock.now + self.history.delay_s(), self._up_free_at)
+            at = self._up_free_at = max(self._clock.now + self.network.delay_s(), self._up_free_at)
             self._clock.at(at, self.broker.process, action, *arguments)
 
     def tell(self, event: Any) -> None:
@@ -111,31 +118,31 @@ class Connection:
         if not self.is_used:
             return
         self.is_used = False
-        history = self.history
+        network = self.network
         if not self.is_up_dead:
-            at = max(history.clock.now + history.delay_s(), self._up_free_at)
-            history.clock.at(at, self.broker.process, self._broker_lost)
+            at = max(network.clock.now + network.delay_s(), self._up_free_at)
+            network.clock.at(at, self.broker.process, self._broker_lost)
 
     def close(self) -> None:
         """The broker's socket is closed."""
         if not self.is_open:
             return
         self.is_open = False
-        history = self.history
+        network = self.network
         if not self.is_down_dead:
-            at = max(history.clock.now + history.delay_s(), self._down_free_at)
-            history.clock.at(at, self.client.process, self.client_lost, "closed by the broker")
+            at = max(network.clock.now + network.delay_s(), self._down_free_at)
+            network.clock.at(at, self.client.process, self.client_lost, "closed by the broker")
 
     def cut(self) -> None:
         """Both ends are informed, at different times."""
-        clock, delay_s = self.history.clock, self.history.delay_s
+        clock, delay_s = self.network.clock, self.network.delay_s
         clock.after(delay_s(), self.broker.process, self._broker_lost)
         clock.after(delay_s(), self.client.process, self.client_lost, "connection reset")
         self.is_up_dead = self.is_down_dead = True
 
     def break_half(self, *, up: bool) -> None:
         """One direction carries nothing any more, and nobody is informed: heartbeats detect it."""
-        clock = self.history.clock
+        clock = self.network.clock
         if up:
             self.is_up_dead = True
             clock.after(SILENCE_S, self.broker.process, self._expire)
@@ -149,8 +156,8 @@ class Connection:
         if self.is_open:
             self._broker_lost()
             if not self.is_down_dead:
-                self.history.clock.after(
-                    self.history.delay_s(), self.client.process, self.client_lost, "reset"
+                self.network.clock.after(
+                    self.network.delay_s(), self.client.process, self.client_lost, "reset"
                 )
 
     def _broker_lost(self) -> None:
@@ -162,7 +169,7 @@ class Connection:
         if self.is_used:
             self.is_used = False
             if not self.is_up_dead:
-                clock = self.history.clock
-                at = max(clock.now + self.history.delay_s(), self._up_free_at)
+                clock = self.network.clock
+                at = max(clock.now + self.network.delay_s(), self._up_free_at)
                 clock.at(at, self.broker.process, self._broker_lost)
             self.client.lost(why)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from lbg_core.admin.dead_letters import Selection
 from lbg_core.admin.dead_letters.letter import DeadLetterError
@@ -30,9 +30,9 @@ from lbg_sidecar.core.parked_keys import ParkingBounds
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ADMINISTRATOR
 from testing.simulation.event_loop import SimConnection, VirtualLoop
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
+from testing.simulation.judge import Judged
+from testing.simulation.member import SimMember
+from testing.simulation.repartition import Repartitions
 
 TIMEOUT_S = 60.0
 AGAIN_S = 2.0
@@ -43,6 +43,13 @@ CALLS_AT_ONCE = 4
 
 BOUNDS = ((1000, 100_000), (3, 25))
 """Keys and messages, by the seed."""
+
+
+class Parked(Judged, Protocol):
+    """The part of a history that parked keys have."""
+
+    members: list[SimMember]
+    repartitions: Repartitions
 
 
 class WatchedStream(ParkedStream):
@@ -72,7 +79,7 @@ class Parkings:
     which of them: the number of one, or `ALL_ROWS`; None until the next one comes. `discarding`: messages that an
     administrator discards, or has."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Parked) -> None:
         self._history = history
         self.keys_max, self.messages_max = BOUNDS[history.seed % len(BOUNDS)]
         self.keys = ParkedKeys()

@@ -34,8 +34,8 @@ from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 from testing.simulation import faults
+from testing.simulation.context import STATIC, Setting
 from testing.simulation.disk import Disk
-from testing.simulation.history import STATIC, Setting
 from testing.simulation.parking_faults import PARKING
 
 CANCEL_S = 0.01

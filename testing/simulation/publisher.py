@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 from lbg_core.amqp.methods import ConfirmSelect
 from lbg_core.client.backoff import Backoff
@@ -14,11 +13,9 @@ from lbg_core.publisher import resume as layout
 from lbg_core.publisher.send_window import PublishingSettings, SendWindow
 from lbg_core.publisher.stamper import HeaderEncoder, StampedMessage, StartingPoint
 from testing.simulation.client import Channel, ChannelRefused, Client
-from testing.simulation.clock import Process, Sleep, Step, Task
-from testing.simulation.member import wall_us
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
+from testing.simulation.clock import Process, Sleep, Step, Task, wall_us
+from testing.simulation.judge import Judged
+from testing.simulation.network import Connection
 
 ROWS_UNCONFIRMED_MAX = 64
 DOUBT_EVERY_S = 1.0
@@ -62,7 +59,7 @@ class SimPublisher:
     """`input` is read again after a crash. What a state that was put back has not sent is new input: the application
     that made the former is not asked twice."""
 
-    def __init__(self, history: History, name: str, *, rate_hz: float) -> None:
+    def __init__(self, history: Judged, name: str, *, rate_hz: float) -> None:
         self.history = history
         self.name = name
         self.rate_hz = rate_hz
@@ -146,8 +143,8 @@ class SimPublisher:
             self.history.frozen(self._client.connection, seconds)
 
     @property
-    def connection_client(self) -> Client | None:
-        return self._client
+    def wire(self) -> Connection | None:
+        return None if self._client is None else self._client.connection
 
     def _part(self) -> None:
         if self._task is not None:

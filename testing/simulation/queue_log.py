@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
-from testing.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
+from testing.simulation.clock import Process
+from testing.simulation.judge import Judged
+from testing.simulation.quorum_queue import Batch, ConsumerEnd, QueueConsumer, QuorumQueue, StoredMessage
 from testing.simulation.stream_queue import StreamQueue
-
-if TYPE_CHECKING:
-    from testing.simulation.cluster import BrokerChannel, Cluster
 
 COMMANDS_MAX = 32
 """Commands of one channel on the way; acks beyond wait, and a close discards them (tests/rabbitmq/test_facts.py:
@@ -34,6 +33,35 @@ MUTE_CHANCE = 0.1
 test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for)."""
 
 
+class NodeState(Protocol):
+    """`is_seen`: the other nodes can reach it, and it runs."""
+
+    process: Process
+    is_up: bool
+    is_seen: bool
+
+
+class NodeChannel(ConsumerEnd, Protocol):
+    node: NodeState
+
+
+class Majority(Protocol):
+    """The part of a cluster that the log of a queue has."""
+
+    history: Judged
+    commit_s: float
+    is_calm: bool
+
+    @property
+    def now(self) -> float: ...
+    @property
+    def has_majority(self) -> bool: ...
+    def random(self) -> float: ...
+    def at(self, when: float, action: Callable[..., None], *arguments: Any) -> None: ...
+    def a_seen_node(self) -> int | None: ...
+    def deliver(self, log: QueueLog, consumer: QueueConsumer, batch: Batch) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class LogCommand:
     """`client` is None for what the queue detects itself. `settled`: bodies of the messages that it acknowledges."""
@@ -49,7 +77,7 @@ class QueueClient:
     """`is_rejecting`: it refuses publishes, because the queue has notified it of being full (tests/oracle/
     test_publishing.py: test_a_full_queue_that_rejects_publishes_nacks). `held` waits for a new leader."""
 
-    def __init__(self, log: QueueLog, channel: BrokerChannel) -> None:
+    def __init__(self, log: QueueLog, channel: NodeChannel) -> None:
         self.log = log
         self.channel = channel
         self.in_flight = 0
@@ -153,7 +181,7 @@ class QueueClient:
 class QueueLog:
     """`leader` is the number of a node."""
 
-    def __init__(self, cluster: Cluster, queue: QuorumQueue | StreamQueue, leader: int) -> None:
+    def __init__(self, cluster: Majority, queue: QuorumQueue | StreamQueue, leader: int) -> None:
         self.cluster = cluster
         self.queue = queue
         self.leader = leader

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from lbg_core.admin import moves_stream
 from lbg_core.admin.actions import (
@@ -64,10 +64,10 @@ from lbg_sidecar.core.protocol import Identity, Watch
 from testing.simulation.client import Channel, ChannelRefused, Client
 from testing.simulation.clock import Process, Task
 from testing.simulation.cluster import Cluster
+from testing.simulation.embedded import EmbeddedBroker
 from testing.simulation.event_loop import SimConnection, VirtualLoop
-
-if TYPE_CHECKING:
-    from testing.simulation.history import History
+from testing.simulation.judge import Judged
+from testing.simulation.publisher import SimPublisher
 
 USER = "g"
 MARGIN_S = 0.005
@@ -77,10 +77,23 @@ DRAIN_S = 60.0
 RETRY_S = 2.0
 
 
+class Administered(Judged, Protocol):
+    """The part of a history that administrators have."""
+
+    broker: EmbeddedBroker | Cluster
+    publishers: list[SimPublisher]
+    repartitions: Repartitions
+
+    @property
+    def embedded(self) -> EmbeddedBroker: ...
+    @property
+    def cluster(self) -> Cluster: ...
+
+
 class SimManagement:
     """Users, permissions and connections, as `PermissionIngress` uses them."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Administered) -> None:
         self._history = history
 
     async def all_permissions(self) -> Mapping[str, Permissions]:
@@ -117,7 +130,7 @@ class SimManagement:
 class SimLink(AmqpLink):
     """The product's link, over a simulated connection."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Administered) -> None:
         super().__init__(())
         self._history = history
 
@@ -136,7 +149,7 @@ class SimAdmin:
     """The part of `LiveAdmin` that a repartition uses. Every step takes a round trip, and fails while the broker is
     down."""
 
-    def __init__(self, history: History, process: Process) -> None:
+    def __init__(self, history: Administered, process: Process) -> None:
         self._history = history
         self._process = process
         self._client: Client | None = None
@@ -313,7 +326,7 @@ class Repartitions:
     `record` and `permissions` are the broker's: they go with its store when an old copy of that is put back.
     """
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: Administered) -> None:
         self._history = history
         spec, engine = history.spec, history.broker.engine
         topology = topology_of(spec, engine)

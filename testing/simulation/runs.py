@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS
-from testing.simulation.history import STATIC, History, Setting
+from testing.simulation.context import STATIC, Setting
+from testing.simulation.history import History
 
 MODES = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
 GARBAGE_OBJECTS = 100_000

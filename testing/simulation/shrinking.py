@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from testing.simulation.context import Setting
 from testing.simulation.faults import Fault
-from testing.simulation.history import History, Setting
+from testing.simulation.history import History
 
 
 def shrunk(

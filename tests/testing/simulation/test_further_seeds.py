@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group import EXCLUSIVE
-from testing.simulation.history import History, Setting
+from testing.simulation.context import Setting
+from testing.simulation.history import History
 from testing.simulation.runs import MODES
 
 pytestmark = pytest.mark.slow

@@ -11,7 +11,8 @@ import pytest
 
 from lbg_core.group import RABBITMQ
 from lbg_core.group.topology import EMBEDDED
-from testing.simulation.history import History, Setting
+from testing.simulation.context import Setting
+from testing.simulation.history import History
 from testing.simulation.planted import STATIC_ON_RABBITMQ
 
 

@@ -15,8 +15,9 @@ from lbg_core.group.topology import EMBEDDED
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
 from testing.needs import repeated
+from testing.simulation.context import Setting
 from testing.simulation.faults import PLANNED
-from testing.simulation.history import History, Setting
+from testing.simulation.history import History
 from testing.simulation.parking_faults import PARKING
 from testing.simulation.planted import BUGS
 from testing.simulation.runs import INSTALLATIONS

@@ -10,7 +10,8 @@ from lbg_core.amqp.methods import BasicConsume, BasicQos
 from lbg_core.group import RABBITMQ
 from testing.simulation.client import Client
 from testing.simulation.cluster import Cluster
-from testing.simulation.history import History, Setting
+from testing.simulation.context import Setting
+from testing.simulation.history import History
 from testing.simulation.queue_log import COMMANDS_MAX
 from testing.simulation.quorum_queue import QueueConsumer, QuorumQueue, StoredMessage
 from testing.simulation.stream_queue import StreamQueue
