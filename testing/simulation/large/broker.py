@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lbg_sidecar.core.delivery import Attachment
 from testing.simulation.clock import Clock, Process
 from testing.simulation.large.costs import BrokerCosts
 from testing.simulation.large.link import DELAY_S, Link
 from testing.simulation.large.processor import Processor
-
-if TYPE_CHECKING:
-    from testing.simulation.large.member import LargeMember
 
 
 @dataclass(slots=True, eq=False)
@@ -26,10 +23,23 @@ class QueueMessage:
     published_at: float
 
 
+class Member(Protocol):
+    """`LargeMember`, as the broker has it."""
+
+    @property
+    def index(self) -> int | None: ...
+    def on_attached(self, link: Link, attachment: Attachment) -> None: ...
+    def on_closed(self, link: Link, attachment: Attachment) -> None: ...
+    def on_counted(self, link: Link, queue: int, ready: int, consumers: int) -> None: ...
+    def on_deliveries(
+        self, link: Link, attachment: Attachment, deliveries: list[tuple[int, QueueMessage, bool]]
+    ) -> None: ...
+
+
 @dataclass(slots=True, eq=False)
 class Consumer:
     link: Link
-    member: LargeMember
+    member: Member
     attachment: Attachment
     unacked: dict[int, tuple[QueueMessage, bool]] = field(default_factory=dict)
     """By delivery tag, in order."""
@@ -183,7 +193,7 @@ class Broker:
         queue.ready.append((message, False))
         self._dispatch(queue)
 
-    def consume(self, link: Link, member: LargeMember, attachment: Attachment) -> None:
+    def consume(self, link: Link, member: Member, attachment: Attachment) -> None:
         self.processor.charge(self._costs.consume_us)
         self.counts.consumes += 1
         queue = self.queues[attachment.queue]
@@ -215,7 +225,7 @@ class Broker:
         self._closed(consumer)
         self.tell(link, consumer.member.on_closed, link, attachment)
 
-    def count(self, link: Link, member: LargeMember, number: int) -> None:
+    def count(self, link: Link, member: Member, number: int) -> None:
         """A passive declare."""
         self.processor.charge(self._costs.count_us)
         queue = self.queues[number]

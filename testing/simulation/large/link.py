@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from lbg_core.group import INDEX_MAX, Names, mailbox_of
 from lbg_sidecar.core.index_claim import IndexClaim
@@ -15,9 +15,6 @@ from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.io.connection import ASK_AGAIN_S, BIND_S, OFFER_S
 from testing.simulation.clock import Clock, Process, Sleep, Step, Task
 from testing.simulation.large.processor import Processor
-
-if TYPE_CHECKING:
-    from testing.simulation.large.broker import Broker
 
 DELAY_S = 0.0002
 JITTER_S = 0.0003
@@ -36,6 +33,22 @@ class Mail:
     is_return: bool
 
 
+class BrokerEnd(Protocol):
+    """`Broker`, as a member that joins has it."""
+
+    process: Process
+    processor: Processor
+
+    def tell(self, link: Link, action: Callable[..., None], *arguments: Any) -> None: ...
+    def connected(self, link: Link) -> None: ...
+    def lost(self, link: Link) -> None: ...
+    def declare(self, link: Link, name: str) -> bool: ...
+    def bind(self, link: Link, name: str, keys: Sequence[str]) -> None: ...
+    def read_record(self, link: Link) -> None: ...
+    def post(self, link: Link, key: str, body: bytes, mandatory: bool) -> None: ...
+    def looked(self, link: Link, keys: Sequence[str], body: bytes) -> set[str]: ...
+
+
 class Link:
     """Two connections; what is sent over one arrives in order. `is_used` until the member closes or loses them.
 
@@ -43,7 +56,7 @@ class Link:
     """
 
     def __init__(
-        self, clock: Clock, broker: Broker, process: Process, processor: Processor, chance: random.Random
+        self, clock: Clock, broker: BrokerEnd, process: Process, processor: Processor, chance: random.Random
     ) -> None:
         self.clock = clock
         self.broker = broker

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING
+from random import Random
+from typing import Protocol
 
-from lbg_core.group import TO_ALL
+from lbg_core.group import TO_ALL, GroupSpec, Names
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.message_codec import encode
+from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK
 from lbg_sidecar.settings import MemberSettings, balancing_rules, processing_rules
-from testing.simulation.clock import Process, Task
-from testing.simulation.large.broker import QueueMessage
+from testing.simulation.clock import Clock, Process, Task
+from testing.simulation.large.assignments import Assignments
+from testing.simulation.large.broker import Broker, QueueMessage
+from testing.simulation.large.costs import Costs
 from testing.simulation.large.link import DELAY_S, Link, join
 from testing.simulation.large.processor import Processor
-
-if TYPE_CHECKING:
-    from testing.simulation.large.group import LargeGroup
 
 CALL_S = 0.002
 CONCURRENCY = 16
@@ -56,11 +57,35 @@ class ChargedRules(BalancingRules):
         return member.group.assignments.standbys(live)[queue]
 
 
+class CallJudge(Protocol):
+    def started(self, message: QueueMessage) -> None: ...
+
+
+class Group(Protocol):
+    """`LargeGroup`, as its members have it."""
+
+    spec: GroupSpec
+    names: Names
+    costs: Costs
+    clock: Clock
+    random: Random
+    broker: Broker
+    assignments: Assignments
+    on_rabbitmq: bool
+
+    @property
+    def judge(self) -> CallJudge: ...
+    def decoded(self, body: bytes) -> Message | None: ...
+    def joined(self, member: LargeMember) -> None: ...
+    def parted(self, member: LargeMember) -> None: ...
+    def live_changed(self, member: LargeMember) -> None: ...
+
+
 class LargeMember:
     """`is_up` until it is killed. `live` is its view, by its last report. `deaf`: share of messages to all that it
     drops. `is_blind`: it drops all returns, too."""
 
-    def __init__(self, group: LargeGroup, number: int) -> None:
+    def __init__(self, group: Group, number: int) -> None:
         self.group = group
         self.name = f"m{number}"
         self.process = Process(self.name)
@@ -171,7 +196,7 @@ class LargeMember:
         self.link = link
         link.on_mail, link.on_return = self._on_mail, self._on_return
         link.on_will, link.on_watched = self._on_will, self._on_watched
-        link.send(link.broker.leave_will)
+        link.send(self.group.broker.leave_will)
         link.inbox.clear()  # a member ignores what comes before it takes part
         self.group.joined(self)
         self.machine.connected(index, self.now)
@@ -316,13 +341,13 @@ class LargeMember:
                 for key in to if isinstance(to, tuple) else (TO_ALL if to is None else to,):
                     link.post(str(key), body, mandatory=isinstance(key, int))
             case fx.Ack(attachment, tag, multiple):
-                link.send(link.broker.ack, attachment, tag, multiple)
+                link.send(self.group.broker.ack, attachment, tag, multiple)
             case fx.Attach(attachment):
                 processor.charge(costs.attach_us)
                 self.attachments += 1
                 self._attaching[attachment] = None
                 self.group.clock.after(
-                    OPENING_S, self.process, link.send, link.broker.consume, self, attachment
+                    OPENING_S, self.process, link.send, self.group.broker.consume, self, attachment
                 )
             case fx.Detach(attachment):
                 if attachment in self._attaching:
@@ -330,17 +355,17 @@ class LargeMember:
                 elif attachment in self._attached:
                     self._detach(link, effect)
             case fx.AwaitWill(index):
-                link.send(link.broker.await_will, index)
+                link.send(self.group.broker.await_will, index)
             case fx.CountReady(queue):
                 processor.charge(costs.count_us)
-                link.send(link.broker.count, self, queue)
+                link.send(self.group.broker.count, self, queue)
             case _:
                 pass
 
     def _detach(self, link: Link, effect: fx.Detach) -> None:
         self.processor.charge(self.costs.detach_us)
         self._attached.discard(effect.attachment)
-        link.send(link.broker.close, effect.attachment, effect.ack_tag, effect.single_tags)
+        link.send(self.group.broker.close, effect.attachment, effect.ack_tag, effect.single_tags)
 
     def _tick_soon(self) -> None:
         due = max(self.machine.next_due(self.now), self.now + TICK_MIN_S)
