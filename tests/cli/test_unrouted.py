@@ -85,13 +85,21 @@ class App:
             self.position = (message.sequence, message.session_epoch)
 
 
-@pytest.mark.parametrize("mode", ["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
+MODES = {
+    "embedded": ("Exclusive", "Partitioned", "MessageGroups", "Sessions"),
+    "rabbitmq": ("Exclusive", "Partitioned"),
+}
+
+
+@pytest.mark.parametrize(
+    ("broker", "mode"),
+    [(engine, mode) for engine, modes in MODES.items() for mode in modes],
+    indirect=["broker"],
+)
 def test_a_queue_that_is_deleted_in_a_run_is_reported_and_each_message_is_processed_once_after_the_replay(
     lbg: Lbg, broker: Where, mode: str, request: pytest.FixtureRequest
 ) -> None:
     is_native = mode != "Exclusive" and request.node.callspec.params["broker"] == "embedded"
-    if mode in ("MessageGroups", "Sessions") and not is_native:
-        pytest.skip("RabbitMQ has no such mode")
     group = f"g{secrets.token_hex(4)}"
     create(lbg, broker, group, mode)
     app = App()
