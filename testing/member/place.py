@@ -8,6 +8,7 @@ from typing import Any
 from lbg_core.client import connect
 from lbg_core.group import GroupSpec, Names
 from lbg_sidecar import MemberSettings
+from testing.waiting import GUARD_S
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,9 @@ class Place:
         return Names(self.spec.name)
 
     def told(self, **more: Any) -> dict[str, Any]:
-        """Settings for a member: quick ones, with half a second of rebalance delay."""
-        quick = {"rebalance_delay_s": 0.5, "release_interval_s": 1.0}
+        """Settings for a member: quick ones, with half a second of rebalance delay. Handlers wait for what a test does
+        next, which takes long on a busy machine: no call ends before the test."""
+        quick = {"rebalance_delay_s": 0.5, "release_interval_s": 1.0, "call_timeout_s": GUARD_S}
         return {"broker": self.url, "group": self.spec.name, **quick, **more}
 
     def settings(self, name: str, **more: Any) -> MemberSettings:
