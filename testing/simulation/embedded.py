@@ -96,12 +96,14 @@ class EmbeddedBroker:
 
     engine = Engine(EMBEDDED, (1, 0, 0))
     refuses_in_order = True
+    process_type = Process
+    connection_type = Connection
 
     def __init__(self, history: Judged, spec: GroupSpec) -> None:
         self.history = history
         self.disk = Disk()
         self.authority = SimAuthority(f"lbg.{spec.name}")
-        self.process = Process("broker")
+        self.process = self.process_type("broker")
         self._connections: dict[int, Connection] = {}
         self._waiting: dict[int, list[Event]] = {}
         """Events of connections that are not read from."""
@@ -121,7 +123,7 @@ class EmbeddedBroker:
     def start(self) -> None:
         if self.is_up:
             return
-        self.process = Process("broker")
+        self.process = self.process_type("broker")
         self.core = Broker(
             self.authority, new_token=lambda: f"t{next(self._tokens)}", stored=self.disk.load()
         )
@@ -203,7 +205,7 @@ class EmbeddedBroker:
         """None while it refuses connections."""
         if not self.is_up or self.process.frozen_until > self.history.clock.now:
             return None
-        connection = Connection(self.history, next(self._numbers), client, self)
+        connection = self.connection_type(self.history, next(self._numbers), client, self)
         self._connections[connection.number] = connection
         peer = Peer(name, client_properties={"capabilities": CAPABILITIES})
         self._apply(ConnectionOpened(connection.number, name, "/", peer))

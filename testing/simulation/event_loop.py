@@ -60,7 +60,9 @@ class VirtualLoop(asyncio.AbstractEventLoop):
     def call_soon(
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        return self.call_at(self._clock.now, callback, *args, context=context)
+        handle = asyncio.Handle(callback, args, self, context)
+        self._clock.at(self._clock.now, self.process, self._call, handle)
+        return handle
 
     def call_later(
         self,

@@ -6,7 +6,6 @@ import logging
 import random
 import traceback
 from collections.abc import Callable, Sequence
-from math import log
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
 from testing.simulation.faults import KINDS, Fault, kinds_of, plan
 from testing.simulation.judge import Judge
 from testing.simulation.member import SimMember
-from testing.simulation.network import DELAY_MIN_S, DELAY_S, SILENCE_S, ClientEnd, Connection
+from testing.simulation.network import SILENCE_S, ClientEnd, Connection, frame_s
 from testing.simulation.parking import Parkings
 from testing.simulation.parking_faults import PARKING
 from testing.simulation.publisher import SimPublisher
@@ -43,7 +42,6 @@ class History:
         self.setting = setting
         self.is_verbose = is_verbose
         self.random = random.Random(seed)
-        self._uniform = self.random.random
         self.clock = Clock()
         self.process = Process("history")
         self.is_calm = self.is_paused = False
@@ -138,8 +136,7 @@ class History:
         return "\n".join(f"{at:10.3f}  {text}" for at, text in self.notes)
 
     def delay_s(self) -> float:
-        """Time of a frame on its way."""
-        return DELAY_MIN_S - DELAY_S * log(1.0 - self._uniform())
+        return frame_s(self.random)
 
     def key_of(self, publisher: str, row: int) -> str:
         return f"{publisher}-k{row * 7919 % 104729 % self.setting.keys}"

@@ -32,16 +32,19 @@ ADMINISTRATOR = Identity(0, "lbg group pause", "command")
 class SimMember:
     """`is_up` until its process has ended."""
 
+    process_type = Process
+    loop_type = VirtualLoop
+
     def __init__(self, history: Judged, application: Application, name: str) -> None:
         self.history = history
         self.application = application
         self.name = name
-        self.process = Process(name)
+        self.process = self.process_type(name)
         self.stopped_at: float | None = None
         self.channel = SimChannel(application, self)
         self._connections: list[SimConnection] = []
         self._attachments: dict[Attachment, None] = {}
-        self._loop = VirtualLoop(history, self.process)
+        self._loop = self.loop_type(history, self.process)
         host = Host(connect=self._connect, chance=history.random, wall_s=lambda: EPOCH_S + history.clock.now)
         self._member = Member(self._settings(), self.channel, observer=self._observe, host=host)
         self._loop.create_task(self._live()).add_done_callback(_succeeded)

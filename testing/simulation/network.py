@@ -21,6 +21,11 @@ SPLIT = 0.25
 """Share of the frames that begin a packet of their own although the one before was written at the same time."""
 
 
+def frame_s(random: Random) -> float:
+    """Time of a frame on its way."""
+    return DELAY_MIN_S - DELAY_S * log(1.0 - random.random())
+
+
 class Network(Protocol):
     """Time and chance, and how long a frame is on its way."""
 

@@ -72,25 +72,25 @@ def main() -> int:
         report = Report(members)
         print(report.title, flush=True)
         began = time.process_time()
-        group = LargeGroup(
+        with LargeGroup(
             members,
             COSTS[given.engine],
             seed=given.seed,
             on_rabbitmq=given.engine == "rabbitmq",
             cpu_budget_s=None if given.cpu_s is None else began + given.cpu_s,
-        )
-        try:
-            report.start(scenarios.start(group))
-            report.rest(scenarios.rest(group))
-        except BudgetExceeded:
-            report.exceeded(f"the CPU time is used up at {group.clock.now:.1f} s of virtual time")
-        else:
-            report.used(group.clock.now, time.process_time() - began, resident_mb())
-            if group.agreed_at is None:
-                report.exceeded("the members do not agree: the other scenarios are left out")
+        ) as group:
+            try:
+                report.start(scenarios.start(group))
+                report.rest(scenarios.rest(group))
+            except BudgetExceeded:
+                report.exceeded(f"the CPU time is used up at {group.clock.now:.1f} s of virtual time")
             else:
-                for name in given.scenarios:
-                    report.scenario(name, in_copy(SCENARIOS[name], group))
+                report.used(group.clock.now, time.process_time() - began, resident_mb())
+                if group.agreed_at is None:
+                    report.exceeded("the members do not agree: the other scenarios are left out")
+                else:
+                    for name in given.scenarios:
+                        report.scenario(name, in_copy(SCENARIOS[name], group))
         is_met = report.bars() and is_met
         del group
         gc.collect()

@@ -1,273 +1,184 @@
-"""A light broker: mailboxes of members, and queues with a single active consumer each."""
+"""The embedded broker's core on one core, and connections of which every frame costs both ends what was measured."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 from typing import Any, Protocol
 
-from lbg_sidecar.core.delivery import Attachment
-from testing.simulation.clock import Clock, Process
-from testing.simulation.large.costs import BrokerCosts
-from testing.simulation.large.link import DELAY_S, Link
-from testing.simulation.large.processor import Processor
+from lbg_core.amqp import ContentEvent, MethodEvent, PublishEvent, ReplyCode
+from lbg_core.amqp.events import DeliverEvent
+from lbg_core.amqp.methods import (
+    BasicConsume,
+    BasicReturn,
+    ChannelClose,
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+)
+from lbg_core.group import TO_ALL, Engine, GroupSpec, Names
+from lbg_sidecar.core.queue_bindings import CONSUMER_TIMEOUT
+from testing.simulation.clock import Process
+from testing.simulation.embedded import EmbeddedBroker
+from testing.simulation.large.costs import Costs
+from testing.simulation.large.processor import Processor, ProcessorClock
+from testing.simulation.network import BrokerEnd, ClientEnd, Connection
 
 
-@dataclass(slots=True, eq=False)
-class QueueMessage:
-    """Message of a queue. The queue is also its key: there is one for each."""
+class Hearing(Protocol):
+    """Faults of a member's ears. `deaf`: the share of the messages to all that it drops. `is_blind`: it drops what is
+    returned to it and the last wills of others, too. `received`: messages of members so far."""
 
-    queue: int
-    number: int
-    published_at: float
-
-
-class Member(Protocol):
-    """`LargeMember`, as the broker has it."""
-
-    @property
-    def index(self) -> int | None: ...
-    def on_attached(self, link: Link, attachment: Attachment) -> None: ...
-    def on_closed(self, link: Link, attachment: Attachment) -> None: ...
-    def on_counted(self, link: Link, queue: int, ready: int, consumers: int) -> None: ...
-    def on_deliveries(
-        self, link: Link, attachment: Attachment, deliveries: list[tuple[int, QueueMessage, bool]]
-    ) -> None: ...
+    deaf: float
+    is_blind: bool
+    received: int
 
 
-@dataclass(slots=True, eq=False)
-class Consumer:
-    link: Link
-    member: Member
-    attachment: Attachment
-    unacked: dict[int, tuple[QueueMessage, bool]] = field(default_factory=dict)
-    """By delivery tag, in order."""
-    last_tag: int = 0
+class Group(Protocol):
+    """`LargeGroup`, as its broker and connections have it."""
+
+    clock: ProcessorClock
+    random: Random
+    costs: Costs
+    spec: GroupSpec
+    names: Names
+    counts: Counter[str]
+    broker: LargeBroker
+
+    def member_of(self, client: ClientEnd) -> Hearing | None: ...
 
 
-@dataclass(slots=True, eq=False)
-class Queue:
-    """The first consumer is the active one. `ready` has each message with whether it was delivered before."""
+class Wire(Connection):
+    """Charges both ends for what they send and receive, and counts it."""
 
-    number: int
-    ready: deque[tuple[QueueMessage, bool]] = field(default_factory=deque)
-    consumers: dict[Attachment, Consumer] = field(default_factory=dict)
+    def __init__(self, group: Any, number: int, client: ClientEnd, broker: BrokerEnd) -> None:
+        super().__init__(group, number, client, broker)
+        self._group: Group = group
+        self._member = group.member_of(client)
+        self._charge: Callable[[float], None] = group.clock.charge
+        self._wake: Callable[[float], None] = group.clock.wake
+        self._costs: Costs = group.costs
+        self._members: str = group.names.members
+        self._written_in_turn = -1
+        group.clock.after(0.0, broker.process, self._charge, self._costs.broker.connect_us / 2)
 
-    @property
-    def first(self) -> Consumer | None:
-        return next(iter(self.consumers.values()), None)
+    def say(self, event: Any) -> None:
+        costs = self._costs.member
+        if type(event) is PublishEvent:
+            self._charge(costs.publish_us + costs.publish_byte_us * len(event.body))
+        elif type(event) is MethodEvent:
+            match event.method:
+                case BasicConsume():
+                    self._charge(costs.attach_us)
+                case ChannelClose():
+                    self._charge(costs.detach_us)
+                case QueueDeclare(passive=True):
+                    self._charge(costs.count_us)
+        super().say(event)
 
+    def _arrive(self, events: list[Any]) -> None:
+        costs = self._costs.broker
+        self._wake(costs.wakeup_us)
+        for event in events:
+            if type(event) is PublishEvent:
+                if event.exchange == self._members:
+                    self._group.counts["posts"] += 1
+                    self._charge(costs.publish_us + costs.publish_byte_us * len(event.body))
+                else:
+                    self._charge(costs.message_us)
+            elif type(event) is MethodEvent:
+                match event.method:
+                    case BasicConsume(arguments=arguments):
+                        self._charge(costs.consume_us)
+                        arguments.pop(CONSUMER_TIMEOUT, None)  # of RabbitMQ alone
+                    case ChannelClose():
+                        self._charge(costs.close_us)
+                    case QueueDeclare(passive=passive):
+                        self._charge(costs.count_us if passive else costs.declare_us)
+                    case QueueBind():
+                        self._charge(costs.bind_us)
+        super()._arrive(events)
 
-@dataclass(slots=True)
-class Counts:
-    posts: int = 0
-    mail: int = 0
-    returns: int = 0
-    refused_claims: int = 0
-    consumes: int = 0
-    closes: int = 0
+    def tell(self, event: Any) -> None:
+        costs, bodies = self._costs.broker, list[bytes]()
+        self._wake(costs.wakeup_us)
+        if type(event) is list:
+            if event[0].exchange == self._members:
+                bodies = [one.body for one in event]
+                self._group.counts["mail"] += len(bodies)
+        elif type(event) is ContentEvent:
+            self._charge(costs.count_us)
+        else:
+            match event[1]:
+                case BasicReturn():
+                    bodies = [event[2]]
+                case ChannelClose(reply_code=ReplyCode.RESOURCE_LOCKED):
+                    self._group.counts["refused claims"] += 1
+                case QueueDeclareOk(consumer_count=count) if self._group.broker.engine.is_rabbitmq:
+                    # RabbitMQ 3.10 counts at most one consumer of a queue with a single active one.
+                    event = event[0], replace(event[1], consumer_count=min(1, count))
+        self._charge(sum(costs.deliver_us + costs.deliver_byte_us * len(body) for body in bodies))
+        if self._written_in_turn != (turn := self._group.broker.process.turn):
+            self._written_in_turn = turn
+            self._charge(costs.write_us)
+        super().tell(event)
 
+    def _reach(self, events: list[Any]) -> None:
+        if (member := self._member) is not None:
+            self._wake(self._costs.member.wakeup_us)
+            events = [heard for event in events if (heard := self._heard(member, event))]
+        super()._reach(events)
 
-class Broker:
-    """`counts_all_consumers`: a passive declare counts them all; else at most one (RabbitMQ 3.10, single active)."""
+    def _heard(self, member: Hearing, event: Any) -> Any:
+        """The part of it that the member hears."""
+        costs = self._costs.member
+        if type(event) is list:
+            if event[0].exchange != self._members:
+                self._charge(costs.delivery_us * len(event))
+                return event
+            member.received += len(event)
+            self._charge(sum(costs.message_us + costs.message_byte_us * len(one.body) for one in event))
+            return [one for one in event if not self._is_missed(member, one)]
+        if type(event) is tuple and type(event[1]) is BasicReturn:
+            self._charge(costs.message_us + costs.message_byte_us * len(event[2]))
+            return None if member.is_blind else event
+        return event
 
-    def __init__(
-        self, clock: Clock, costs: BrokerCosts, *, queue_count: int, counts_all_consumers: bool
-    ) -> None:
-        self.clock = clock
-        self.process = Process("broker")
-        self.processor = Processor(clock, self.process, wakeup_us=costs.wakeup_us)
-        self.queues = [Queue(number) for number in range(queue_count)]
-        self.counts = Counts()
-        self._costs = costs
-        self._counts_all_consumers = counts_all_consumers
-        self._mailboxes: dict[str, Link] = {}
-        self._routes: dict[str, dict[str, Link]] = {}
-        self._consumers: dict[Link, dict[Attachment, Consumer]] = {}
-        self._watchers: dict[int, Link] = {}
-
-    def tell(self, link: Link, action: Callable[..., None], *arguments: Any) -> None:
-        """Sends it, when what was charged so far is done."""
-        self._write(link)
-        self.clock.at(self.processor.free_at + DELAY_S, self.process, link.reached, action, *arguments)
-
-    def _write(self, link: Link) -> None:
-        """All that is sent to a connection in one turn is one write."""
-        if link.written_in_turn != self.processor.turn:
-            link.written_in_turn = self.processor.turn
-            self.processor.charge(self._costs.write_us)
-
-    # Connections and mailboxes
-
-    def connected(self, link: Link) -> None:
-        self.processor.charge(self._costs.connect_us)
-        self._consumers[link] = {}
-
-    def lost(self, link: Link) -> None:
-        """Its sockets are closed: mailboxes go, and queues go to the next consumers."""
-        if not link.is_open:
-            return
-        link.is_open = False
-        for name in link.mailboxes:
-            del self._mailboxes[name]
-            for bound in self._routes.values():
-                bound.pop(name, None)
-        self.processor.charge(self._costs.declare_us)
-        for consumer in list(self._consumers.pop(link, {}).values()):
-            self._closed(consumer)
-        watcher = self._watchers.pop(link.index, None)
-        if watcher is not None and watcher.is_open:
-            self.tell(watcher, watcher.on_will, link.index)
-
-    def leave_will(self, _: Link) -> None:
-        """Declares, binds and consumes its queue, and publishes to it."""
-        costs = self._costs
-        self.processor.charge(costs.declare_us + costs.bind_us + costs.consume_us + costs.publish_us)
-
-    def await_will(self, link: Link, index: int | None) -> None:
-        """Of the member with this index, and of no other. The watcher declares, binds and consumes."""
-        if self._watchers.get(link.watched) is link:
-            del self._watchers[link.watched]
-        link.watched = -1 if index is None else index
-        if index is not None:
-            self._watchers[index] = link
-            self.processor.charge(self._costs.declare_us + self._costs.bind_us + self._costs.consume_us)
-        self.tell(link, link.on_watched, index)
-
-    def declare(self, link: Link, name: str) -> bool:
-        """An exclusive queue; False if another connection has it."""
-        self.processor.charge(self._costs.declare_us)
-        if name in self._mailboxes:
-            self.counts.refused_claims += 1
-            return False
-        self._mailboxes[name] = link
-        link.mailboxes.append(name)
-        return True
-
-    def bind(self, link: Link, name: str, keys: Sequence[str]) -> None:
-        """To the exchange of the members; consuming from it is included."""
-        self.processor.charge(self._costs.bind_us * len(keys) + self._costs.consume_us)
-        for key in keys:
-            self._routes.setdefault(key, {})[name] = link
-
-    def read_record(self, link: Link) -> None:
-        """The group's record, for whether it is paused."""
-        self.processor.charge(self._costs.count_us)
-
-    # The members exchange
-
-    def post(self, link: Link, key: str, body: bytes, mandatory: bool) -> None:
-        costs, size = self._costs, len(body)
-        self.counts.posts += 1
-        self.processor.charge(costs.publish_us + costs.publish_byte_us * size)
-        bound = self._routes.get(key)
-        if bound:
-            self.counts.mail += len(bound)
-            self.processor.charge(len(bound) * (costs.deliver_us + costs.deliver_byte_us * size))
-            for receiver in bound.values():
-                self._write(receiver)
-            at = self.processor.free_at + DELAY_S
-            self.clock.at(at, self.process, _to_all, tuple(bound.values()), key, body)
-        elif mandatory:
-            self._return(link, key, body)
-
-    def looked(self, link: Link, keys: Sequence[str], body: bytes) -> set[str]:
-        """The keys without a mailbox: those whose mandatory message comes back before the answer to a request."""
-        for key in keys:
-            self.post(link, key, body, False)
-        free = {key for key in keys if not self._routes.get(key)}
-        self.processor.charge(len(free) * self._costs.deliver_us)
-        return free
-
-    def _return(self, link: Link, key: str, body: bytes) -> None:
-        self.counts.returns += 1
-        self.processor.charge(self._costs.deliver_us + self._costs.deliver_byte_us * len(body))
-        self.tell(link, link.on_return, key, body)
-
-    # Queues
-
-    def publish(self, message: QueueMessage) -> None:
-        self.processor.charge(self._costs.message_us)
-        queue = self.queues[message.queue]
-        queue.ready.append((message, False))
-        self._dispatch(queue)
-
-    def consume(self, link: Link, member: Member, attachment: Attachment) -> None:
-        self.processor.charge(self._costs.consume_us)
-        self.counts.consumes += 1
-        queue = self.queues[attachment.queue]
-        consumer = Consumer(link, member, attachment)
-        queue.consumers[attachment] = consumer
-        self._consumers[link][attachment] = consumer
-        self.tell(link, member.on_attached, link, attachment)
-        if queue.first is consumer:
-            self._dispatch(queue)
-
-    def ack(self, link: Link, attachment: Attachment, tag: int, multiple: bool) -> None:
-        """Its cost is a part of that of a message."""
-        consumer = self._consumers[link].get(attachment)
-        if consumer is not None:
-            _settle(consumer, tag, multiple=multiple)
-            self._dispatch(self.queues[attachment.queue])
-
-    def close(
-        self, link: Link, attachment: Attachment, ack_tag: int | None, single_tags: Sequence[int]
-    ) -> None:
-        """Acks, and the channel's close, which requeues the rest in order."""
-        consumer = self._consumers[link].pop(attachment, None)
-        if consumer is None:
-            return
-        if ack_tag is not None:
-            _settle(consumer, ack_tag, multiple=True)
-        for tag in single_tags:
-            _settle(consumer, tag, multiple=False)
-        self._closed(consumer)
-        self.tell(link, consumer.member.on_closed, link, attachment)
-
-    def count(self, link: Link, member: Member, number: int) -> None:
-        """A passive declare."""
-        self.processor.charge(self._costs.count_us)
-        queue = self.queues[number]
-        consumers = len(queue.consumers) if self._counts_all_consumers else min(1, len(queue.consumers))
-        self.tell(link, member.on_counted, link, number, len(queue.ready), consumers)
-
-    def _closed(self, consumer: Consumer) -> None:
-        self.processor.charge(self._costs.close_us)
-        self.counts.closes += 1
-        queue = self.queues[consumer.attachment.queue]
-        was_active = queue.first is consumer
-        del queue.consumers[consumer.attachment]
-        queue.ready.extendleft((message, True) for message, _ in reversed(consumer.unacked.values()))
-        if was_active:
-            self._dispatch(queue)
-
-    def _dispatch(self, queue: Queue) -> None:
-        consumer = queue.first
-        if consumer is None or not queue.ready:
-            return
-        prefetch = consumer.attachment.prefetch
-        found = []
-        while queue.ready and (not prefetch or len(consumer.unacked) < prefetch):
-            message, redelivered = queue.ready.popleft()
-            consumer.last_tag += 1
-            consumer.unacked[consumer.last_tag] = (message, redelivered)
-            found.append((consumer.last_tag, message, redelivered))
-        if found:
-            member, link = consumer.member, consumer.link
-            self.tell(link, member.on_deliveries, link, consumer.attachment, found)
+    def _is_missed(self, member: Hearing, mail: DeliverEvent) -> bool:
+        if mail.routing_key == TO_ALL:
+            return self._group.random.random() < member.deaf
+        return member.is_blind and mail.redelivered  # a last will is, once it comes to another
 
 
-def _to_all(links: Sequence[Link], key: str, body: bytes) -> None:
-    for link in links:
-        link.reached(link.on_mail, key, body)
+class LargeBroker(EmbeddedBroker):
+    process_type = Processor
+    connection_type = Wire
+    process: Processor
 
+    def __init__(self, group: Any, engine: Engine) -> None:
+        super().__init__(group, group.spec)
+        self.engine = engine
 
-def _settle(consumer: Consumer, tag: int, *, multiple: bool) -> None:
-    if not multiple:
-        consumer.unacked.pop(tag, None)
-        return
-    for one in list(consumer.unacked):
-        if one > tag:
-            break
-        del consumer.unacked[one]
+    def lost(self, connection: Connection) -> None:
+        history, known = self.history, self.core.state.connections[connection.number]
+        costs = history.costs.broker
+        history.clock.wake(costs.wakeup_us)
+        history.clock.charge(costs.declare_us * len(known.owned))
+        history.clock.charge(costs.close_us * sum(len(one.consumers) for one in known.channels.values()))
+        super().lost(connection)
+
+    def _judged(self, connection: Connection) -> None:
+        """Nothing: this judge knows messages that are called again without it."""
+
+    def first_consumers(self) -> list[Process | None]:
+        """The process of the active consumer of each queue of the group."""
+        queues, names = self.core.state.vhosts["/"].queues, self.history.names
+        consumers = (
+            queues[names.queue(number)].policy.consumers for number in range(self.history.spec.queue_count)
+        )
+        return [
+            self._connections[some[0].channel.connection.id].client.process if some else None
+            for some in consumers
+        ]

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 class MemberCosts:
     """CPU time in microseconds. `*_byte_us` is for each byte of a body, `*_queue_us` for each queue of the group.
 
-    `wakeup_us`: of an idle process, for whatever comes. `message_us`: a message in the mailbox. `publish_us`: a message
-    to others, with its confirm. `attach_us`, `detach_us`: a consumer with its channel. `delivery_us`: a message of a
-    queue, with its call and ack. `count_us`: a passive declare. `tick_queue_us`: for each queue that it consumes.
-    `assignment_queue_us`: the primaries of a live set that this member has not computed before. `homes_us`, for each
-    queue and each index above the highest one so far: the homes of all queues. `rank_us`, for each queue of a
-    live set that is new to it: whether it backs the queue up; up to four times that if most members came or went.
+    `wakeup_us`: of an idle process, for whatever comes; the rest is without it. `message_us`: a message in the mailbox.
+    `publish_us`: a message to others, with its confirm. `attach_us`, `detach_us`: a consumer with its channel.
+    `delivery_us`: a message of a queue, with its call and ack. `count_us`: a passive declare. `tick_us`: a timer;
+    `tick_queue_us`: for each queue that the member consumes then. `assignment_queue_us`: the primaries of a live set
+    that this member has not computed before. `homes_us`, for each queue and each index above the highest one so far:
+    the homes of all queues. `rank_us`, for each queue of another live set than before: whether it backs the queue up;
+    up to four times that if most members came or went.
     """
 
     wakeup_us: float
@@ -69,8 +70,8 @@ EMBEDDED = Costs(
         wakeup_us=130,
         message_us=6.9,
         message_byte_us=0.048,
-        publish_us=130,
-        publish_byte_us=0.026,
+        publish_us=4.5,
+        publish_byte_us=0.018,
         attach_us=110,
         detach_us=42,
         delivery_us=14,
@@ -82,7 +83,7 @@ EMBEDDED = Costs(
         rank_us=1.8,
     ),
     BrokerCosts(
-        wakeup_us=160,
+        wakeup_us=150,
         connect_us=2300,
         declare_us=88,
         bind_us=29,
@@ -103,7 +104,7 @@ two cores that had other work, so rather too high than too low."""
 RABBITMQ = Costs(
     replace(EMBEDDED.member, attach_us=180),
     BrokerCosts(
-        wakeup_us=150,
+        wakeup_us=130,
         connect_us=4500,
         declare_us=470,
         bind_us=200,

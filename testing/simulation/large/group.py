@@ -2,57 +2,43 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
+from typing import Any, Self
 
-from lbg_core.group import GroupSpec, Names
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Message
-from lbg_sidecar.settings import MemberSettings
-from testing.simulation.clock import Clock, Process
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import headers_of
+from lbg_core.client import BasicProperties
+from lbg_core.group import (
+    HEADER_KEY,
+    HEADER_PUBLISHER,
+    HEADER_SEQ,
+    RABBITMQ,
+    Engine,
+    GroupSpec,
+    Names,
+    balanced_owners,
+    routing_key,
+)
+from testing.simulation.client import Client
+from testing.simulation.clock import Process
+from testing.simulation.context import Setting
 from testing.simulation.large.assignments import Assignments
-from testing.simulation.large.broker import Broker, QueueMessage
+from testing.simulation.large.broker import LargeBroker
 from testing.simulation.large.costs import Costs
 from testing.simulation.large.member import LargeMember
+from testing.simulation.large.processor import ProcessorClock
+from testing.simulation.network import frame_s
 
 QUEUES_PER_MEMBER = 4
-STANDBYS = MemberSettings(group="g").standbys
 ROUND_S = 1.0
 """Time in which each queue gets one message."""
 
 BURST_S = 0.05
 """Time in which each queue gets the message that shows whether it is served."""
-
-
-DECODED_MAX = 4096
-DECODED_EVERY = 16
-
-
-class Decoder:
-    """Messages of members by their bytes: each is received by many, and none is ever changed."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, Message | None] = {}
-        self._count = 0
-
-    def encode(self, message: Message) -> bytes:
-        """One of `DECODED_EVERY` messages is decoded; of the others the object that was sent is received."""
-        body = encode(message)
-        self._count += 1
-        if self._count % DECODED_EVERY:
-            self._add(body, message)
-        return body
-
-    def __call__(self, body: bytes) -> Message | None:
-        known = self._known
-        return known[body] if body in known else self._add(body, decode(body))
-
-    def _add(self, body: bytes, message: Message | None) -> Message | None:
-        if len(self._known) > DECODED_MAX:
-            self._known.clear()
-        self._known[body] = message
-        return message
 
 
 class BudgetExceeded(Exception):
@@ -62,7 +48,7 @@ class BudgetExceeded(Exception):
 class Judge:
     """Calls of the applications, for each queue, which is one key."""
 
-    def __init__(self, clock: Clock, queue_count: int) -> None:
+    def __init__(self, clock: ProcessorClock, queue_count: int) -> None:
         self._clock = clock
         self.published = [0] * queue_count
         self.first_calls = self.inverted = self.repeated = 0
@@ -72,8 +58,15 @@ class Judge:
         self._served_at: list[float | None] = [None] * queue_count
         self._unserved: set[int] = set()
 
-    def started(self, message: QueueMessage) -> None:
-        queue, number, now = message.queue, message.number, self._clock.now
+    def body(self, queue: int) -> bytes:
+        """Of the next message of a queue, which is published now."""
+        number = self.published[queue]
+        self.published[queue] += 1
+        return b"%d %d %.9f" % (queue, number, self._clock.now)
+
+    def started(self, body: bytes) -> None:
+        queue, number = map(int, body.split()[:2])
+        now = self._clock.now
         if queue in self._unserved:
             self._unserved.discard(queue)
             self._served_at[queue] = now
@@ -84,7 +77,11 @@ class Judge:
         self.first_calls += 1
         self.inverted += number < self._highest[queue]
         self._highest[queue] = max(number, self._highest[queue])
-        self.longest_wait_s = max(self.longest_wait_s, now - message.published_at)
+        self.longest_wait_s = max(self.longest_wait_s, now - float(body.split()[2]))
+
+    def violation(self, text: str) -> None:
+        """Of a loop: a task failed."""
+        raise AssertionError(text)
 
     def mark(self) -> None:
         """From now on every queue is to be served again."""
@@ -95,10 +92,6 @@ class Judge:
     @property
     def are_all_served(self) -> bool:
         return not self._unserved
-
-    @property
-    def unserved(self) -> int:
-        return len(self._unserved)
 
     @property
     def served_at(self) -> float:
@@ -112,66 +105,91 @@ class Judge:
 
 
 class LargeGroup:
-    """`expected` are the indexes of the members that are up and have joined."""
+    """`size`: members that start at first. `expected`: the indexes of those that are up and have joined. `counts`:
+    messages that members posted, and mailboxes got (`mail`); refused claims; consumers that members attached and
+    detached, and moves.
+
+    It has what the connections, loops and broker of a history use of that.
+    """
 
     def __init__(
         self,
-        members: int,
+        size: int,
         costs: Costs,
         *,
         seed: int = 1,
         on_rabbitmq: bool = False,
         cpu_budget_s: float | None = None,
-        queues: int | None = None,
     ) -> None:
+        self.size = size
         self.costs = costs
-        self.on_rabbitmq = on_rabbitmq
         self.random = random.Random(seed)
-        self.clock = Clock()
+        self.clock = ProcessorClock()
         self.process = Process("outside")
-        queue_count = queues or QUEUES_PER_MEMBER * members
+        self.on_end: list[Callable[[], None]] = []
+        self.counts: Counter[str] = Counter()
+        queue_count = QUEUES_PER_MEMBER * size
         self.spec = GroupSpec("g", "h", hash_count=queue_count, queue_count=queue_count)
         self.names = Names("g")
-        self.decoded = Decoder()
-        self.assignments = Assignments(queue_count, STANDBYS)
-        self.broker = Broker(
-            self.clock, costs.broker, queue_count=queue_count, counts_all_consumers=not on_rabbitmq
-        )
+        self.setting = Setting()
+        self.repartitions = GroupRecord(self.spec)
+        self.assignments = Assignments(self.clock, costs.member)
         self.judge = Judge(self.clock, queue_count)
-        self.members = [LargeMember(self, number) for number in range(members)]
+        self.members: list[LargeMember] = []
+        self._member_of: dict[Process, LargeMember] = {}
+        self.broker = LargeBroker(self, Engine(RABBITMQ, (3, 10, 8)) if on_rabbitmq else LargeBroker.engine)
+        publisher = Client.connected(self, self.process, "publisher", self.judge.violation)
+        assert publisher is not None
+        self._channel = publisher.open_channel()
         self.expected: frozenset[int] = frozenset()
         self.agreed_at: float | None = None
         """Time at which the last of the members that are up had the live set of all; None while one has not."""
         self._agreeing: set[LargeMember] = set()
+        self._indexes: dict[LargeMember, int | None] = {}
         self._is_publishing = False
         self._cpu_budget_s = cpu_budget_s
+
+    def __enter__(self) -> Self:
+        logging.disable()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Ends the members' tasks."""
+        for callback in self.on_end:
+            callback()
+        logging.disable(logging.NOTSET)
+
+    def delay_s(self) -> float:
+        return frame_s(self.random)
+
+    # Members
 
     @property
     def up(self) -> list[LargeMember]:
         return [member for member in self.members if member.is_up]
 
-    # Members
+    def member_of(self, end: Any) -> LargeMember | None:
+        """The member to whose process a client or a loop belongs."""
+        return self._member_of.get(end.process)
 
-    def add(self) -> LargeMember:
-        member = LargeMember(self, len(self.members))
+    def add(self) -> None:
+        """A member starts."""
+        member = LargeMember(self, f"m{len(self.members)}")
         self.members.append(member)
+        self._member_of[member.process] = member
         self._judge_views()
-        return member
 
     def kill(self, victims: Collection[LargeMember]) -> None:
         for member in victims:
             member.kill()
         self._judge_views()
 
-    def joined(self, member: LargeMember) -> None:
-        self._judge_views()
-
-    def parted(self, member: LargeMember) -> None:
-        self._judge_views()
-
     def live_changed(self, member: LargeMember) -> None:
         live = member.live
-        if len(live) == len(self.expected) and live == self.expected:
+        if self._indexes.get(member) != member.index:
+            self._indexes[member] = member.index
+            self._judge_views()
+        elif len(live) == len(self.expected) and live == self.expected:
             self._agreeing.add(member)
             self._note_agreement()
         else:
@@ -197,12 +215,13 @@ class LargeGroup:
         up = self.up
         if any(member.is_moving for member in up):
             return False
-        primaries = up[0].machine.rules.primaries(self.expected)
-        for queue in self.broker.queues:
-            first = queue.first
-            if first is None or first.member.index != primaries[queue.number]:
-                return False
-        return True
+        processes = {member.index: member.process for member in up}
+        return self.broker.first_consumers() == [processes[index] for index in self.primaries]
+
+    @property
+    def primaries(self) -> tuple[int, ...]:
+        """By all members that are up."""
+        return balanced_owners(self.spec.queue_count, self.expected)
 
     # What is published
 
@@ -224,18 +243,20 @@ class LargeGroup:
             self.clock.after(ROUND_S, self.process, self._next_round)
 
     def _publish(self, queue: int) -> None:
-        number = self.judge.published[queue]
-        self.judge.published[queue] += 1
-        message = QueueMessage(queue, number, self.clock.now)
-        self.broker.processor.do(self.broker.publish, message)
+        headers = {HEADER_KEY: f"k{queue}", HEADER_PUBLISHER: "p", HEADER_SEQ: self.judge.published[queue]}
+        self._channel.publish(
+            self.names.exchange,
+            routing_key(self.spec.hash_prefix, queue, ""),
+            self.judge.body(queue),
+            header=BasicProperties(headers=headers, delivery_mode=2).encode(),
+        )
 
     # Time
 
     def run(self, seconds: float) -> None:
         until = self.clock.now + seconds
         while self.clock.now < until:
-            self.clock.run(min(until, self.clock.now + 0.25))
-            self._check_budget()
+            self._run(min(until, self.clock.now + 0.25))
 
     def wait(self, condition: Callable[[], bool], *, limit_s: float, every_s: float = 0.05) -> bool:
         """False if it does not hold within the limit."""
@@ -243,10 +264,22 @@ class LargeGroup:
         while not condition():
             if self.clock.now >= until:
                 return False
-            self.clock.run(self.clock.now + every_s)
-            self._check_budget()
+            self._run(self.clock.now + every_s)
         return True
 
-    def _check_budget(self) -> None:
+    def _run(self, until: float) -> None:
+        with self.assignments.in_place():
+            self.clock.run(until)
         if self._cpu_budget_s is not None and time.process_time() > self._cpu_budget_s:
             raise BudgetExceeded
+
+
+class GroupRecord:
+    """As members read it."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        record = Record(spec.to_record())
+        self._message = BasicProperties(headers=dict(headers_of(record))).encode(), record.text.encode()
+
+    def record_message(self) -> tuple[bytes, bytes]:
+        return self._message

@@ -1,86 +1,84 @@
-"""The one core of a process: steps one after another, each for as long as it costs."""
+"""Processes with one core each: a step takes the time that is charged to it, and what comes meanwhile waits."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from heapq import heappop
 from typing import Any
 
 from testing.simulation.clock import Clock, Process
 
-Step = tuple[Callable[..., None], tuple[Any, ...]]
 
+class Processor(Process):
+    """`turn` of its event loop: what had come when a turn begins belongs to it."""
 
-class Processor:
-    """A step runs when it begins, and what it sends leaves when it has been charged: at `free_at`.
-
-    Timers and what was received take turns, as in an event loop: neither waits for all of the other.
-    """
-
-    def __init__(self, clock: Clock, process: Process, *, wakeup_us: float) -> None:
-        self.clock = clock
-        self.process = process
-        self.free_at = 0.0
-        self.busy_s = 0.0
-        self._wakeup_us = wakeup_us
-        self._received: deque[Step] = deque()
-        self._timers: deque[Step] = deque()
-        self._is_timers_turn = False
-        self._is_due = False
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.free_at = self.busy_s = 0.0
         self.turn = 0
-        """Of the event loop: what has been received when it begins belongs to it."""
-        self._left_in_turn = 0
+        self.left_in_turn = 0
+        self.waiting: deque[tuple[Callable[..., None], tuple[Any, ...]]] = deque()
 
-    @property
-    def waiting(self) -> int:
-        return len(self._received) + len(self._timers)
+
+class ProcessorClock(Clock):
+    """A step of a `Processor` begins when the one before it is done. While it runs, `now` has what was charged: what it
+    sends leaves then. Steps of several processors run at the same time, so `now` is in order for each alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running: Processor | None = None
+        """The process whose step it is; None outside."""
+        self._was_idle = False
+        self._scheduler = Process("scheduler")
 
     def charge(self, us: float) -> None:
-        seconds = us * 1e-6
-        self.free_at += seconds
-        self.busy_s += seconds
+        """The step that runs takes so many microseconds more."""
+        if self.running is not None:
+            self.now += us * 1e-6
+            self.running.busy_s += us * 1e-6
 
-    def do(self, action: Callable[..., None], *arguments: Any) -> None:
-        """For what was received."""
-        if self._is_due or self.clock.now < self.free_at:
-            self._received.append((action, arguments))
-            self._continue()
-        else:
-            self._begin(action, arguments)
+    def wake(self, us: float) -> None:
+        """Charges it to a step that found its process idle, once."""
+        if self._was_idle:
+            self._was_idle = False
+            self.charge(us)
 
-    def do_timer(self, action: Callable[..., None], *arguments: Any) -> None:
-        if self._is_due or self.clock.now < self.free_at:
-            self._timers.append((action, arguments))
-            self._continue()
-        else:
-            self._begin(action, arguments)
+    def run(self, until: float) -> None:
+        heap = self._heap
+        while heap and heap[0][0] <= until:
+            when, _, process, action, arguments = heappop(heap)
+            if not process.alive:
+                continue
+            if not isinstance(process, Processor):
+                self.now = when
+                action(*arguments)
+            elif process.waiting or when < process.free_at:
+                process.waiting.append((action, arguments))
+                if len(process.waiting) == 1:
+                    self.at(process.free_at, self._scheduler, self._go_on, process)
+            else:
+                self._was_idle = when > process.free_at
+                process.turn += 1
+                self._step(process, when, action, arguments)
+        self.now = until
 
-    def _begin(self, action: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-        self.free_at = self.clock.now
-        self.turn += 1
-        self._left_in_turn = 0
-        self.charge(self._wakeup_us)
-        action(*arguments)
+    def _go_on(self, process: Processor) -> None:
+        if not process.alive:
+            return
+        if not process.left_in_turn:
+            process.turn += 1
+            process.left_in_turn = len(process.waiting)
+        process.left_in_turn -= 1
+        self._step(process, process.free_at, *process.waiting.popleft())
+        if process.waiting:
+            self.at(process.free_at, self._scheduler, self._go_on, process)
 
-    def _continue(self) -> None:
-        if not self._is_due:
-            self._is_due = True
-            self.clock.at(self.free_at, self.process, self._next)
-
-    def _next(self) -> None:
-        if self._left_in_turn == 0:
-            self.turn += 1
-            self._left_in_turn = self.waiting
-        self._left_in_turn -= 1
-        if self._timers and (self._is_timers_turn or not self._received):
-            action, arguments = self._timers.popleft()
-            self._is_timers_turn = False
-        else:
-            action, arguments = self._received.popleft()
-            self._is_timers_turn = True
-        self.free_at = self.clock.now
-        action(*arguments)
-        if self._received or self._timers:
-            self.clock.at(self.free_at, self.process, self._next)
-        else:
-            self._is_due = False
+    def _step(
+        self, process: Processor, at: float, action: Callable[..., None], arguments: tuple[Any, ...]
+    ) -> None:
+        self.now, self.running = at, process
+        try:
+            action(*arguments)
+        finally:
+            process.free_at, self.running, self._was_idle = self.now, None, False

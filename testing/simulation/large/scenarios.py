@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -92,9 +93,9 @@ def start(group: LargeGroup, *, limit_s: float = LIMIT_S) -> Start:
     """All members at once; a message waits in each queue, and more come."""
     group.publish(True)
     began_at = group.clock.now
-    for member in group.members:
-        group.clock.after(group.random.random() * STARTED_WITHIN_S, member.process, member.start)
-    claimed = group.wait(lambda: len(group.expected) == len(group.members), limit_s=limit_s)
+    for _ in range(group.size):
+        group.clock.after(group.random.random() * STARTED_WITHIN_S, group.process, group.add)
+    claimed = group.wait(lambda: len(group.expected) == group.size, limit_s=limit_s)
     claimed_s = group.clock.now - began_at if claimed else None
     agreed_s = _agreed_s(group, began_at, limit_s)
     settled_s = _settled_s(group, began_at, limit_s) if agreed_s is not None else None
@@ -102,28 +103,28 @@ def start(group: LargeGroup, *, limit_s: float = LIMIT_S) -> Start:
         claimed_s,
         agreed_s,
         settled_s,
-        sum(member.attachments for member in group.members),
-        group.broker.counts.refused_claims,
-        group.broker.counts.mail,
+        group.counts["attached"],
+        group.counts["refused claims"],
+        group.counts["mail"],
     )
 
 
 def rest(group: LargeGroup, *, seconds: float = REST_S, quiet_s: float = QUIET_S) -> Rest:
     group.publish(False)
     group.run(quiet_s)
-    members, counts = group.up, group.broker.counts
+    members, before, broker = group.up, group.counts.copy(), group.broker.process
     received = [member.received for member in members]
-    busy = [member.processor.busy_s for member in members]
-    posts, mail, broker_busy = counts.posts, counts.mail, group.broker.processor.busy_s
+    busy = [member.process.busy_s for member in members]
+    broker_busy = broker.busy_s
     group.run(seconds)
-    received = [member.received - before for member, before in zip(members, received, strict=True)]
-    busy = [member.processor.busy_s - before for member, before in zip(members, busy, strict=True)]
+    received = [member.received - former for member, former in zip(members, received, strict=True)]
+    busy = [member.process.busy_s - former for member, former in zip(members, busy, strict=True)]
     return Rest(
         mail_mean=sum(received) / len(members) / seconds,
         mail_most=max(received) / seconds,
-        posts=(counts.posts - posts) / seconds,
-        broker_mail=(counts.mail - mail) / seconds,
-        broker_busy=(group.broker.processor.busy_s - broker_busy) / seconds,
+        posts=(group.counts["posts"] - before["posts"]) / seconds,
+        broker_mail=(group.counts["mail"] - before["mail"]) / seconds,
+        broker_busy=(broker.busy_s - broker_busy) / seconds,
         member_busy_mean=sum(busy) / len(members) / seconds,
         member_busy_most=max(busy) / seconds,
     )
@@ -149,24 +150,20 @@ def neighbours(group: LargeGroup, count: int) -> list[LargeMember]:
 def join(group: LargeGroup, *, limit_s: float = LIMIT_S) -> Join:
     """One more member."""
     _warm_up(group)
-    counts = group.broker.counts
-    consumes, closes = counts.consumes, counts.closes
-    moves = sum(member.moves for member in group.members)
-    before = group.up[0].machine.rules.primaries(group.expected)
+    counts, primaries = group.counts.copy(), group.primaries
     began_at = group.clock.now
-    group.add().start()
+    group.add()
     agreed_s = _agreed_s(group, began_at, limit_s)
     settled_s = _settled_s(group, began_at, limit_s) if agreed_s is not None else None
-    after = group.up[0].machine.rules.primaries(group.expected)
-    attached, detached = counts.consumes - consumes, counts.closes - closes
+    attached, detached = (group.counts[name] - counts[name] for name in ("attached", "detached"))
     _drain(group, limit_s)
     return Join(
         agreed_s,
         settled_s,
         attached,
         detached,
-        sum(member.moves for member in group.members) - moves,
-        sum(after[queue] != primary for queue, primary in enumerate(before)),
+        group.counts["moves"] - counts["moves"],
+        sum(map(operator.ne, primaries, group.primaries)),
         group.judge.lost,
         group.judge.inverted,
     )
@@ -204,13 +201,13 @@ def _warm_up(group: LargeGroup) -> None:
 
 
 def _crash(group: LargeGroup, victims: Collection[LargeMember], limit_s: float) -> Crash:
-    judge, mail = group.judge, group.broker.counts.mail
+    judge, mail = group.judge, group.counts["mail"]
     crashed_at = group.clock.now
     group.kill(victims)
     judge.mark()
     group.publish_round(within_s=BURST_S)
     agreed_s = _agreed_s(group, crashed_at, limit_s)
-    mail = group.broker.counts.mail - mail
+    mail = group.counts["mail"] - mail
     is_served = group.wait(lambda: judge.are_all_served, limit_s=limit_s)
     settled_s = _settled_s(group, crashed_at, limit_s) if agreed_s is not None else None
     _drain(group, limit_s)

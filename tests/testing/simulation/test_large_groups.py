@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,20 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group import backed_up, standbys
-from testing.simulation.clock import Clock, Process
+from testing.simulation.clock import Process
 from testing.simulation.large import scenarios
 from testing.simulation.large.assignments import Assignments
-from testing.simulation.large.broker import QueueMessage
-from testing.simulation.large.costs import EMBEDDED
+from testing.simulation.large.costs import EMBEDDED, RABBITMQ, Costs
 from testing.simulation.large.group import Judge, LargeGroup
-from testing.simulation.large.processor import Processor
+from testing.simulation.large.processor import Processor, ProcessorClock
 
 MEMBERS = 16
 
 
 @pytest.fixture
-def group() -> LargeGroup:
-    return LargeGroup(MEMBERS, EMBEDDED)
+def group() -> Iterator[LargeGroup]:
+    with LargeGroup(MEMBERS, EMBEDDED) as group:
+        yield group
+
+
+def started(costs: Costs = EMBEDDED, *, seed: int = 1) -> scenarios.Start:
+    """The start of a small group."""
+    with LargeGroup(6, costs, seed=seed, on_rabbitmq=costs is RABBITMQ) as group:
+        return scenarios.start(group)
 
 
 def test_a_group_settles_and_a_third_of_it_is_replaced_without_loss(group: LargeGroup) -> None:
@@ -60,48 +70,92 @@ def test_every_queue_is_served_while_a_third_of_the_members_has_a_stale_view(gro
     assert (crash.lost, crash.inverted) == (0, 0)
 
 
-def test_one_seed_gives_one_history() -> None:
-    first, second, other = (LargeGroup(6, EMBEDDED, seed=seed) for seed in (1, 1, 2))
-    assert scenarios.start(first) == scenarios.start(second) != scenarios.start(other)
+@pytest.mark.parametrize("costs", [EMBEDDED, RABBITMQ], ids=["embedded", "rabbitmq"])
+def test_one_seed_gives_one_history(costs: Costs) -> None:
+    assert started(costs) == started(costs) != started(costs, seed=2)
+
+
+@pytest.mark.process
+def test_the_history_does_not_depend_on_the_order_of_sets() -> None:
+    module = "tests.testing.simulation.test_large_groups"
+    command = (sys.executable, "-c", f"from {module} import started; print(started())")
+    seen = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, check=True, capture_output=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(seen) == 1
 
 
 def test_a_member_that_costs_more_delays_what_comes_after() -> None:
     slow = replace(EMBEDDED, member=replace(EMBEDDED.member, message_us=20_000.0))
-    normal_s, slow_s = (scenarios.start(LargeGroup(6, costs)).agreed_s or 0.0 for costs in (EMBEDDED, slow))
+    normal_s, slow_s = (started(costs).agreed_s or 0.0 for costs in (EMBEDDED, slow))
     assert slow_s > normal_s + 0.1
 
 
-def test_a_busy_process_lets_what_comes_wait_and_timers_take_turns() -> None:
-    clock, process = Clock(), Process("busy")
-    processor = Processor(clock, process, wakeup_us=100.0)
-    seen: list[tuple[str, float]] = []
+def test_what_comes_to_a_busy_process_waits_in_its_order_and_sees_the_time_that_has_passed() -> None:
+    clock, process, seen = ProcessorClock(), Processor("busy"), list[tuple[str, float]]()
 
     def step(name: str) -> None:
+        clock.wake(100.0)
+        clock.charge(1000.0)
         seen.append((name, round(clock.now, 6)))
-        processor.charge(1000.0)
+        if name == "first":
+            clock.after(0.0, process, step, "soon")
+            clock.at(clock.now - 0.0005, Process("other"), lambda: seen.append(("other", clock.now)))
 
-    for name in ("first", "second", "third"):
-        processor.do(step, name)
-    processor.do_timer(step, "timer")
-    clock.run(1.0)
-    assert seen == [("first", 0.0), ("second", 0.0011), ("timer", 0.0021), ("third", 0.0031)]
-    assert processor.busy_s == pytest.approx(0.0041)
+    for at, name in ((1.0, "first"), (1.0004, "second"), (1.01, "later")):
+        clock.at(at, process, step, name)
+    clock.run(2.0)
+    assert seen == [
+        ("first", 1.0011),
+        ("other", 1.0006),
+        ("second", 1.0021),
+        ("soon", 1.0031),
+        ("later", 1.0111),
+    ]
+    assert process.busy_s == pytest.approx(0.0042)
+
+
+def test_a_killed_process_does_none_of_what_waits() -> None:
+    clock, process, seen = ProcessorClock(), Processor("killed"), list[int]()
+
+    def step(number: int) -> None:
+        seen.append(number)
+        clock.charge(1000.0)
+
+    for number in range(3):
+        clock.at(1.0, process, step, number)
+    clock.run(1.0005)
+    process.alive = False
+    clock.run(2.0)
+    assert seen == [0]
 
 
 def test_a_message_before_an_earlier_one_is_inverted_and_a_second_call_is_a_repeat() -> None:
-    judge = Judge(Clock(), 1)
-    judge.published = [4]
+    judge = Judge(ProcessorClock(), 1)
+    bodies = [judge.body(0) for _ in range(4)]
     for number in (0, 2, 1, 2):
-        judge.started(QueueMessage(0, number, 0.0))
+        judge.started(bodies[number])
     assert (judge.inverted, judge.repeated, judge.lost) == (1, 1, 1)
 
 
 @given(st.lists(st.sets(st.integers(0, 60), min_size=1), min_size=1, max_size=5))
 def test_the_standbys_that_members_share_are_those_that_each_would_compute(lives: list[set[int]]) -> None:
-    shared = Assignments(queue_count=40, standbys=2)
-    for live in lives:
-        assert shared.standbys(frozenset(live)) == standbys(40, live, 2)
+    shared = Assignments(ProcessorClock(), EMBEDDED.member)
+    for live in map(frozenset, lives):
+        assert shared.standbys(40, live, 2) == standbys(40, live, 2)
         for index in live:
-            assert shared.backed_up(frozenset(live)).get(index, ()) == backed_up(
-                40, frozenset(live), index, 2
-            )
+            assert shared.backed_up(40, live, index, 2) == backed_up(40, live, index, 2)
+
+
+def test_each_member_is_charged_once_for_a_live_set() -> None:
+    clock, members = ProcessorClock(), [Processor("a"), Processor("b")]
+    shared, costs, live = Assignments(clock, EMBEDDED.member), EMBEDDED.member, frozenset(range(5))
+    for number, member in enumerate((*members, *members), start=1):
+        clock.at(number, member, shared.balanced_owners, 40, live)
+        clock.at(number, member, shared.backed_up, 40, live, 0, 2)
+    clock.run(10.0)
+    expected_us = 40 * (costs.assignment_queue_us + 5 * costs.homes_us + 4 * costs.rank_us)
+    assert [member.busy_s for member in members] == pytest.approx([expected_us * 1e-6] * 2)
