@@ -12,7 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_core.amqp.methods import QueueDeclare, QueueDeclareOk
 from lbg_core.group import backed_up, standbys
+from testing.simulation.client import Client
 from testing.simulation.clock import Process
 from testing.simulation.large import scenarios
 from testing.simulation.large.assignments import Assignments
@@ -67,12 +69,25 @@ def test_every_queue_is_served_while_a_third_of_the_members_has_a_stale_view(gro
     crash = scenarios.stale_views(group)
     assert crash.served_s is not None
     assert crash.agreed_s is not None, "directories repair what the members missed"
+    assert crash.agreed_s > scenarios.DEAF_S, "until then they hear nothing of it"
     assert (crash.lost, crash.inverted) == (0, 0)
 
 
 @pytest.mark.parametrize("costs", [EMBEDDED, RABBITMQ], ids=["embedded", "rabbitmq"])
 def test_one_seed_gives_one_history(costs: Costs) -> None:
     assert started(costs) == started(costs) != started(costs, seed=2)
+
+
+@pytest.mark.parametrize(("costs", "counted"), [(EMBEDDED, 3), (RABBITMQ, 1)], ids=["embedded", "rabbitmq"])
+def test_a_declare_counts_at_most_one_consumer_on_rabbitmq(costs: Costs, counted: int) -> None:
+    answers: list[QueueDeclareOk] = []
+    with LargeGroup(6, costs, on_rabbitmq=costs is RABBITMQ) as group:
+        scenarios.start(group)
+        client = Client.connected(group, group.process, "counts", pytest.fail)
+        assert client is not None
+        client.open_channel().ask_soon(QueueDeclare(group.names.queue(0), passive=True), answers.append)
+        group.run(0.1)
+    assert [one.consumer_count for one in answers] == [counted]
 
 
 @pytest.mark.process
