@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,8 @@ async def until_so(
     """Raises AssertionError with the sidecar's log when it ends, or when `condition` does not come."""
 
     def holds() -> bool:
-        with suppress(OSError):  # of a sidecar that ends
-            if condition():
-                return True
+        if condition():
+            return True
         assert sidecar.process.poll() is None, sidecar.text
         return False
 

@@ -87,6 +87,8 @@ class SidecarProcess:
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read().decode()
+        except OSError as error:
+            raise AssertionError(f"{error!r}, process {self.process.poll()}: {self.text}") from None
 
     def ready(self) -> bool:
         return bool(self.observed) and self.get("/readyz")[0] == 200
