@@ -27,6 +27,7 @@ from lbg_sidecar.core.effects import (
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_codec import encode_content
+from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.status_report import (
@@ -331,7 +332,7 @@ class BrokerAssignedMember(MemberCore):
         super()._leave(now)
         attachment = self.binding.attachment
         if attachment is not None and not attachment.closed:
-            self.dispatcher.lanes.hold(attachment)
+            self.dispatcher.lanes.hold(attachment, Hold.HALT)
 
     def _observe(self, now: float) -> None:
         if self.roster.live != self._live:

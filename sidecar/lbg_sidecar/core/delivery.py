@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
+from lbg_sidecar.core.message_states import IS_RUNNING, NO_HOLD, PAUSES, State
 
 if TYPE_CHECKING:
     from lbg_sidecar.core.suspects import Suspect
@@ -41,17 +42,17 @@ class Outcome(enum.StrEnum):
 class InFlight:
     """One delivery, from its arrival until it is settled or forgotten.
 
-    `delivery` is the client's object and stays opaque in here, `size` the length of its body in bytes; `body_lease`
-    counts that body as used while the message lives. `redelivered`: the broker delivered it before (AMQP 0-9-1,
-    basic.deliver). `number` counts the member's deliveries. `sequence` is its number in a session, from 1, where there
-    is one; `ends_session`: it is that session's End-of-Session. `calls` counts those of the application through this
-    attachment, the running one included, `earlier` those before, as far as they were reported. Times are of the
-    machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the first one through this
-    attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests it back, and it was at
-    work. `is_reassigned`: another consumer has it. `hash_`: that of its routing key, None where it has none. `fence`:
-    id of the change whose fence it is; None of any other message. `suspect`: what is known of it as one; None of any
-    other message. `is_copyable`: its headers leave room for those of a copy, in the parking queue or the queue to which
-    its hash went; else it is a dead letter instead.
+    `state` is changed by `Lanes` alone. `delivery` is the client's object and stays opaque in here, `size` the length
+    of its body in bytes; `body_lease` counts that body as used while the message lives. `redelivered`: the broker
+    delivered it before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number
+    in a session, from 1, where there is one; `ends_session`: it is that session's End-of-Session. `calls` counts
+    those of the application through this attachment, the running one included, `earlier` those before, as far as they
+    were reported. Times are of the machine's clock, in seconds: `started_at` of the last call, `first_started_at` of
+    the first one through this attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker
+    requests it back, and it was at work. `hash_`: that of its routing key, None where it has none. `fence`: id of the
+    change whose fence it is; None of any other message. `suspect`: what is known of it as one; None of any other
+    message. `is_copyable`: its headers leave room for those of a copy, in the parking queue or the queue to which its
+    hash went; else it is a dead letter. `settles_as`: the outcome to come of one that is SETTLING.
     """
 
     __slots__ = (
@@ -69,7 +70,6 @@ class InFlight:
         "hash_",
         "identity",
         "is_copyable",
-        "is_reassigned",
         "is_recalled",
         "is_slow",
         "key",
@@ -81,8 +81,10 @@ class InFlight:
         "received_at",
         "redelivered",
         "sequence",
+        "settles_as",
         "size",
         "started_at",
+        "state",
         "suspect",
         "tag",
     )
@@ -97,6 +99,7 @@ class InFlight:
         delivery: Any = None,
     ) -> None:
         self.attachment = attachment
+        self.state = State.ARRIVED
         self.tag = tag
         self.key = key
         self.identity = identity
@@ -113,7 +116,6 @@ class InFlight:
         self.is_recalled = False
         self.is_slow = False
         self.is_copyable = True
-        self.is_reassigned = False
         self.calls = 0
         self.earlier = 0
         self.number = 0
@@ -124,6 +126,7 @@ class InFlight:
         self.finished_at: float | None = None
         self.abort_reason: str | None = None
         self.outcome: Outcome | None = None
+        self.settles_as = Outcome.ACK
         self.reason = ""
         self.suspect: Suspect | None = None
 
@@ -151,9 +154,14 @@ class InFlight:
         return self.id if self.identity is not None else f"{group}-{self.id}"
 
     @property
+    def is_called(self) -> bool:
+        """True while it is inside the application."""
+        return IS_RUNNING[self.state]
+
+    @property
     def is_over(self) -> bool:
-        """True if its outcome here has no effect any more: its channel is closed, or another consumer has it."""
-        return self.is_reassigned or self.attachment.closed
+        """True if it is not this member's any more: what comes of it here has no effect on the broker."""
+        return self.state >= State.ABANDONED
 
     @property
     def is_aborted(self) -> bool:
@@ -179,8 +187,11 @@ class Retry:
 class Attachment:
     """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
-    `lanes` maps a lane to those that wait behind its head (None while nobody does); the head itself is ready,
-    running, delayed or waiting for a confirm. `running` is in order of start.
+    `holds` and the collections of messages are changed by `Lanes` alone: `lanes` maps a lane to those that wait
+    behind its first one (None while nobody does); `ready` may start now, and `shelved` would but for the holds;
+    `running` are called, in order of start; `underway` wait for an answer of the broker. `poisoned` are those whose
+    attempts are used up and which are retried, with the time since then. `limit`: what was delivered up to this tag may
+    start while it is drained. `highest`: the highest tag that was taken.
 
     `beside` is that of released copies of parked messages, which come over the mailbox while this one serves the queue:
     the broker knows nothing of it. `beside_of` is the other way round.
@@ -195,26 +206,22 @@ class Attachment:
         "closed",
         "delivered",
         "epoch",
-        "gates",
         "highest",
+        "holds",
         "lanes",
         "limit",
         "listed",
-        "parking",
         "partitions",
-        "paused",
         "poisoned",
         "prefetch",
         "queue",
         "ready",
-        "refused",
         "retries",
         "running",
         "session",
         "shelved",
-        "skipped",
         "unacked_listed",
-        "unconfirmed",
+        "underway",
     )
 
     def __init__(
@@ -229,33 +236,16 @@ class Attachment:
         self.ack_frames = AckFrames()
         self.lanes: dict[Hashable, deque[InFlight] | None] = {}
         self.ready: deque[InFlight] = deque()
+        self.shelved: deque[InFlight] = deque()
         self.running: dict[InFlight, None] = {}
-        self.refused: dict[
-            InFlight, Outcome
-        ] = {}  # waiting for the confirm of the dead letter, or of the queue to which the hash went, and what they are
-        # then; the lane waits with them
-        self.poisoned: dict[
-            InFlight, float
-        ] = {}  # since when their attempts are used up, and they are retried
+        self.underway: dict[InFlight, None] = {}
+        self.poisoned: dict[InFlight, float] = {}
         self.retries: dict[InFlight, Retry] = {}
-        self.skipped: dict[
-            InFlight, None
-        ] = {}  # poisoned, at work, and to be refused unless this call succeeds
-        self.unconfirmed: dict[
-            InFlight, None
-        ] = {}  # acked by the app and republished, waiting for that confirm
-        self.parking: dict[
-            InFlight, Outcome
-        ] = {}  # on their way to the parking queue, or to be settled there; and what they are then
         self.delivered = 0
-        self.highest = 0  # the highest tag that was handed to the application
-        self.paused = False
-        self.limit = 0  # while paused, only what was delivered before this tag may start
-        self.shelved: deque[InFlight] = deque()  # ready, but not allowed to start while paused
-        self.gates = (
-            0  # while there are any nothing may start: the parked keys, or the moves of keys, are being read
-        )
+        self.highest = 0
+        self.holds = NO_HOLD
         self.closed = False
+        self.limit = 0
         self.listed = False  # in the rota of attachments that have something ready
         self.acked_at = float("-inf")
         self.unacked_listed = False  # among the attachments that have something to acknowledge
@@ -263,12 +253,16 @@ class Attachment:
         self.beside_of: Attachment | None = None
 
     @property
+    def paused(self) -> bool:
+        return bool(self.holds & PAUSES)
+
+    @property
     def is_at_work(self) -> bool:
-        """Something is inside the application, on its way to a confirm, or may start now. Retries that wait for
-        their time do not count."""
+        """Something is inside the application, on its way to a confirm, or may start now or as soon as what holds it is
+        read. Retries that wait for their time do not count."""
         if self.beside is not None and self.beside.is_at_work:
             return True
-        return bool(self.running or self.ready or self.refused or self.unconfirmed or self.parking)
+        return bool(self.running or self.ready or self.underway or (self.shelved and not self.paused))
 
     @property
     def drained(self) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from lbg_core.client.backoff import Backoff
 from lbg_sidecar.core.delivery import (
     Attachment,
-    Identity,
     InFlight,
     Outcome,
     Processed,
@@ -22,6 +21,7 @@ from lbg_sidecar.core.delivery import (
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, State
 from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
 from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.core.suspects import Suspects, Turn
@@ -76,18 +76,22 @@ def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessag
     ]
 
 
+_HELD_STATES = {
+    State.REFUSED: HeldState.REFUSED,
+    State.FORWARDING: HeldState.MOVING,
+    State.PARKING: HeldState.PARKING,
+    State.SETTLING: HeldState.PROCESSED,
+    State.REPUBLISHING: HeldState.PROCESSED,
+}
+
+
 def held_state(in_flight: InFlight) -> HeldState:
     """State of a message whose outcome is open. Requests are answered by it."""
-    attachment = in_flight.attachment
-    if (outcome := attachment.refused.get(in_flight)) is not None:
-        return HeldState.MOVING if outcome is Outcome.FORWARDED else HeldState.REFUSED
-    if (outcome := attachment.parking.get(in_flight)) is not None:
-        return HeldState.PARKING if outcome is Outcome.PARKED else HeldState.PROCESSED
-    if in_flight in attachment.unconfirmed:
-        return HeldState.PROCESSED
-    if in_flight in attachment.poisoned:
+    if (found := _HELD_STATES.get(in_flight.state)) is not None:
+        return found
+    if in_flight in in_flight.attachment.poisoned:
         return HeldState.POISONED
-    if in_flight in attachment.running:
+    if in_flight.is_called:
         return HeldState.RUNNING
     return HeldState.RETRYING if in_flight.calls else HeldState.WAITING
 
@@ -182,6 +186,13 @@ class NextCall(enum.Enum):
     """Its attempts are used up as of now; it is retried, and logged."""
 
 
+CONFIRMED_AS = {
+    State.REFUSED: Outcome.DEAD,
+    State.FORWARDING: Outcome.FORWARDED,
+    State.REPUBLISHING: Outcome.ACK,
+}
+"""Outcome of a message when the broker has confirmed what became of it."""
+
 NOT_PROCESSED = frozenset((Outcome.REPEAT, Outcome.PARKED, Outcome.FORWARDED))
 """Outcomes that say nothing, or nothing new, about what was processed."""
 
@@ -201,7 +212,7 @@ class Dispatcher:
         """No call may start: the connection is lost, or may be."""
         self.paused = False
         """No call may start: the group is paused."""
-        self.running: dict[InFlight, None] = {}
+        self.running = self.lanes.running
         self.repeats_in: list[Attachment] = []
         """Attachments of which `take` dropped repeats since this was last emptied: their acks may be due."""
         self.session: SessionPosition | None = None
@@ -222,9 +233,6 @@ class Dispatcher:
         self._durations: deque[float] = deque(maxlen=256)
         self._unmeasured = 0
         self._service_time_s: float | None = None
-        self._awaiting: dict[
-            Identity, None
-        ] = {}  # republished, not confirmed: done by the app, not yet by us
         self._uniform = uniform
         self._deliveries = 0
 
@@ -273,10 +281,8 @@ class Dispatcher:
             if (without_call := self._outcome_without_call(in_flight)) is not None:
                 if self._is_parked(in_flight):
                     self._settle_parked(in_flight, without_call)
-                    lanes.finish(in_flight)
                     continue
                 self._settle(in_flight, without_call)
-                lanes.finish(in_flight)
                 self.repeats_in.append(in_flight.attachment)
                 continue
             if self.key_moves is not None and not self.key_moves.may_start(in_flight, self._refuse_in_take):
@@ -296,7 +302,7 @@ class Dispatcher:
             in_flight.is_slow = False
             if in_flight.first_started_at is None:
                 in_flight.first_started_at = now
-            self.running[in_flight] = None
+            lanes.move(in_flight, Event.CALL)
             if suspects is not None and in_flight.suspect is not None:
                 suspects.started(in_flight)
             if self.limit is not None:
@@ -318,7 +324,7 @@ class Dispatcher:
             self.ended_in_take.append((in_flight, action))
             if action is not NextCall.WARN:
                 return Turn.LATER
-        return suspects.turn(in_flight, self.running, now)
+        return suspects.turn(in_flight, now)
 
     def _refuse_in_take(self, in_flight: InFlight) -> None:
         self.ended_in_take.append((in_flight, self._refused(in_flight, NOT_COPYABLE)))
@@ -334,7 +340,7 @@ class Dispatcher:
         identity, session = in_flight.identity, self.session
         is_repeat = identity is not None and (
             identity in self.processed
-            or identity in self._awaiting
+            or identity in self.lanes.republishing
             or (self.parking is not None and self.parking.is_settled(identity))
         )
         if is_repeat or (session is not None and session.covers(in_flight)):
@@ -344,7 +350,6 @@ class Dispatcher:
 
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> NextCall:
         """Ends a call that was taken: exactly once for each, aborted ones too."""
-        del self.running[in_flight]
         in_flight.finished_at = now
         self._durations.append(now - in_flight.started_at)
         self._unmeasured += 1
@@ -359,15 +364,14 @@ class Dispatcher:
             else:
                 limit.ended(in_flight, now - in_flight.started_at, now)
             self.lanes.concurrency = limit.size
+        if in_flight.is_over:
+            self._ended_without_effect(in_flight, kind)
+            return NextCall.NOTHING
         if kind is Kind.ACK:
             return self._acked(in_flight)
-        if in_flight.is_over:
-            self.counts.aborted += 1
-            self.lanes.finish(in_flight)
-            return NextCall.NOTHING
         if kind is Kind.DROP:
             return self._refused(in_flight, verdict.reason)
-        if in_flight in in_flight.attachment.skipped:
+        if in_flight.state is State.LAST_CALL:
             in_flight.reason = in_flight.abort_reason or verdict.reason or in_flight.reason
             in_flight.abort_reason = None
             return self._refused(in_flight, _skip_reason(in_flight))
@@ -422,20 +426,10 @@ class Dispatcher:
         return NextCall.WARN
 
     def _requeued(self, in_flight: InFlight) -> NextCall:
-        """A call that has ended and is to be made again is another member's to make."""
-        self.lanes.finish(in_flight)
-        self._release(in_flight.attachment, [in_flight])
+        """It is the broker's again, or another member's to call; this member has counted no verdict of it."""
+        in_flight.attachment.ack_window.forget((in_flight,))
+        self.lanes.move(in_flight, Event.RELEASE)
         return NextCall.GIVE_BACK
-
-    def _release(self, attachment: Attachment, released: list[InFlight]) -> None:
-        """They are the broker's again; this member has counted no verdict of them."""
-        attachment.ack_window.forget(frozenset(released))
-        for in_flight in released:
-            if in_flight.outcome is None:
-                in_flight.outcome = Outcome.RELEASED
-            attachment.retries.pop(in_flight, None)
-            attachment.poisoned.pop(in_flight, None)
-            attachment.skipped.pop(in_flight, None)
 
     def recall(self, attachment: Attachment, tags: Collection[int]) -> tuple[list[InFlight], list[InFlight]]:
         """Recalls deliveries for the broker. Returns those that had not begun, which are forgotten here, and those at
@@ -443,11 +437,11 @@ class Dispatcher:
         idle: list[InFlight] = []
         others: list[InFlight] = []
         for in_flight in _of_tags(attachment, tags):
-            (others if self._is_at_work(in_flight) or in_flight.outcome is not None else idle).append(
-                in_flight
-            )
-        self.lanes.withdraw(attachment, frozenset(idle))
-        self._release(attachment, idle)
+            is_idle = NEXT[in_flight.state][Event.RECALL] is not None
+            (idle if is_idle else others).append(in_flight)
+        attachment.ack_window.forget(frozenset(idle))
+        for in_flight in idle:
+            self.lanes.move(in_flight, Event.RECALL)
         for in_flight in others:
             in_flight.is_recalled = True
         self.counts.given_back += len(idle)
@@ -459,31 +453,12 @@ class Dispatcher:
         """Withdraws deliveries that the broker has reassigned to another consumer. Returns all unacknowledged ones, and
         those of them at work."""
         lost = _of_tags(attachment, tags)
-        at_work = [in_flight for in_flight in lost if self._is_at_work(in_flight)]
-        idle = frozenset(
-            in_flight for in_flight in lost if in_flight not in at_work and in_flight.outcome is None
-        )
-        self.lanes.withdraw(attachment, idle)
-        self._release(attachment, lost)
+        at_work = [one for one in lost if one.is_called or IS_UNDERWAY[one.state]]
+        attachment.ack_window.forget(frozenset(lost))
         for in_flight in lost:
-            in_flight.is_reassigned = True
-            if in_flight in attachment.refused:
-                self.lanes.confirmed(in_flight)
-            if in_flight in attachment.unconfirmed:
-                del attachment.unconfirmed[in_flight]
-                if in_flight.identity is not None:
-                    del self._awaiting[in_flight.identity]
+            self.lanes.move(in_flight, Event.REASSIGN)
         self.counts.taken += len(at_work)
         return lost, at_work
-
-    def _is_at_work(self, in_flight: InFlight) -> bool:
-        """Inside the application, or on its way to a confirm."""
-        attachment = in_flight.attachment
-        return (
-            in_flight in attachment.running
-            or in_flight in attachment.refused
-            or in_flight in attachment.unconfirmed
-        )
 
     def _wait_s(self, in_flight: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
         """The wait that the application requests, else one by the number of attempts. A poisoned message waits for the
@@ -501,50 +476,44 @@ class Dispatcher:
         is_exhausted = failed >= self.rules.max_attempts
         return backoff.longest_s(self._uniform) if is_exhausted else backoff.delay_s(failed, self._uniform)
 
+    def _ended_without_effect(self, in_flight: InFlight, kind: Kind) -> None:
+        """If it was processed it can no longer be acknowledged, and is dropped when it comes again."""
+        if kind is not Kind.ACK:
+            self.counts.aborted += 1
+        elif in_flight.identity is not None and not self.rules.republish:
+            self.processed.add(in_flight.identity)
+            if self.session is not None:
+                self.session.done(in_flight)
+            if self.parking is not None and self.parking.is_parked(in_flight):
+                self.parking.settle(in_flight.key or "", in_flight.identity)
+        self.lanes.move(in_flight, Event.END)
+
     def _acked(self, in_flight: InFlight) -> NextCall:
-        attachment = in_flight.attachment
-        if in_flight.is_over:
-            # It was processed, though it can no longer be acknowledged: it is dropped when it comes again.
-            if in_flight.identity is not None and not self.rules.republish:
-                self.processed.add(in_flight.identity)
-                if self.session is not None:
-                    self.session.done(in_flight)
-                if self.parking is not None and self.parking.is_parked(in_flight):
-                    self.parking.settle(in_flight.key or "", in_flight.identity)
-            self.lanes.finish(in_flight)
-            return NextCall.NOTHING
         if self._is_parked(in_flight):
             assert in_flight.identity is not None
             self.processed.add(in_flight.identity)
             self._settle_parked(in_flight, Outcome.ACK)
-            self.lanes.finish(in_flight)
             return NextCall.PARK
         if not self.rules.republish:
             self._settle(in_flight, Outcome.ACK)
-            self.lanes.finish(in_flight)
             return NextCall.NOTHING
-        attachment.unconfirmed[in_flight] = None
-        if in_flight.identity is not None:
-            self._awaiting[in_flight.identity] = None
-        self.lanes.finish(in_flight)
+        self.lanes.move(in_flight, Event.REPUBLISH)
         return NextCall.REPUBLISH
 
     def _refused(self, in_flight: InFlight, reason: str) -> NextCall:
         in_flight.reason = reason
-        self.lanes.await_confirm(in_flight)
+        self.lanes.move(in_flight, Event.REFUSE)
         return NextCall.DEAD_LETTER
 
     def skip(self, in_flight: InFlight) -> NextCall:
         """Refuses a message whose state is poisoned: now, or at the end of the call that runs, unless that succeeds."""
-        if in_flight in self.running:
-            in_flight.attachment.skipped[in_flight] = None
+        self.lanes.move(in_flight, Event.SKIP)
+        if in_flight.is_called:
             return NextCall.NOTHING
         in_flight.reason = _skip_reason(in_flight)
-        self.lanes.await_confirm_waiting(in_flight)
         return NextCall.DEAD_LETTER
 
     def settle_fence(self, fence: InFlight) -> None:
-        fence.attachment.unconfirmed.pop(fence, None)
         self._settle(fence, Outcome.FENCE)
 
     def _is_parked(self, in_flight: InFlight) -> bool:
@@ -569,8 +538,7 @@ class Dispatcher:
             judgement = Judgement.WAIT_SHORTLY
         if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
             # Not its turn: its copy is still in the parking queue, and comes again.
-            self.lanes.finish(in_flight)
-            self._release(in_flight.attachment, [in_flight])
+            self._requeued(in_flight)
             return False
         if judgement is Judgement.PARK and not in_flight.is_copyable:
             self._refuse_in_take(in_flight)
@@ -585,27 +553,27 @@ class Dispatcher:
     def _park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
         """Its lane goes on at once: what is behind it is parked behind it, in the order of these effects."""
         assert self.parking is not None
-        in_flight.attachment.parking[in_flight] = Outcome.PARKED
         self.parking.park(in_flight, is_poisoned=is_poisoned)
-        self.lanes.finish(in_flight)
+        self.lanes.move(in_flight, Event.PARK)
 
     def _settle_parked(self, in_flight: InFlight, outcome: Outcome) -> None:
         """A parked message is done: it is acknowledged when the stream has that."""
         assert self.parking is not None
         assert in_flight.key is not None
         assert in_flight.identity is not None
-        in_flight.attachment.parking[in_flight] = outcome
+        in_flight.settles_as = outcome
+        self.lanes.move(in_flight, Event.SETTLE)
         self.parking.settle(in_flight.key, in_flight.identity, in_flight)
 
     def recorded(self, in_flight: InFlight) -> None:
         """The stream has the entry of a message: now it may be acked here."""
         if not in_flight.is_over:
-            self._settle(in_flight, in_flight.attachment.parking.pop(in_flight))
+            is_parked = in_flight.state is State.PARKING
+            self._settle(in_flight, Outcome.PARKED if is_parked else in_flight.settles_as)
 
     def confirmed(self, in_flight: InFlight, action: NextCall) -> bool:
         """The broker has the dead letter, the republished message, or the copy in the parking queue. True if it may be
         acked here now."""
-        attachment = in_flight.attachment
         if in_flight.is_over:
             return True
         if action is NextCall.PARK:
@@ -614,17 +582,8 @@ class Dispatcher:
             return False
         if action is NextCall.DEAD_LETTER and self._is_parked(in_flight):
             self._settle_parked(in_flight, Outcome.DEAD)
-            self.lanes.confirmed(in_flight)
             return False
-        if action in (NextCall.DEAD_LETTER, NextCall.FORWARD):
-            is_dead = action is NextCall.DEAD_LETTER
-            self._settle(in_flight, Outcome.DEAD if is_dead else Outcome.FORWARDED)
-            self.lanes.confirmed(in_flight)
-        else:
-            del attachment.unconfirmed[in_flight]
-            if in_flight.identity is not None:
-                del self._awaiting[in_flight.identity]
-            self._settle(in_flight, Outcome.ACK)
+        self._settle(in_flight, CONFIRMED_AS[in_flight.state])
         return True
 
     def _settle(self, in_flight: InFlight, outcome: Outcome) -> None:
@@ -643,32 +602,18 @@ class Dispatcher:
             self.suspects.settled(in_flight)
         if in_flight.identity is not None and outcome not in NOT_PROCESSED:
             self.processed.add(in_flight.identity)
-        attachment = in_flight.attachment
-        if attachment.retries:
-            attachment.retries.pop(in_flight, None)
-        if attachment.poisoned:
-            attachment.poisoned.pop(in_flight, None)
-            attachment.skipped.pop(in_flight, None)
-        ack_window = attachment.ack_window
+        self.lanes.move(in_flight, Event.FINISH)
+        ack_window = in_flight.attachment.ack_window
         ack_window.done(in_flight)
         if self.session is not None and ack_window.prefix:
             self.session.done(ack_window.prefix[-1])
 
     def close(self, attachment: Attachment) -> tuple[list[InFlight], list[InFlight]]:
         """Forget an attachment whose channel is going: (calls to abort, everything that was never acked)."""
-        running = self.lanes.close(attachment)
         if self.parking is not None:
-            self.parking.closed(attachment.parking)
-        attachment.retries.clear()
-        attachment.poisoned.clear()
-        attachment.skipped.clear()
-        for in_flight in attachment.unconfirmed:
-            if in_flight.identity is not None:
-                del self._awaiting[in_flight.identity]
+            self.parking.closed(attachment.underway)
         rest = attachment.ack_window.leave()
-        for in_flight in rest:
-            if in_flight.outcome is None:
-                in_flight.outcome = Outcome.RELEASED
+        running = self.lanes.close(attachment, rest)
         if attachment.beside is not None:
             assert self.parking is not None
             self.parking.close_beside(attachment.beside)

@@ -227,10 +227,9 @@ class ExclusiveMember(MemberCore):
             self.parking = Parking(
                 rules.parking,
                 self.dispatcher.processed,
+                self.dispatcher.lanes,
                 self.effects,
                 new_id=incarnation,
-                gate=self.dispatcher.lanes.gate,
-                open_gate=self.dispatcher.lanes.open_gate,
                 serving=lambda hash_: self.bindings.serving(self._queue_of(hash_)),
             )
         self.dispatcher.parking = self.parking
@@ -238,7 +237,6 @@ class ExclusiveMember(MemberCore):
             self.effects,
             self.dispatcher.processed,
             self.dispatcher.lanes,
-            self.dispatcher.running,
             new_id=incarnation,
             me=self._identity,
             settle=self._settle_fence,

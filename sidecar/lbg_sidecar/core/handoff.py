@@ -16,6 +16,7 @@ from lbg_core.client.backoff import doubled_s
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
+from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.protocol import Handover, Identity, Move, QueueReport, QueueState, Reattached
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
 from lbg_sidecar.core.roster import Post, Roster
@@ -208,7 +209,7 @@ class Handoffs:
         for handoff in list(self.moves.values()):
             if handoff.stage is Stage.DRAINING and now >= handoff.halt_at:
                 handoff.halt_at = float("inf")
-                self._dispatcher.lanes.halt(self._attachment(handoff))
+                self._dispatcher.lanes.hold(self._attachment(handoff), Hold.HALT)
                 self.call_ended(self._attachment(handoff), now)
             if now < handoff.deadline or handoff.stage is Stage.DETACHING:
                 continue
@@ -268,7 +269,7 @@ class Handoffs:
         handoff.paused_at = now
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
-        self._dispatcher.lanes.pause(attachment)
+        self._dispatcher.lanes.hold(attachment, Hold.DRAIN)
         self._roster.changed(now)
         self._release_if_drained(handoff, attachment, now)
 
@@ -312,7 +313,7 @@ class Handoffs:
             return
         del self.moves[handoff.queue]
         if handoff.stage is Stage.DRAINING:
-            self._dispatcher.lanes.resume(self._attachment(handoff))
+            self._dispatcher.lanes.let_go(self._attachment(handoff), Hold.DRAIN | Hold.HALT)
 
     def _attachment(self, handoff: Handoff) -> Attachment:
         binding = self._bindings.all[handoff.queue]

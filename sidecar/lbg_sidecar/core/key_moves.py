@@ -9,7 +9,7 @@ believes of the change can be late: then messages wait.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from lbg_core.group.key_moves import (
@@ -25,9 +25,10 @@ from lbg_core.group.key_moves import (
     StreamRuns,
     Turn,
 )
-from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Positions, Processed
+from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
 from lbg_sidecar.core.effects import Effect, FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.message_states import Event, Hold
 
 ENTRY_AGAIN_S = 2.0
 """An entry that has not come back is written again: the broker may have accepted no publishes."""
@@ -63,7 +64,7 @@ class _Passing:
 
 
 class KeyMoves:
-    """`running` are the calls at work. `settle` settles a fence. `resize` gives the member another number of queues,
+    """`settle` settles a fence. `resize` gives the member another number of queues,
     `fit` makes it consume those that it should. `me` is this member's index and incarnation, None while it has none."""
 
     def __init__(
@@ -71,7 +72,6 @@ class KeyMoves:
         effects: list[Effect],
         processed: Processed,
         lanes: Lanes,
-        running: Collection[InFlight],
         *,
         new_id: Callable[[], str],
         me: Callable[[], tuple[int, str] | None],
@@ -91,7 +91,6 @@ class KeyMoves:
         self._processed = processed
         self._queues_of = processed.queues_of
         self._lanes = lanes
-        self._running = running
         self._new_id = new_id
         self._me = me
         self._settle = settle
@@ -108,7 +107,6 @@ class KeyMoves:
         """Attachments that need a barrier after the one that is on its way."""
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
-        self._gated: set[Attachment] = set()
         self._numbers: dict[int, _Numbers] = {}
         """Of queues that are handed over, by queue."""
         self._serve_due: dict[Attachment, float] = {}
@@ -186,9 +184,9 @@ class KeyMoves:
     def _finish(self) -> None:
         self.followed = None
         self._release_held()
-        for attachment in self._gated:
+        for attachment in (*self._waiting, *(() if self._barrier is None else self._barrier.attachments)):
             if not attachment.closed:
-                self._lanes.open_gate(attachment)
+                self._lanes.let_go(attachment, Hold.KEY_MOVES)
         for fences in (*self._fences.values(), *(one.fences for one in self._passing.values())):
             self._settle_all(fences)
         self._clear()
@@ -217,7 +215,6 @@ class KeyMoves:
         self._serve_due.clear()
         self._barrier = None
         self._waiting.clear()
-        self._gated.clear()
         self._barrier_of.clear()
 
     # Activation
@@ -226,8 +223,7 @@ class KeyMoves:
         """The first delivery of an attachment: it starts nothing until a barrier that is written now is read. Its
         former consumer may have passed the fence."""
         if self.followed is not None:
-            self._lanes.gate(attachment)
-            self._gated.add(attachment)
+            self._lanes.hold(attachment, Hold.KEY_MOVES)
             self._serve(attachment, now)
 
     def _write_barrier(self, now: float) -> None:
@@ -254,9 +250,7 @@ class KeyMoves:
             if attachment.closed:
                 continue
             self._barrier_of[attachment] = barrier.id
-            if attachment in self._gated:
-                self._gated.discard(attachment)
-                self._lanes.open_gate(attachment)
+            self._lanes.let_go(attachment, Hold.KEY_MOVES)
         self._write_barrier(now)
 
     def staging_found(self, id_: str, is_found: bool) -> None:
@@ -327,12 +321,12 @@ class KeyMoves:
             turn = Turn.HOLD
             self._behind_calls = True
         if turn is Turn.HOLD:
-            self._lanes.hold_back(in_flight)
+            self._lanes.move(in_flight, Event.HOLD)
         elif turn is Turn.FORWARD and not in_flight.is_copyable:
             refuse(in_flight)
         elif turn is Turn.FORWARD:
             assert in_flight.hash_ is not None
-            self._lanes.await_confirm(in_flight, Outcome.FORWARDED)
+            self._lanes.move(in_flight, Event.FORWARD)
             self._effects.append(Forward(in_flight, self.state.forwards_to(in_flight.hash_)))
         return turn is Turn.DELIVER
 
@@ -347,7 +341,7 @@ class KeyMoves:
         replaced, and which does not know it yet."""
         return self.followed is not None and any(
             one.hash_ == in_flight.hash_ and one.attachment.queue != in_flight.attachment.queue
-            for one in self._running
+            for one in self._lanes.running
         )
 
     def _turn(self, in_flight: InFlight) -> Turn:
@@ -366,7 +360,7 @@ class KeyMoves:
     def _release_held(self) -> None:
         for in_flight in list(self._lanes.held):
             if self._turn(in_flight) is not Turn.HOLD:
-                self._lanes.let_go(in_flight)
+                self._lanes.move(in_flight, Event.TURN)
 
     # Handoffs
 
@@ -399,6 +393,7 @@ class KeyMoves:
         """Arrivals that are messages of publishers."""
         fences = [in_flight for in_flight in arrivals if in_flight.fence is not None]
         for fence in fences:
+            self._lanes.move(fence, Event.FENCE)
             self._fence_delivered(fence, now)
         return [one for one in arrivals if one.fence is None] if fences else arrivals
 
@@ -410,7 +405,7 @@ class KeyMoves:
             return
         self.is_unbegun = False
         self._fences.setdefault(attachment, []).append(fence)
-        if attachment not in self._barrier_of and attachment not in self._gated:
+        if attachment not in self._barrier_of and not attachment.holds & Hold.KEY_MOVES:
             self._serve(attachment, now)
 
     def pass_fences(self, now: float) -> None:
@@ -443,7 +438,8 @@ class KeyMoves:
         if any(hash_ is not None and move.leaves(hash_, queue) for hash_ in unacked):
             return
         del self._fences[attachment]
-        attachment.unconfirmed.update(dict.fromkeys(fences))
+        for fence in fences:
+            self._lanes.move(fence, Event.PASS)
         entry = PassEntry(move.id, queue, by, self._leaving(move, queue))
         self._passing[queue] = _Passing(attachment, fences, entry, now)
         self._effects.append(RecordKeyMove(entry))

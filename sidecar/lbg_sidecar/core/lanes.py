@@ -1,57 +1,71 @@
 """Lanes: the messages of a key one after another, different keys at the same time.
 
-All attachments of a member share one `concurrency`. The caller takes calls with `take` and must report
-the end of each, with `finish`, `delay`, `await_confirm` or `discard`, however the call ended:
-a call that was aborted holds its slot, and its lane, until it has really ended. So no two calls of one lane
-overlap inside a member, not even across a lost channel.
+All attachments of a member share one `concurrency`. The caller takes messages with `take`, decides about each in the
+same step, and reports the end of each call with `move`, however it ended: a call that was aborted holds its slot and
+its lane until it has really ended. So no two calls of one lane overlap inside a member, not even across a lost channel.
+
+The states are those of `message_states`. `Lanes` changes them, and nothing else does.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 
-from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome
+from lbg_sidecar.core.message_states import (
+    IS_FIRST,
+    IS_RUNNING,
+    IS_UNDERWAY,
+    NEXT,
+    NO_HOLD,
+    Event,
+    Hold,
+    IllegalTransitionError,
+    State,
+)
 
 
 class Lanes:
+    """`running` are the calls at work, in order of start; `held` those of state HELD; `republishing` the identities of
+    those of state REPUBLISHING."""
+
     def __init__(self, *, concurrency: int) -> None:
         self.concurrency = concurrency
-        self.running = 0
+        self.running: dict[InFlight, None] = {}
         self.held: dict[InFlight, None] = {}
-        """Messages that were taken, and are not called until `let_go`."""
+        self.republishing: dict[Identity, None] = {}
         self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
-        self._delayed: list[tuple[float, int, InFlight]] = []
+        self._delayed: list[
+            tuple[float, int, InFlight]
+        ] = []  # by time; with those that were delayed anew, or left
+        self._delay_of: dict[InFlight, int] = {}
         self._delays = 0
-        # A lane whose aborted call has not ended yet, and what came for it through a newer attachment.
-        self._lingering: dict[tuple[int, Hashable], list[InFlight]] = {}
+        self._after_call: dict[tuple[int, Hashable], list[InFlight]] = {}
+        """By queue and lane of a call through a closed attachment that has not ended: what came through a newer one."""
+
+    # Messages
 
     def admit(self, attachment: Attachment, arrivals: Iterable[InFlight]) -> None:
         """Queue deliveries in the order they came. A delivery with lane None is in no order."""
         if attachment.closed:
             return
         lanes = attachment.lanes
-        ready = attachment.shelved if attachment.paused else attachment.ready
         for in_flight in arrivals:
             lane = in_flight.lane
-            if lane is None:
-                ready.append(in_flight)
-            elif lane not in lanes:
+            if lane in lanes:
+                self.move(in_flight, Event.QUEUE)
+                continue
+            if lane is not None:
                 lanes[lane] = None
-                ready.append(in_flight)
-            else:
-                waiting = lanes[lane]
-                if waiting is None:
-                    lanes[lane] = deque((in_flight,))
-                else:
-                    waiting.append(in_flight)
-        self._list(attachment)
+            self.move(in_flight, Event.ADMIT)
 
     def take(self) -> InFlight | None:
-        """The next message to hand to the application, or None when none may start now."""
+        """The next message that may start, or None. The caller decides what becomes of it before it does anything
+        else: a call, or what another event makes of `State.TAKEN`."""
         rota = self._rota
-        while rota and self.running < self.concurrency:
+        while rota and len(self.running) < self.concurrency:
             attachment = rota[0]
             ready = attachment.ready
             if not ready:
@@ -60,202 +74,235 @@ class Lanes:
                 continue
             rota.rotate(-1)
             in_flight = ready.popleft()
-            if self._lingering and in_flight.lane is not None:
-                shelf = self._lingering.get((attachment.queue, in_flight.lane))
-                if shelf is not None:
-                    shelf.append(in_flight)
-                    continue
-            attachment.running[in_flight] = None
+            in_flight.state = State.TAKEN  # as `move` does, and faster
+            if self._after_call and (attachment.queue, in_flight.lane) in self._after_call:
+                self.move(in_flight, Event.WAIT)
+                continue
             if in_flight.tag > attachment.highest:
                 attachment.highest = in_flight.tag
-            self.running += 1
             return in_flight
         return None
 
     def put_back(self, in_flight: InFlight) -> None:
         """Undoes the last `take`: it is the next again."""
-        self._leave(in_flight)
-        attachment = in_flight.attachment
-        attachment.ready.appendleft(in_flight)
+        self.move(in_flight, Event.PUT_BACK)
+        in_flight.attachment.ready.rotate(1)
         self._rota.rotate(1)
 
     @property
     def available(self) -> bool:
-        """True if `take` would probably return a call."""
-        return bool(self._rota) and self.running < self.concurrency
-
-    def finish(self, in_flight: InFlight) -> None:
-        """Ends the call of a message that is done: its lane goes on."""
-        self._leave(in_flight)
-        self._advance(in_flight)
+        """True if `take` would probably return a message."""
+        return bool(self._rota) and len(self.running) < self.concurrency
 
     def delay(self, in_flight: InFlight, due: float) -> None:
-        """The call ended and is to be made again at `due`; the lane waits until then."""
-        self._leave(in_flight)
-        if not in_flight.attachment.closed:
-            self._delays += 1
-            heapq.heappush(self._delayed, (due, self._delays, in_flight))
-
-    def await_confirm(self, in_flight: InFlight, outcome: Outcome = Outcome.DEAD) -> None:
-        """The call ended; the lane waits until `confirmed`, when it has this outcome. Frees the slot."""
-        self._leave(in_flight)
-        if not in_flight.attachment.closed:
-            in_flight.attachment.refused[in_flight] = outcome
-
-    def await_confirm_waiting(self, in_flight: InFlight) -> None:
-        """The same for a message that does not run: the head of its lane in an open attachment, wherever it waits."""
-        attachment = in_flight.attachment
-        self.held.pop(in_flight, None)
-        self._delayed = [entry for entry in self._delayed if entry[2] is not in_flight]
-        heapq.heapify(self._delayed)
-        shelves = (attachment.ready, attachment.shelved, *self._lingering.values())
-        for shelf in shelves:
-            if in_flight in shelf:
-                shelf.remove(in_flight)
-        attachment.refused[in_flight] = Outcome.DEAD
-
-    def confirmed(self, in_flight: InFlight) -> None:
-        if not in_flight.attachment.closed:
-            del in_flight.attachment.refused[in_flight]
-            self._advance(in_flight)
-
-    def pause(self, attachment: Attachment) -> None:
-        """Start nothing newer than what was started already; what is older may still start.
-
-        Only so can everything that was started be acknowledged with the rest before the channel closes: a message
-        that waits in its lane is a gap in front of what was delivered after it and is done.
-        """
-        attachment.paused = True
-        attachment.limit = attachment.highest
-        ready, attachment.ready = attachment.ready, deque()
-        for in_flight in ready:
-            self._make_ready(in_flight)
-        if attachment.beside is not None:
-            self.pause(attachment.beside)
-
-    def hold(self, attachment: Attachment) -> None:
-        """Start nothing until `resume`."""
-        attachment.paused = True
-        self.halt(attachment)
-
-    def halt(self, attachment: Attachment) -> None:
-        """Stops all starts of a paused attachment."""
-        attachment.limit = 0
-        attachment.shelved.extend(attachment.ready)
-        attachment.ready.clear()
-        if attachment.beside is not None:
-            self.hold(attachment.beside)
-
-    def resume(self, attachment: Attachment) -> None:
-        attachment.paused = False
-        attachment.ready.extend(attachment.shelved)
-        attachment.shelved.clear()
-        self._list(attachment)
-        if attachment.beside is not None:
-            self.resume(attachment.beside)
-
-    def gate(self, attachment: Attachment) -> None:
-        """Start nothing of it until each of its gates is open."""
-        attachment.gates += 1
-
-    def open_gate(self, attachment: Attachment) -> None:
-        """Starts what came to a gated attachment, when this is its last gate."""
-        attachment.gates -= 1
-        self._list(attachment)
-
-    def hold_back(self, in_flight: InFlight) -> None:
-        """A message that was taken is not called: its lane waits until `let_go`."""
-        self._leave(in_flight)
-        self.held[in_flight] = None
-
-    def let_go(self, in_flight: InFlight) -> None:
-        del self.held[in_flight]
-        self._make_ready(in_flight)
-
-    def close(self, attachment: Attachment) -> list[InFlight]:
-        """Forget what this attachment holds. Returns the calls that still run: abort them, then report their end."""
-        attachment.closed = True
-        running = list(attachment.running)
-        for in_flight in running:
-            if in_flight.lane is not None:
-                self._lingering.setdefault((attachment.queue, in_flight.lane), [])
-        attachment.ready.clear()
-        attachment.shelved.clear()
-        attachment.lanes.clear()
-        for in_flight in [one for one in self.held if one.attachment is attachment]:
-            del self.held[in_flight]
-        return running
-
-    def withdraw(self, attachment: Attachment, withdrawn: Collection[InFlight]) -> None:
-        """Removes messages of an open attachment that neither run nor wait for a confirm. Messages that waited behind
-        them go on."""
-        heads = [
-            in_flight for in_flight in (*attachment.ready, *attachment.shelved) if in_flight in withdrawn
-        ]
-        attachment.ready = deque(in_flight for in_flight in attachment.ready if in_flight not in withdrawn)
-        attachment.shelved = deque(
-            in_flight for in_flight in attachment.shelved if in_flight not in withdrawn
-        )
-        heads += [in_flight for _, _, in_flight in self._delayed if in_flight in withdrawn]
-        self._delayed = [entry for entry in self._delayed if entry[2] not in withdrawn]
-        heapq.heapify(self._delayed)
-        for shelf in self._lingering.values():
-            heads += [in_flight for in_flight in shelf if in_flight in withdrawn]
-            shelf[:] = [in_flight for in_flight in shelf if in_flight not in withdrawn]
-        for lane, waiting in attachment.lanes.items():
-            if waiting is not None:
-                attachment.lanes[lane] = deque(
-                    in_flight for in_flight in waiting if in_flight not in withdrawn
-                )
-        for in_flight in heads:
-            self._advance(in_flight)
+        """Its turn is again at `due`; the lane waits until then."""
+        self.move(in_flight, Event.DELAY)
+        heapq.heappush(self._delayed, (due, self._delay_of[in_flight], in_flight))
 
     def wake(self, now: float) -> None:
-        """Make ready what was delayed until `now`."""
-        delayed = self._delayed
-        while delayed and delayed[0][0] <= now:
-            in_flight = heapq.heappop(delayed)[2]
-            if not in_flight.attachment.closed:
-                self._make_ready(in_flight)
+        """It is the turn of what was delayed until `now`."""
+        while (due := self.next_due()) is not None and due <= now:
+            self.move(heapq.heappop(self._delayed)[2], Event.TURN)
 
     def next_due(self) -> float | None:
-        while self._delayed and self._delayed[0][2].attachment.closed:
-            heapq.heappop(self._delayed)
-        return self._delayed[0][0] if self._delayed else None
+        delayed = self._delayed
+        while delayed and self._delay_of.get(delayed[0][2]) != delayed[0][1]:
+            heapq.heappop(delayed)
+        return delayed[0][0] if delayed else None
 
     @property
     def blocked(self) -> int:
         """Lanes that wait for a retry."""
-        return sum(not in_flight.attachment.closed for _, _, in_flight in self._delayed)
+        return len(self._delay_of)
 
-    def _leave(self, in_flight: InFlight) -> None:
-        self.running -= 1
+    def move(self, in_flight: InFlight, event: Event) -> None:
+        """Changes a message's state, and lets its lane go on where it is not the first any more.
+
+        Raises IllegalTransitionError.
+        """
+        move = _MOVES[in_flight.state][event]
+        if move is None:
+            raise IllegalTransitionError(
+                f"{event.name} of a message that is {in_flight.state.name}: {in_flight}"
+            )
+        in_flight.state, leave, enter, ends_turn = move
+        if leave is not None:
+            leave(self, in_flight)
+        if enter is not None:
+            enter(self, in_flight)
+        if ends_turn and not in_flight.attachment.closed and (lane := in_flight.lane) is not None:
+            lanes = in_flight.attachment.lanes
+            if waiting := lanes[lane]:
+                self.move(waiting[0], Event.TURN)
+            else:
+                del lanes[lane]
+
+    def _enter_ready(self, in_flight: InFlight) -> None:
         attachment = in_flight.attachment
-        del attachment.running[in_flight]
-        if attachment.closed and in_flight.lane is not None:
-            for waiting in self._lingering.pop((attachment.queue, in_flight.lane), ()):
-                if not waiting.attachment.closed:
-                    self._make_ready(waiting)
-
-    def _advance(self, in_flight: InFlight) -> None:
-        attachment, lane = in_flight.attachment, in_flight.lane
-        if lane is None or attachment.closed:
-            return
-        waiting = attachment.lanes[lane]
-        if waiting:
-            self._make_ready(waiting.popleft())
-        else:
-            del attachment.lanes[lane]
-
-    def _make_ready(self, in_flight: InFlight) -> None:
-        attachment = in_flight.attachment
-        if attachment.paused and in_flight.tag > attachment.limit:
+        holds = attachment.holds
+        if holds is not NO_HOLD and (holds is not Hold.DRAIN or in_flight.tag > attachment.limit):
             attachment.shelved.append(in_flight)
             return
         attachment.ready.append(in_flight)
-        self._list(attachment)
-
-    def _list(self, attachment: Attachment) -> None:
-        if not attachment.listed and attachment.ready and not attachment.gates:
+        if not attachment.listed:
             attachment.listed = True
             self._rota.append(attachment)
+
+    def _leave_ready(self, in_flight: InFlight) -> None:
+        attachment = in_flight.attachment
+        ready = attachment.ready
+        if ready and ready[0] is in_flight:
+            ready.popleft()
+        else:
+            (ready if in_flight in ready else attachment.shelved).remove(in_flight)
+
+    def _enter_behind(self, in_flight: InFlight) -> None:
+        lanes, lane = in_flight.attachment.lanes, in_flight.lane
+        waiting = lanes[lane]
+        if waiting is None:
+            lanes[lane] = deque((in_flight,))
+        else:
+            waiting.append(in_flight)
+
+    def _leave_behind(self, in_flight: InFlight) -> None:
+        waiting = in_flight.attachment.lanes.get(in_flight.lane)
+        if waiting is not None:  # its attachment is open
+            waiting.remove(in_flight)
+
+    def _enter_after_call(self, in_flight: InFlight) -> None:
+        self._after_call[in_flight.attachment.queue, in_flight.lane].append(in_flight)
+
+    def _leave_after_call(self, in_flight: InFlight) -> None:
+        waiting = self._after_call.get((in_flight.attachment.queue, in_flight.lane))
+        if waiting is not None:  # the call has not ended
+            waiting.remove(in_flight)
+
+    def _enter_running(self, in_flight: InFlight) -> None:
+        self.running[in_flight] = in_flight.attachment.running[in_flight] = None
+
+    def _leave_running(self, in_flight: InFlight) -> None:
+        attachment = in_flight.attachment
+        del self.running[in_flight], attachment.running[in_flight]
+        if attachment.closed:
+            for waiting in self._after_call.pop((attachment.queue, in_flight.lane), ()):
+                self.move(waiting, Event.TURN)
+
+    def _enter_delayed(self, in_flight: InFlight) -> None:
+        self._delays += 1
+        self._delay_of[in_flight] = self._delays
+
+    def _leave_delayed(self, in_flight: InFlight) -> None:
+        del self._delay_of[in_flight]
+
+    def _enter_held(self, in_flight: InFlight) -> None:
+        self.held[in_flight] = None
+
+    def _leave_held(self, in_flight: InFlight) -> None:
+        del self.held[in_flight]
+
+    def _enter_underway(self, in_flight: InFlight) -> None:
+        in_flight.attachment.underway[in_flight] = None
+
+    def _leave_underway(self, in_flight: InFlight) -> None:
+        del in_flight.attachment.underway[in_flight]
+
+    def _enter_republishing(self, in_flight: InFlight) -> None:
+        in_flight.attachment.underway[in_flight] = None
+        if in_flight.identity is not None:
+            self.republishing[in_flight.identity] = None
+
+    def _leave_republishing(self, in_flight: InFlight) -> None:
+        del in_flight.attachment.underway[in_flight]
+        if in_flight.identity is not None:
+            del self.republishing[in_flight.identity]
+
+    def _enter_done(self, in_flight: InFlight) -> None:
+        attachment = in_flight.attachment
+        if attachment.retries:
+            attachment.retries.pop(in_flight, None)
+        if attachment.poisoned:
+            attachment.poisoned.pop(in_flight, None)
+
+    def _enter_gone(self, in_flight: InFlight) -> None:
+        self._enter_done(in_flight)
+        if in_flight.outcome is None:
+            in_flight.outcome = Outcome.RELEASED
+
+    # Attachments
+
+    def hold(self, attachment: Attachment, why: Hold) -> None:
+        """Start nothing of it until `let_go`; of one that is drained only what is older than what was started.
+
+        Only so can everything that was started be acknowledged with the rest before the channel closes: a message
+        that waits in its lane is a gap in front of what was delivered after it and is done.
+        """
+        if why is Hold.DRAIN:
+            attachment.limit = attachment.highest
+        self._held_by(attachment, attachment.holds | why)
+        if attachment.beside is not None:
+            self.hold(attachment.beside, why)
+
+    def let_go(self, attachment: Attachment, why: Hold) -> None:
+        self._held_by(attachment, attachment.holds & ~why)
+        if attachment.beside is not None:
+            self.let_go(attachment.beside, why)
+
+    def _held_by(self, attachment: Attachment, holds: Hold) -> None:
+        attachment.holds = holds
+        waiting, attachment.ready = [*attachment.ready, *attachment.shelved], deque()
+        attachment.shelved.clear()
+        for in_flight in waiting:
+            self._enter_ready(in_flight)
+
+    def close(self, attachment: Attachment, unacked: Collection[InFlight]) -> list[InFlight]:
+        """Forgets what this attachment holds: `unacked`, and calls without effect. Returns the calls that still run:
+        abort them, then report their end."""
+        attachment.closed = True
+        attachment.lanes.clear()
+        running = list(attachment.running)
+        for in_flight in running:
+            if in_flight.lane is not None:
+                self._after_call.setdefault((attachment.queue, in_flight.lane), [])
+            self.move(in_flight, Event.CLOSE)
+        for in_flight in unacked:
+            if not in_flight.is_called:
+                self.move(in_flight, Event.CLOSE)
+        return running
+
+
+_Change = Callable[[Lanes, InFlight], None]
+
+_INDEXES: dict[State, tuple[_Change | None, _Change | None]] = {
+    State.READY: (Lanes._enter_ready, Lanes._leave_ready),
+    State.BEHIND: (Lanes._enter_behind, Lanes._leave_behind),
+    State.AFTER_CALL: (Lanes._enter_after_call, Lanes._leave_after_call),
+    State.DELAYED: (Lanes._enter_delayed, Lanes._leave_delayed),
+    State.HELD: (Lanes._enter_held, Lanes._leave_held),
+    State.REPUBLISHING: (Lanes._enter_republishing, Lanes._leave_republishing),
+    State.DONE: (Lanes._enter_done, None),
+    State.GONE: (Lanes._enter_gone, None),
+    State.ABANDONED: (Lanes._enter_gone, Lanes._leave_running),
+}
+"""Changes of the indexes when a message enters a state, and leaves it."""
+
+
+def _index(state: State) -> tuple[_Change | None, _Change | None]:
+    if state in (State.CALLED, State.LAST_CALL):
+        return Lanes._enter_running, Lanes._leave_running
+    if IS_UNDERWAY[state] and state is not State.REPUBLISHING:
+        return Lanes._enter_underway, Lanes._leave_underway
+    return _INDEXES.get(state, (None, None))
+
+
+def _move(state: State, event: Event) -> tuple[State, _Change | None, _Change | None, bool] | None:
+    new = NEXT[state][event]
+    if new is None:
+        return None
+    enter, leave = _index(new)[0], _index(state)[1]
+    if IS_RUNNING[state] and IS_RUNNING[new]:  # it holds its slot
+        leave, enter = None, None if new is State.LAST_CALL else enter
+    return new, leave, enter, IS_FIRST[state] and not IS_FIRST[new]
+
+
+_MOVES = tuple(tuple(_move(state, event) for event in Event) for state in State)
+"""By state and event: the new state, the changes of the indexes, and whether the lane goes on."""

@@ -364,13 +364,13 @@ class MemberCore(ABC):
         at_work = [in_flight for in_flight in others if in_flight.outcome is None]
         queues = () if self.moves_keys else _queues_of((*idle, *others))
         self.effects.append(Recalled(queues, len(idle), len(at_work)))
-        running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
+        running = tuple(in_flight for in_flight in at_work if in_flight.is_called)
         if running:
             self.effects.append(Withdraw(running, reassigned=False))
 
     def _reassigned(self, attachment: Attachment, tags: Collection[int]) -> None:
         lost, at_work = self.dispatcher.reassign(attachment, tags)
-        running = tuple(in_flight for in_flight in at_work if in_flight in attachment.running)
+        running = tuple(in_flight for in_flight in at_work if in_flight.is_called)
         over = tuple(in_flight for in_flight in lost if in_flight not in running)
         if running:
             self.effects.append(Withdraw(running, reassigned=True))
@@ -407,9 +407,9 @@ class MemberCore(ABC):
         if self.dispatcher.suspects is not None:
             self.dispatcher.suspects.ended(in_flight)
         if in_flight.is_over:
+            if action is NextCall.GIVE_BACK:
+                self.effects.append(Requeue(attachment, (in_flight.tag,)))
             self.effects.append(Done((in_flight,), settled=False))
-        elif action is NextCall.GIVE_BACK:
-            self.effects += (Requeue(attachment, (in_flight.tag,)), Done((in_flight,), settled=False))
         elif self._carry_out(in_flight, action):
             pass
         elif in_flight.is_recalled:
@@ -451,7 +451,7 @@ class MemberCore(ABC):
         is_settled = self.dispatcher.confirmed(in_flight, action)
         if not is_settled:
             return
-        if in_flight.is_recalled and not in_flight.is_reassigned:
+        if in_flight.is_recalled and not in_flight.is_over:
             self._ack_scheduler.settle_now(attachment, (in_flight,), now)
         else:
             self._ack_scheduler.settled(attachment)

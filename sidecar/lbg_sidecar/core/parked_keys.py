@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from lbg_core.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
 from lbg_sidecar.core.effects import Done, Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
+from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.message_states import Hold
 
 WAITS_S = 1.0
 """Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
@@ -67,18 +69,17 @@ class _Barrier:
 
 
 class Parking:
-    """`gate` stops an attachment from starting its messages, until `open_gate`; `serving` is the attachment that serves
+    """`serving` is the attachment that serves
     the queue of a hash, if this member does."""
 
     def __init__(
         self,
         bounds: ParkingBounds,
         processed: Processed,
+        lanes: Lanes,
         effects: list[Effect],
         *,
         new_id: Callable[[], str],
-        gate: Callable[[Attachment], None],
-        open_gate: Callable[[Attachment], None],
         serving: Callable[[int], Attachment | None],
     ) -> None:
         self.bounds = bounds
@@ -88,8 +89,7 @@ class Parking:
         self._processed = processed
         self._effects = effects
         self._new_id = new_id
-        self._gate = gate
-        self._open_gate = open_gate
+        self._lanes = lanes
         self._serving = serving
         self._released_at: dict[str, float] = {}
         """By key, when a released message came beside its queue."""
@@ -104,7 +104,7 @@ class Parking:
 
     def activated(self, attachment: Attachment, now: float) -> None:
         """The first delivery of an attachment: it starts nothing until a barrier that is written now is read."""
-        self._gate(attachment)
+        self._lanes.hold(attachment, Hold.PARKED_KEYS)
         self._waiting.append(attachment)
         self._write_barrier(now)
 
@@ -165,7 +165,7 @@ class Parking:
                 self._settle_processed(one.key, identity)
         for attachment in barrier.attachments:
             if not attachment.closed:
-                self._open_gate(attachment)
+                self._lanes.let_go(attachment, Hold.PARKED_KEYS)
         self._write_barrier(now)
 
     def _settle_processed(self, key: str, identity: Identity) -> None:
@@ -180,7 +180,7 @@ class Parking:
         """The attachment for released copies of this hash, which come over the mailbox; None if they are not to be
         delivered here now."""
         serving = self._serving(hash_)
-        if serving is None or serving.closed or serving.gates or serving.paused:
+        if serving is None or serving.closed or serving.holds:
             return None
         if serving.beside is None:
             serving.beside = Attachment(serving.queue, serving.epoch)

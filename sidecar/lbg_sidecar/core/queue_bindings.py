@@ -525,8 +525,6 @@ class Bindings:
 
 def _at_work(attachment: Attachment) -> int:
     """Called, on the way to a confirm, or done behind a message that is not."""
-    waiting = len(attachment.unconfirmed) + len(attachment.refused) + len(attachment.parking)
-    beside = (
-        0 if attachment.beside is None else len(attachment.beside.running) + len(attachment.beside.parking)
-    )
-    return len(attachment.running) + waiting + len(attachment.ack_window.scattered) + beside
+    beside = attachment.beside
+    held = (*attachment.running, *attachment.underway, *attachment.ack_window.scattered)
+    return len(held) + (0 if beside is None else len(beside.running) + len(beside.underway))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
 from lbg_sidecar.core.effects import TakenOver
 from lbg_sidecar.core.message_codec import encode_content
+from lbg_sidecar.core.message_states import IS_UNDERWAY
 from lbg_sidecar.core.protocol import (
     ACTIVITY,
     Activity,
@@ -151,9 +152,9 @@ def progress_of(binding: Binding) -> Progress:
     if attachment is None:
         return Progress.IDLE
     oldest = attachment.ack_window.oldest
-    if oldest is not None and not attachment.refused:
-        has_failed = oldest.attempts > (oldest in attachment.running)
-        others_run = attachment.ready or len(attachment.running) > (oldest in attachment.running)
+    if oldest is not None and not IS_UNDERWAY[oldest.state]:
+        has_failed = oldest.attempts > oldest.is_called
+        others_run = attachment.ready or len(attachment.running) > oldest.is_called
         if has_failed and (attachment.ack_window.unacked >= attachment.prefetch or not others_run):
             return Progress.BLOCKED
     return Progress.WORKING if attachment.is_at_work else Progress.IDLE
@@ -194,7 +195,7 @@ def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
             until_us=0 if one.is_unreadable else one.at_us,
         )
         for in_flight, one in attachment.retries.items()
-        if one.is_unreadable or (one.at_us and in_flight not in attachment.running)
+        if one.is_unreadable or (one.at_us and not in_flight.is_called)
     )
     return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
 
@@ -208,13 +209,12 @@ def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, .
         HeldSuspect(
             one.id,
             one.key and one.key[:KEY_MAX_CHARS],
-            max(one.attempts, one.suspect.last.attempts) - is_called,
+            max(one.attempts, one.suspect.last.attempts) - one.is_called,
             one.suspect.last.member,
         )
         for one in attachment.ack_window.all_unacked()
         if one.suspect is not None and one.suspect.last.is_called_alone
         if one.outcome is None and len(one.id) <= ID_MAX_CHARS
-        for is_called in [one in attachment.running]
     )
     return tuple(itertools.islice(found, KEYS_REPORTED_MAX))
 
@@ -243,6 +243,6 @@ def common_description(machine: MemberCore) -> dict[str, Any]:
         "leaving": machine.leaving,
         "paused": machine.dispatcher.paused,
         "delivered_again": machine.delivered_again,
-        "lanes": {"running": lanes.running, "blocked": lanes.blocked, "concurrency": lanes.concurrency},
+        "lanes": {"running": len(lanes.running), "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.dispatcher.service_time_s(),
     }

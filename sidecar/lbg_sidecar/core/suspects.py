@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lbg_sidecar.core.delivery import Identity, InFlight, Outcome
@@ -125,7 +125,7 @@ class Suspects:
         """True while a suspect is called: nothing else starts."""
         return self._alone is not None and not self._alone.is_aborted
 
-    def turn(self, in_flight: InFlight, running: Collection[InFlight], now: float) -> Turn:
+    def turn(self, in_flight: InFlight, now: float) -> Turn:
         suspect = in_flight.suspect
         assert suspect is not None
         if not suspect.last.is_called_alone:
@@ -136,7 +136,7 @@ class Suspects:
         if now < suspect.due:
             self._lanes.delay(in_flight, suspect.due)
             return Turn.LATER
-        if all(one.is_aborted for one in running):
+        if all(one.is_aborted for one in self._lanes.running):
             return Turn.CALL
         self._lanes.put_back(in_flight)
         return Turn.ALONE

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Effect, TakenOver
-from lbg_sidecar.core.handoff import Handoffs, Stage
+from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.protocol import Handover, Move
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding
 from lbg_sidecar.core.roster import LOST, UNSERVED, Roster
@@ -182,7 +183,7 @@ class Takeovers:
         if incoming.handover_at is not None:
             self._resume(binding.queue, now)
         else:
-            self._lanes.hold(attachment)
+            self._lanes.hold(attachment, Hold.TAKEOVER)
         return incoming.former
 
     def _resume(self, queue: int, now: float) -> None:
@@ -194,7 +195,5 @@ class Takeovers:
         if incoming.handover_at is not None and (incoming.waited or incoming.handover_at >= waiting.since):
             pause_s = incoming.paused_s + now - min(incoming.handover_at, waiting.since)
         self._effects.append(TakenOver(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
-        handoff = self._handoffs.moves.get(queue)
-        is_paused_again = handoff is not None and handoff.stage is not Stage.ANNOUNCED
-        if attachment.paused and not attachment.closed and not is_paused_again:
-            self._lanes.resume(attachment)
+        if not attachment.closed:
+            self._lanes.let_go(attachment, Hold.TAKEOVER)

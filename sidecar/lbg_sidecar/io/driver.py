@@ -222,7 +222,7 @@ class Driver:
         if link is None:
             return
         self.lost_why = why
-        running = self.machine.dispatcher.lanes.running
+        running = len(self.machine.dispatcher.running)
         log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
         self.machine.disconnected(self._loop.time())
         self._executor.run()

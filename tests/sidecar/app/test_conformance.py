@@ -121,7 +121,7 @@ async def test_what_runs_when_the_connection_is_lost_is_ended_once(subject: Subj
         await until(lambda: len(subject.log()) == 2)
         offering.lose()
         await until(lambda: len(offering.ended) == 2)
-    assert offering.dispatcher.lanes.running == 0
+    assert not offering.dispatcher.lanes.running
     assert {verdict.kind for _, verdict in offering.ended} == {
         Kind.INTERRUPTED if subject.aborts else Kind.ACK
     }
@@ -147,7 +147,7 @@ async def test_what_was_taken_ends_once_and_costs_no_other_call(subject: Subject
         await until(lambda: len(offering.ended) == 2)
     assert offering.acked().count(1) == 1
     assert len(offering.taken) == 2
-    assert offering.dispatcher.lanes.running == 0
+    assert not offering.dispatcher.lanes.running
 
 
 @pytest.mark.parametrize(

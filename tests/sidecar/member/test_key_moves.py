@@ -63,7 +63,7 @@ def check(world: World) -> None:
     for member in world.up():
         assert not member.calls
         assert member.machine.rules.queue_count == world.queue_count
-        assert member.machine.dispatcher.lanes.running == 0
+        assert not member.machine.dispatcher.lanes.running
 
 
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 8), (8, 5), (3, 1), (1, 4)])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_core.client.retransmit import Outgoing
 from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.message_states import State
 from lbg_sidecar.core.retransmit import SETTINGS, Retransmitter, RetransmitTimeouts
 
 Publish = Outgoing[InFlight]
@@ -79,10 +80,11 @@ def test_what_nobody_can_acknowledge_any_more_is_not_published(how: str) -> None
     for each in held:
         machine.offer(each)
     if how == "it is another's":
-        held[0].is_reassigned = held[1].is_reassigned = True
+        held[0].state = held[1].state = State.GONE
         assert items(sendable(machine, 0)) == [held[2]], "and takes no place in the window"
     else:
-        held[0].attachment.closed = True
+        for each in held:
+            each.state = State.GONE
         assert sendable(machine, 0) == []
         assert not machine.waits
 

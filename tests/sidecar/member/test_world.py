@@ -99,7 +99,7 @@ def check(world: World) -> None:
     for member in up:
         assert member.machine.roster.live == live
         assert not member.calls
-        assert member.machine.dispatcher.lanes.running == 0
+        assert not member.machine.dispatcher.lanes.running
     assert None not in world.served_by().values()
     assert world.repeats <= world.disturbed + world.forced + world.resent
 

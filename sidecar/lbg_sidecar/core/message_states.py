@@ -1,0 +1,179 @@
+"""States of a message in flight, what each event makes of them, and what holds an attachment.
+
+What the table does not have is illegal, and raises `IllegalTransitionError`. `Lanes` alone changes a state, and keeps
+the collections that are indexes of it. The model is `rabbit_fifo` (RabbitMQ's quorum queue): a message is in one place,
+and each command has one clause. tests/sidecar/member/test_message_states.py walks each state with each event.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+
+class State(enum.IntEnum):
+    """State of a message, from its arrival until it is settled or forgotten.
+
+    While a message is the first of its lane, others of its lane wait (`IS_FIRST`). The states of `IS_UNDERWAY` wait for
+    an answer of the broker.
+    """
+
+    ARRIVED = 0
+    """Not admitted yet."""
+    BEHIND = 1
+    """Behind another one of its lane."""
+    READY = 2
+    """The first of its lane: it may be taken, if its attachment may start it."""
+    AFTER_CALL = 3
+    """Behind a call of its lane that came through an attachment which is closed, and has not ended."""
+    TAKEN = 4
+    """It is its turn. What becomes of it is decided in the same step."""
+    CALLED = 5
+    """Inside the application."""
+    LAST_CALL = 6
+    """Inside the application, and to be refused unless this call succeeds: an administrator skips it."""
+    DELAYED = 7
+    """Between two calls, or waiting for room in the parking queue."""
+    HELD = 8
+    """Waiting for other messages of its hash, whose keys move between queues."""
+    REFUSED = 9
+    """On its way to the dead letters. Its lane waits."""
+    FORWARDING = 10
+    """On its way to the queue to which its hash went. Its lane waits."""
+    REPUBLISHING = 11
+    """Processed, and on its way to the validator."""
+    PARKING = 12
+    """On its way to the parking queue."""
+    SETTLING = 13
+    """A parked message that is done, as the stream of parked keys is still to have."""
+    FENCE = 14
+    """A fence of a change of the number of queues, which is not passed."""
+    PASSING = 15
+    """A fence that is passed, as the stream of the change is still to have."""
+    DONE = 16
+    """It has its outcome, and is acknowledged in its turn."""
+    ABANDONED = 17
+    """Inside the application, and not this member's any more: what its call returns has no effect on the broker."""
+    GONE = 18
+    """The broker's again, or another member's."""
+
+
+class Event(enum.IntEnum):
+    """Event of a message."""
+
+    ADMIT = 0
+    QUEUE = 1
+    """It is admitted behind another one of its lane."""
+    FENCE = 2
+    TURN = 3
+    """What it waited for is there."""
+    TAKE = 4
+    WAIT = 5
+    """Its lane has a call through a closed attachment."""
+    PUT_BACK = 6
+    CALL = 7
+    DELAY = 8
+    HOLD = 9
+    REFUSE = 10
+    SKIP = 11
+    FORWARD = 12
+    REPUBLISH = 13
+    PARK = 14
+    SETTLE = 15
+    PASS = 16
+    FINISH = 17
+    """It has its outcome."""
+    RELEASE = 18
+    """It goes back to the broker."""
+    RECALL = 19
+    """The broker requests it."""
+    REASSIGN = 20
+    """The broker has delivered it to another consumer."""
+    CLOSE = 21
+    """The channel of its attachment is gone."""
+    END = 22
+    """A call without effect has ended."""
+
+
+class IllegalTransitionError(RuntimeError):
+    """An event that cannot be in this state: a bug."""
+
+
+_S = State
+_WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD)
+_RUNNING: Final = (_S.CALLED, _S.LAST_CALL)
+_CONFIRMED: Final = (_S.REFUSED, _S.FORWARDING, _S.REPUBLISHING)
+"""Waiting for a confirm of the broker, in each mode."""
+
+_RECORDED: Final = (_S.PARKING, _S.SETTLING)
+"""Waiting for the stream of parked keys."""
+
+_FENCES: Final = (_S.FENCE, _S.PASSING)
+
+_TRANSITIONS: Final[dict[Event, dict[tuple[State, ...], State]]] = {
+    Event.ADMIT: {(_S.ARRIVED,): _S.READY},
+    Event.QUEUE: {(_S.ARRIVED,): _S.BEHIND},
+    Event.FENCE: {(_S.ARRIVED,): _S.FENCE},
+    Event.TURN: {(_S.BEHIND, _S.AFTER_CALL, _S.DELAYED, _S.HELD): _S.READY},
+    Event.TAKE: {(_S.READY,): _S.TAKEN},
+    Event.WAIT: {(_S.TAKEN,): _S.AFTER_CALL},
+    Event.PUT_BACK: {(_S.TAKEN,): _S.READY},
+    Event.CALL: {(_S.TAKEN,): _S.CALLED},
+    Event.DELAY: {(_S.TAKEN, _S.CALLED): _S.DELAYED},
+    Event.HOLD: {(_S.TAKEN,): _S.HELD},
+    Event.REFUSE: {(_S.TAKEN, *_RUNNING): _S.REFUSED},
+    Event.SKIP: {
+        _RUNNING: _S.LAST_CALL,
+        (_S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD): _S.REFUSED,
+    },
+    Event.FORWARD: {(_S.TAKEN,): _S.FORWARDING},
+    Event.REPUBLISH: {_RUNNING: _S.REPUBLISHING},
+    Event.PARK: {(_S.TAKEN, _S.CALLED): _S.PARKING},
+    Event.SETTLE: {(_S.TAKEN, *_RUNNING, _S.REFUSED): _S.SETTLING},
+    Event.PASS: {_FENCES: _S.PASSING},
+    Event.FINISH: {(_S.TAKEN, *_RUNNING, *_CONFIRMED, *_RECORDED, *_FENCES): _S.DONE},
+    Event.RELEASE: {(_S.TAKEN, _S.CALLED): _S.GONE},
+    Event.RECALL: {_WAITING: _S.GONE},
+    Event.REASSIGN: {(*_WAITING, *_CONFIRMED, _S.DONE): _S.GONE, _RUNNING: _S.ABANDONED},
+    Event.CLOSE: {
+        (*_WAITING, *_CONFIRMED, *_RECORDED, *_FENCES, _S.DONE): _S.GONE,
+        (*_RUNNING, _S.ABANDONED): _S.ABANDONED,
+    },
+    Event.END: {(_S.ABANDONED,): _S.GONE},
+}
+
+NEXT: Final[tuple[tuple[State | None, ...], ...]] = tuple(
+    tuple(
+        next((new for states, new in _TRANSITIONS[event].items() if state in states), None) for event in Event
+    )
+    for state in State
+)
+"""State behind an event, by state and event; None: illegal."""
+
+IS_RUNNING: Final = tuple(state in (*_RUNNING, _S.ABANDONED) for state in State)
+"""States that take a call's slot."""
+
+IS_UNDERWAY: Final = tuple(state in (*_CONFIRMED, *_RECORDED, _S.PASSING) for state in State)
+
+IS_FIRST: Final = tuple(
+    state in (*_WAITING[1:], _S.TAKEN, *_RUNNING, _S.REFUSED, _S.FORWARDING, _S.ABANDONED) for state in State
+)
+
+
+class Hold(enum.Flag):
+    """Reason for which an attachment starts no message. It starts messages while it has none, and ends by its close."""
+
+    DRAIN = enum.auto()
+    """It is handed over: only what was delivered before one that was started may start."""
+    HALT = enum.auto()
+    """Its handoff takes too long, or its member leaves."""
+    TAKEOVER = enum.auto()
+    """What its former consumer processed is not known yet."""
+    PARKED_KEYS = enum.auto()
+    """The parked keys are being read."""
+    KEY_MOVES = enum.auto()
+    """How far the change of the number of queues is, is being read."""
+
+
+NO_HOLD: Final = Hold(0)
+PAUSES: Final = Hold.DRAIN | Hold.HALT | Hold.TAKEOVER
