@@ -25,24 +25,11 @@ from lbg_core.group.key_moves import (
     StreamRuns,
     Turn,
 )
+from lbg_sidecar.core.barriers import AGAIN_S, Barrier, Barriers
 from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
 from lbg_sidecar.core.effects import Effect, FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Event, Hold
-
-ENTRY_AGAIN_S = 2.0
-"""An entry that has not come back is written again: the broker may have accepted no publishes."""
-
-
-@dataclass(slots=True)
-class _Barrier:
-    id: str
-    attachments: list[Attachment]
-    sent_at: float
-
-    @property
-    def entry(self) -> BarrierEntry:
-        return BarrierEntry(self.id, tuple(sorted(one.queue for one in self.attachments if not one.closed)))
 
 
 @dataclass(slots=True)
@@ -91,7 +78,6 @@ class KeyMoves:
         self._processed = processed
         self._queues_of = processed.queues_of
         self._lanes = lanes
-        self._new_id = new_id
         self._me = me
         self._settle = settle
         self._resize = resize
@@ -102,9 +88,7 @@ class KeyMoves:
         """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
         self._behind_calls = False
         """Some of the messages that are held wait for calls that run here."""
-        self._barrier: _Barrier | None = None
-        self._waiting: list[Attachment] = []
-        """Attachments that need a barrier after the one that is on its way."""
+        self._barriers = Barriers(lanes, Hold.KEY_MOVES, self._write_barrier, new_id)
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
         self._numbers: dict[int, _Numbers] = {}
@@ -169,7 +153,7 @@ class KeyMoves:
 
     def _join(self, now: float) -> None:
         if (me := self._me()) is not None and me not in self.state.joined:
-            self._join_due = now + ENTRY_AGAIN_S
+            self._join_due = now + AGAIN_S
             self._effects.append(RecordKeyMove(JoinEntry(*me)))
         else:
             self._join_due = float("inf")
@@ -184,9 +168,6 @@ class KeyMoves:
     def _finish(self) -> None:
         self.followed = None
         self._release_held()
-        for attachment in (*self._waiting, *(() if self._barrier is None else self._barrier.attachments)):
-            if not attachment.closed:
-                self._lanes.let_go(attachment, Hold.KEY_MOVES)
         for fences in (*self._fences.values(), *(one.fences for one in self._passing.values())):
             self._settle_all(fences)
         self._clear()
@@ -213,8 +194,7 @@ class KeyMoves:
         self._passing.clear()
         self._numbers.clear()
         self._serve_due.clear()
-        self._barrier = None
-        self._waiting.clear()
+        self._barriers.end()
         self._barrier_of.clear()
 
     # Activation
@@ -226,32 +206,23 @@ class KeyMoves:
             self._lanes.hold(attachment, Hold.KEY_MOVES)
             self._serve(attachment, now)
 
-    def _write_barrier(self, now: float) -> None:
-        if self._barrier is None and self._waiting:
-            self._barrier = _Barrier(self._new_id(), self._waiting, now)
-            self._waiting = []
-            self._effects.append(RecordKeyMove(self._barrier.entry))
+    def _write_barrier(self, barrier: Barrier) -> None:
+        self._effects.append(RecordKeyMove(BarrierEntry(barrier.id, barrier.queues)))
 
     def _barrier_seen(self, entry: BarrierEntry, now: float) -> None:
-        barrier = self._barrier
-        if barrier is None or entry.id != barrier.id:
+        if not self._barriers.is_due(entry.id):
             # Perhaps a late one of a former consumer: if this member serves the queue then, it writes that again.
             for attachment, id_ in list(self._barrier_of.items()):
                 if attachment.queue in entry.queues and id_ != entry.id:
                     del self._barrier_of[attachment]
-                    self._serve_due[attachment] = now + ENTRY_AGAIN_S
+                    self._serve_due[attachment] = now + AGAIN_S
             return
-        self._barrier = None
         if self.followed is not None and not self._is_of(self.followed):
             move = KeyMove.of_id(self.followed, sys.maxsize)
             if move is not None:
                 self._effects.append(FindStaging(move.id, max(move.old, move.new)))
-        for attachment in barrier.attachments:
-            if attachment.closed:
-                continue
-            self._barrier_of[attachment] = barrier.id
-            self._lanes.let_go(attachment, Hold.KEY_MOVES)
-        self._write_barrier(now)
+        for attachment in self._barriers.passed(now):
+            self._barrier_of[attachment] = entry.id
 
     def staging_found(self, id_: str, is_found: bool) -> None:
         """The first staging queue of this change was looked for, after its stream was read."""
@@ -268,24 +239,20 @@ class KeyMoves:
             del self._passing[attachment.queue]
             self._fences[attachment] = passing.fences + self._fences.get(attachment, [])
             self._release_held()
-        self._waiting.append(attachment)
-        self._write_barrier(now)
+        self._barriers.add(attachment, now)
 
     def tick(self, now: float) -> None:
-        barrier = self._barrier
-        if barrier is not None and now >= barrier.sent_at + ENTRY_AGAIN_S:
-            barrier.sent_at = now
-            self._effects.append(RecordKeyMove(barrier.entry))
+        self._barriers.tick(now)
         for queue, passing in list(self._passing.items()):
             if passing.attachment.closed:
                 del self._passing[queue]
-            elif now >= passing.sent_at + ENTRY_AGAIN_S:
+            elif now >= passing.sent_at + AGAIN_S:
                 passing.sent_at = now
                 self._effects.append(RecordKeyMove(passing.entry))
         for queue, numbers in list(self._numbers.items()):
             if numbers.attachment.closed:
                 del self._numbers[queue]
-            elif not numbers.is_read and now >= numbers.sent_at + ENTRY_AGAIN_S:
+            elif not numbers.is_read and now >= numbers.sent_at + AGAIN_S:
                 numbers.sent_at = now
                 self._effects.append(RecordKeyMove(numbers.entry))
         if now >= self._join_due:
@@ -298,10 +265,11 @@ class KeyMoves:
 
     @property
     def next_due(self) -> float:
-        barrier_due = float("inf") if self._barrier is None else self._barrier.sent_at + ENTRY_AGAIN_S
-        passing_due = (one.sent_at + ENTRY_AGAIN_S for one in self._passing.values())
-        numbers_due = (one.sent_at + ENTRY_AGAIN_S for one in self._numbers.values() if not one.is_read)
-        return min(barrier_due, self._join_due, *self._serve_due.values(), *passing_due, *numbers_due)
+        passing_due = (one.sent_at + AGAIN_S for one in self._passing.values())
+        numbers_due = (one.sent_at + AGAIN_S for one in self._numbers.values() if not one.is_read)
+        return min(
+            self._barriers.next_due, self._join_due, *self._serve_due.values(), *passing_due, *numbers_due
+        )
 
     def may_consume(self, queue: int) -> bool:
         """False for a staging queue whose old queue has not passed its fence."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lbg_core.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
+from lbg_sidecar.core.barriers import Barrier, Barriers
 from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
 from lbg_sidecar.core.effects import Done, Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
 from lbg_sidecar.core.lanes import Lanes
@@ -27,9 +28,6 @@ WAITS_SHORTLY_S = 0.1
 ENDS_WITHIN_S = 10.0
 """A message of a released key waits for those that are released as long as the last one of them came within this time.
 Else it is parked: who releases them may be gone."""
-
-BARRIER_AGAIN_S = 2.0
-"""A barrier that has not come back is written again: the broker may have accepted no publishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +58,6 @@ class _Pending:
     is_read: bool = False
 
 
-@dataclass(slots=True)
-class _Barrier:
-    id: str
-    attachments: list[Attachment]
-    since: float
-    sent_at: float
-
-
 class Parking:
     """`serving` is the attachment that serves
     the queue of a hash, if this member does."""
@@ -89,32 +79,27 @@ class Parking:
         self._processed = processed
         self._effects = effects
         self._new_id = new_id
-        self._lanes = lanes
+        self._barriers = Barriers(lanes, Hold.PARKED_KEYS, self._write_barrier, new_id)
         self._serving = serving
         self._released_at: dict[str, float] = {}
         """By key, when a released message came beside its queue."""
         self._pending: dict[str, dict[InFlight, _Pending]] = {}
         """By key, messages whose entries are not in the stream."""
         self._by_copy: dict[str, _Pending] = {}
-        self._barrier: _Barrier | None = None
-        self._waiting: list[Attachment] = []
-        """Attachments that need a barrier after the one that is on its way."""
 
     # Activation
 
     def activated(self, attachment: Attachment, now: float) -> None:
         """The first delivery of an attachment: it starts nothing until a barrier that is written now is read."""
-        self._lanes.hold(attachment, Hold.PARKED_KEYS)
-        self._waiting.append(attachment)
-        self._write_barrier(now)
+        self._barriers.hold(attachment, now)
 
     def read(self, entries: Iterable[Entry], now: float) -> list[InFlight]:
         """Entries of the stream, in its order. Returns messages that are parked now."""
         parked = []
         for entry in entries:
             if isinstance(entry, BarrierEntry):
-                if self._barrier is not None and entry.id == self._barrier.id:
-                    self._barrier_read(self._barrier, now)
+                if self._barriers.is_due(entry.id):
+                    self._barrier_read(now)
                 continue
             self.keys.apply(entry)
             if isinstance(entry, ParkEntry):
@@ -128,18 +113,12 @@ class Parking:
         return parked
 
     def tick(self, now: float) -> None:
-        barrier = self._barrier
-        if barrier is not None and now >= barrier.sent_at + BARRIER_AGAIN_S:
-            barrier.sent_at = now
-            queues = {one.queue for one in (*barrier.attachments, *self._waiting) if not one.closed}
-            self._effects += (
-                RecordEntry(BarrierEntry(barrier.id)),
-                ParkedKeysUnread(tuple(sorted(queues)), now - barrier.since),
-            )
+        if self._barriers.tick(now) and (barrier := self._barriers.due) is not None:
+            self._effects.append(ParkedKeysUnread(self._barriers.queues, now - barrier.since))
 
     @property
     def next_due(self) -> float:
-        return float("inf") if self._barrier is None else self._barrier.sent_at + BARRIER_AGAIN_S
+        return self._barriers.next_due
 
     def disconnected(self) -> None:
         """The set is read anew with the next connection: an entry without a confirm is there, or its message comes
@@ -148,25 +127,17 @@ class Parking:
         self.is_read = False
         self._pending.clear()
         self._by_copy.clear()
-        self._barrier = None
-        self._waiting.clear()
+        self._barriers.end()
 
-    def _write_barrier(self, now: float) -> None:
-        if self._barrier is None and self._waiting:
-            self._barrier = _Barrier(self._new_id(), self._waiting, now, now)
-            self._waiting = []
-            self._effects.append(RecordEntry(BarrierEntry(self._barrier.id)))
+    def _write_barrier(self, barrier: Barrier) -> None:
+        self._effects.append(RecordEntry(BarrierEntry(barrier.id)))
 
-    def _barrier_read(self, barrier: _Barrier, now: float) -> None:
-        self._barrier = None
+    def _barrier_read(self, now: float) -> None:
         self.is_read = True
         for one in list(self.keys.parked()):
             for identity in list(self.keys.numbers(one.key)):
                 self._settle_processed(one.key, identity)
-        for attachment in barrier.attachments:
-            if not attachment.closed:
-                self._lanes.let_go(attachment, Hold.PARKED_KEYS)
-        self._write_barrier(now)
+        self._barriers.passed(now)
 
     def _settle_processed(self, key: str, identity: Identity) -> None:
         """A late entry of a member that is gone, of a message that was processed since."""
