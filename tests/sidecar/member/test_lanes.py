@@ -117,6 +117,17 @@ def test_a_halted_attachment_starts_nothing_and_thaw_brings_all_back() -> None:
     assert all_called(lanes) == [a2]
 
 
+def test_the_end_of_a_handoff_starts_nothing_that_still_waits_for_its_former_consumer() -> None:
+    lanes, queue = Lanes(concurrency=2), Attachment(0, 1)
+    lanes.hold(queue, Hold.TAKEOVER)
+    admitted(lanes, queue, "a")
+    lanes.hold(queue, Hold.DRAIN)
+    lanes.let_go(queue, Hold.DRAIN | Hold.HALT)
+    assert all_called(lanes) == []
+    lanes.let_go(queue, Hold.TAKEOVER)
+    assert [message.lane for message in all_called(lanes)] == ["a"]
+
+
 def test_an_attachment_is_paused_and_drained_with_that_of_released_copies() -> None:
     lanes, queue, beside = Lanes(concurrency=1), Attachment(0, 1), Attachment(0, 1)
     queue.beside, beside.beside_of = beside, queue
