@@ -26,11 +26,12 @@ from lbg_core.group import PARTITIONED, RABBITMQ, GroupSpec
 from lbg_core.group.key_moves import KeyMove, KeyMoveState, Turn
 from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKeys
 from lbg_core.publisher.stamper import StartingPoint
-from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall
 from lbg_sidecar.core.effects import Attach, Detach, RecordEntry
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.message_states import Event, State
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Binding, Bindings
 from testing.simulation import faults
@@ -199,23 +200,28 @@ def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[...,
 def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callable[..., None]:
     def delay(self: Lanes, in_flight: InFlight, due: float) -> None:
         attachment, lane = in_flight.attachment, in_flight.lane
-        if lane is not None and not attachment.closed and (waiting := attachment.lanes.get(lane)):
-            self._leave(in_flight)
+        waiting = attachment.lanes.get(lane)
+        if waiting and in_flight.is_called and not attachment.closed:
+            self._leave_running(in_flight)
+            in_flight.state = State.BEHIND
             waiting.append(in_flight)
-            self._make_ready(waiting.popleft())
+            self.move(waiting[0], Event.TURN)
         else:
             former(self, in_flight, due)
 
     return delay
 
 
-@bug(Lanes, "confirmed", within=12, first=6)
+@bug(Lanes, "move", within=12, first=6)
 def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
-    def confirmed(self: Lanes, in_flight: InFlight) -> None:
-        if not in_flight.attachment.closed:
-            del in_flight.attachment.refused[in_flight]
+    def move(self: Lanes, in_flight: InFlight, event: Event) -> None:
+        if in_flight.state is State.REFUSED and event is Event.FINISH:
+            self._leave_underway(in_flight)
+            in_flight.state = State.DONE
+        else:
+            former(self, in_flight, event)
 
-    return confirmed
+    return move
 
 
 @bug(
@@ -354,7 +360,7 @@ def a_parked_message_is_acknowledged_before_its_entry(former: Callable[..., bool
         recorded = self.parking._effects.pop()
         assert isinstance(recorded, RecordEntry)
         self.parking._effects.append(RecordEntry(recorded.entry))
-        self._settle(in_flight, in_flight.attachment.parking.pop(in_flight))
+        self._settle(in_flight, Outcome.PARKED)
         return True
 
     return confirmed
