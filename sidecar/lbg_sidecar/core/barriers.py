@@ -48,6 +48,10 @@ class Barriers:
         self._next: list[Attachment] = []
         """For the barrier after it."""
 
+    def __contains__(self, attachment: Attachment) -> bool:
+        """True if the attachment waits for a barrier."""
+        return attachment in self._waiting
+
     def hold(self, attachment: Attachment, now: float) -> None:
         """Until a barrier that is written from now on is read it starts nothing."""
         self._lanes.hold(attachment, self._why)

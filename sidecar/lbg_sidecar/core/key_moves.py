@@ -373,7 +373,7 @@ class KeyMoves:
             return
         self.is_unbegun = False
         self._fences.setdefault(attachment, []).append(fence)
-        if attachment not in self._barrier_of and not attachment.holds & Hold.KEY_MOVES:
+        if attachment not in self._barrier_of and attachment not in self._barriers:
             self._serve(attachment, now)
 
     def pass_fences(self, now: float) -> None:

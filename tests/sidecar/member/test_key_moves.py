@@ -246,3 +246,25 @@ def test_a_barrier_is_written_before_a_new_consumer_starts_anything() -> None:
     world.failing = set()
     finish(world, mover)
     check(world)
+
+
+def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    world.join()
+    world.run(3)
+    mover.start(3)
+    world.run(0.1)
+    mover.kill()
+    world.publish("k", hash_=0)
+    world.run(1)
+    move, log = world.broker.key_move, world.broker.moves_log
+    assert move is not None
+    world.chances.parked_lag_s = 1.0
+    world.broker.record_move(BarrierEntry("of a former consumer", (0,)))
+    while log[-1].id == "of a former consumer":
+        world.run(0.001)
+    world.broker.fence(0, move.id)
+    world.run(2)
+    finish(world, mover)
+    check(world)
