@@ -74,7 +74,7 @@ class KeyMover:
         yield 0.01
         broker.record_move(BeginEntry(move))
         while not self._have_all_joined():
-            broker.to_all(encode(KeysMove(SENDER, move.id)))
+            broker.post_to_all(encode(KeysMove(SENDER, move.id)))
             yield LOOK_S
         for old, staging in move.staging.items():
             yield from self._switch(
@@ -104,7 +104,7 @@ class KeyMover:
                 while queue.ready and not queue.consumers:  # fences, and what was routed late
                     item = queue.ready.popleft()
                     if item.fence is None:
-                        world.broker.publish_parked(item)
+                        world.broker.publish_again(item)
             yield LOOK_S
         world.broker.delete_queues(world.queue_count)
 
@@ -125,5 +125,5 @@ class KeyMover:
 
     def _have_all_joined(self) -> bool:
         joined = self.state.joined
-        roster = (link.member.machine.roster.me for link in self.world.broker.links)
+        roster = (link.driver.machine.roster.me for link in self.world.broker.links)
         return all(me is None or (me.index, me.incarnation) in joined for me in roster)

@@ -1,301 +1,221 @@
-"""A member: one machine, and the shell that runs its effects against the world."""
+"""A member: the product's `Driver` with one machine, between the broker and the application of the world."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from types import SimpleNamespace
 
+from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
-from lbg_sidecar.core.effects import (
-    Abort,
-    Ack,
-    Attach,
-    AwaitWill,
-    CallFailed,
-    CountReady,
-    DeadLetter,
-    Detach,
-    Done,
-    Exit,
-    FollowKeyMove,
-    Forward,
-    HandoffAbandoned,
-    KeyParked,
-    Moved,
-    ParkCopy,
-    ParkedKeysUnread,
-    Poisoned,
-    Reconnect,
-    RecordEntry,
-    RecordKeyMove,
-    Republish,
-    Stalled,
-    StandingBy,
-    StoodDown,
-    Superseded,
-    TakenOver,
-)
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.message_codec import decode, encode
+from lbg_sidecar.core.message_codec import encode
+from lbg_sidecar.core.protocol import Message
+from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
-from testing.member.world.application import Call
-from testing.member.world.broker import Link
-from testing.member.world.queues import Item
+from lbg_sidecar.core.timings import Timings
+from lbg_sidecar.io.body_memory import BodyMemory
+from lbg_sidecar.io.connection import OnCounted
+from lbg_sidecar.io.delivery_journal import WallClock
+from lbg_sidecar.io.driver import Driver
+from testing.member.world.application import Application, Call
+from testing.member.world.broker import Broker
+from testing.member.world.history import PREFIX, mail
+from testing.member.world.queues import Link
+from testing.simulation.application import SimChannel
+from testing.simulation.clock import EPOCH_S, Process
+from testing.simulation.event_loop import VirtualLoop
 
-if TYPE_CHECKING:
-    from testing.member.world.world import World
+HEARTBEAT_S = 10.0
+
+
+class Connection(Link):
+    """`MemberConnection`, with all that the product does over it: its consumers, last wills, outbox and channels."""
+
+    heartbeat_s = HEARTBEAT_S
+
+    def __init__(self, broker: Broker, member: Process, driver: Driver, index: int) -> None:
+        super().__init__(broker.history, broker.process, member, driver)
+        self.index = index
+        self.publish_connection = self.consumers = self.last_wills = self
+        self.attach = partial(self.up, "queues", broker.attach, self)
+        self.watch = partial(self.up, "wills", broker.await_will, self)
+        self.dead_letter = partial(self.up, "group", broker.dead_letter, self)
+        self.republish = partial(self.up, "group", broker.confirm, self, NextCall.REPUBLISH)
+        self.copy = partial(self.up, "copies", broker.park, self)
+        self.record = partial(self.up, "entries", broker.record_of, self)
+        self.key_moves = SimpleNamespace(
+            close=self.close,
+            follow=partial(self.up, "moves", broker.follow_moves, self),
+            record=partial(self.up, "entries", broker.record_move),
+            forward=partial(self.up, "copies", broker.forward, self),
+        )
+        self._broker = broker
+        broker.connected(self, index)
+
+    def abort(self) -> None:
+        self._broker.drops(self)
+
+    def part(self) -> None:
+        """In order: what was said before still arrives."""
+        self._history.at(max(self._clear_at.values()), self._broker.drops, self)
+
+    def released(self, *_: object) -> None:
+        """Nobody validates; and what comes behind the end of the connection is heard by nobody."""
+
+    close = flush_posts = released
+
+    def post(self, post: Post) -> None:
+        body = encode(post.message)
+        for to in post.to if isinstance(post.to, tuple) else (post.to,):
+            self.up("group", self._broker.post, self, body, to)
+
+    def count_ready(self, queue: int, on_counted: OnCounted) -> None:
+        self.up("queues", self._broker.count, self, queue, on_counted)
+
+    def detach(self, effect: fx.Detach) -> None:
+        attachment = effect.attachment
+        if effect.ack_tag is not None:
+            self.ack(attachment, effect.ack_tag, multiple=True)
+        for tag in effect.single_tags:
+            self.ack(attachment, tag, multiple=False)
+        self.up("queues", self._broker.close, self, attachment)
+
+    def ack(self, attachment: Attachment, tag: int, *, multiple: bool) -> None:
+        if attachment.beside_of is None:
+            self.up("queues", self._broker.ack, attachment, tag, multiple)
+
+
+OFTEN = (fx.Ack, fx.Attach, fx.AwaitWill, fx.CountReady, fx.Detach, fx.LiveSet, fx.Post)
+"""Effects that are no events of a history."""
 
 
 class SimMember:
-    """The shell of one machine."""
+    """`exited`: it has left for good; `stood_down`: until `connect`."""
 
-    def __init__(
-        self, world: World, name: str, machine: ExclusiveMember, *, fixed: int | None = None
-    ) -> None:
-        self.world = world
+    def __init__(self, broker: Broker, application: Application, name: str, *, fixed: int | None) -> None:
         self.name = name
-        self.machine = machine
-        self.fixed = fixed
-        self.link: Link | None = None
-        self.previous: int | None = None
-        self.alive = True
-        self.stalled = False
-        self.exited = False
-        self.stood_down = False  # until `connect`
+        self.index: int | None = None  # that it claimed last
+        self.process = Process(name)
+        self.channel = SimChannel(application, self)
         self.calls: dict[InFlight, Call] = {}
-        self._missed: list[Callable[[], None]] = []
-        self._tick_at = float("inf")
+        self.exited = self.stood_down = False
+        self._history = broker.history
+        self._broker = broker
+        self._fixed = fixed
+        self._loop = VirtualLoop(self._history, self.process)
+        self.driver = self.channel.calls = self._loop.run_now(self._driver)
+        self.driver.start()
+
+    def _driver(self) -> Driver:
+        return Driver(
+            self._machine(None),
+            self.channel,
+            group="g",
+            prefix=PREFIX,
+            clock=WallClock(self._history.now, lambda: EPOCH_S + self._history.now),
+            journal=None,
+            bodies=BodyMemory(64_000_000),
+            on_lost=self._connect_soon,
+            on_exit=self._on_exit,
+            on_stood_down=self._on_stood_down,
+            on_reread=lambda why: None,
+            observer=self._observe,
+        )
+
+    def _machine(self, former: ExclusiveMember | None) -> ExclusiveMember:
+        history = self._history
+        return ExclusiveMember(
+            self.name,
+            balancing=BalancingRules(queue_count=history.queue_count, **history.balancing),
+            rules=history.rules,
+            timings=Timings(),
+            uniform=history.random.random,
+            incarnation=lambda: f"{self.name}-{history.random.getrandbits(64):x}",
+            former=former,
+        )
+
+    # What it has
 
     @property
-    def index(self) -> int | None:
-        return self.machine.roster.me.index if self.machine.roster.me else None
+    def machine(self) -> ExclusiveMember:
+        return self.driver.machine
+
+    @property
+    def link(self) -> Connection | None:
+        return self.driver.link
+
+    @property
+    def stalled(self) -> bool:
+        return self.process.frozen_until > self._history.now
+
+    # Its connection
 
     def connect(self) -> None:
-        if not self.alive or self.stalled or self.link is not None or self.exited:
+        """Claims an index; without a free one a little later."""
+        broker, driver = self._broker, self.driver
+        if driver.failure is not None:
+            raise driver.failure
+        if self.link is not None or self.exited or not driver.app_ready.is_set():
+            return
+        claiming = IndexClaim(previous=self.index, fixed=self._fixed)
+        while (index := claiming.candidate()) in broker.mailboxes:
+            claiming.refused(index)
+        if index is None:
+            self._history.clock.after(0.5, self.process, self.connect)
             return
         self.stood_down = False
-        claiming = IndexClaim(previous=self.previous, fixed=self.fixed)
-        while True:
-            index = claiming.candidate()
-            if index is None:
-                self.world.at(self.world.now + 0.5, self.connect)
-                return
-            if index not in self.world.broker.mailboxes:
-                break
-            claiming.refused(index)
-        self.link = Link(self.world, self)
-        self.world.broker.mailboxes[index] = self.link
-        self.world.broker.links.append(self.link)
-        place = self.world.broker.parked_from
-        first = 0 if place is None else place.offset
-        self.link.down("parked", ("parked", self.world.broker.parked_log[first:]))
-        self.previous = index
-        if self.machine.rules.queue_count != self.world.queue_count:
-            self.machine.reshape(self.world.queue_count, self.world.now)
-        if self.world.broker.key_move is not None:
-            self.machine.key_moves.follow(self.world.broker.key_move.id)
-        self.machine.connected(index, self.world.now)
-        self.run()
+        self.index = index
+        if self.machine.rules.queue_count != self._history.queue_count:
+            driver.drive(self._machine(self.machine))
+        link = Connection(broker, self.process, driver, index)
+        move = "" if broker.key_move is None else broker.key_move.id
+        driver.connect(link, link, link.key_moves, link, key_move=move)
 
-    def hears(self, link: Link, event: tuple[Any, ...]) -> None:
-        if not self.alive or link is not self.link:
-            return
-        if self.stalled:
-            self._missed.append(lambda: self.hears(link, event))
-            return
-        now, machine = self.world.now, self.machine
-        match event:
-            case ("message", body):
-                message = decode(body)
-                assert message is not None
-                machine.message(message, now)
-            case ("returned", body, to):
-                message = decode(body)
-                assert message is not None
-                machine.returned(message, to, now)
-            case ("attached", attachment):
-                machine.attached(attachment, now)
-            case ("closed", attachment):
-                machine.closed(attachment, now)
-            case ("looked", queue, ready, consumers):
-                machine.ready_counted(queue, ready, consumers, now)
-            case ("deliver", attachment, batch):
-                machine.deliver(attachment, [_in_flight(attachment, tag, item) for tag, item in batch], now)
-            case ("moves", entries):
-                machine.key_moves_read(entries, now)
-            case ("cancelled", attachment):
-                machine.cancelled(attachment)
-                machine.closed(attachment, now)
-            case ("confirmed", held, what):
-                machine.confirmed(held, what, now)
-            case ("recorded", held, entry):
-                machine.recorded(held, entry, now)
-            case ("released", item):
-                parking = machine.dispatcher.parking
-                beside = None if parking is None else parking.beside(item.hash_)
-                if beside is not None:
-                    tag = beside.delivered + 1
-                    held = _in_flight(beside, tag, item)
-                    machine.dispatcher.deliver_released(held, now)
-            case ("parked", entries):
-                machine.parked_read(list(link.reader.read(entries)), now)
-            case ("will", index):
-                machine.willed(index, now)
-            case ("lost",):
-                self.lose("told")
-                return
-        self.run()
+    def _connect_soon(self) -> None:
+        self._history.clock.after(0.05 + self._history.delay(), self.process, self.connect)
 
-    def cut_off(self) -> None:
-        """Its calls can no longer be acknowledged, whether it knows or not."""
-        for call in self.calls.values():
-            call.cut_off = True
+    def _on_exit(self) -> None:
+        self.exited = True
+        self._loop.call_soon(self._part)
 
-    def lose(self, why: str) -> None:
-        """The member learns, or decides, that its connection is lost."""
-        link, self.link = self.link, None
+    def _on_stood_down(self) -> None:
+        self.stood_down = True
+        self._loop.call_soon(self._part)
+
+    def _part(self) -> None:
+        link = self.link
+        self.driver.part()
         if link is not None:
-            self.world.broker.drops(link)
-        self.cut_off()
-        self.machine.disconnected(self.world.now)
-        self.run()
-        if not self.stood_down:
-            self.world.at(self.world.now + 0.05 + self.world.delay(), self.connect)
+            link.part()
+        if self.exited:
+            self.driver.close()
+        else:
+            self._connect_soon()
 
-    def resume(self) -> None:
-        """SIGCONT: the fence comes first, as in the shell. What was in its buffers is of a dead connection."""
-        self.stalled = False
-        self._missed.clear()
-        if self.alive and not self.exited:
-            self.lose("stalled")
+    # What happens to it
 
     def stop(self) -> None:
-        if self.alive and not self.exited:
-            self.machine.stop("SIGTERM", self.world.now)
-            self.run()
+        """SIGTERM."""
+        if self.stalled:
+            self._history.clock.at(self._history.now, self.process, self.stop)
+        elif self.process.alive and not self.exited:
+            self.driver.stop("SIGTERM")
+
+    def app_ready(self, is_ready: bool) -> None:
+        self.channel.ready(is_ready)
+        self.connect()
+
+    def receives(self, message: Message) -> None:
+        self.driver.on_mail(mail(encode(message)))
 
     def run(self) -> None:
-        """Run effects until there are none, then take calls, then flush acks; again until all is quiet."""
-        while self.alive and not self.exited:
-            effects, self.machine.effects[:] = self.machine.effects[:], []
-            for effect in effects:
-                self._run(effect)
-            if self.exited or effects:
-                continue
-            held = self.machine.take(self.world.now)
-            if held is not None:
-                self.world.application.starts(self, held)
-                continue
-            due = self.machine.flush(self.world.now)
-            if not self.machine.effects:
-                if due < float("inf"):
-                    self.world.at(due, self._flush)
-                self._tick_soon()
-                return
+        """Runs the effects of what a test has done to the machine."""
+        self.driver.pause(self.machine.dispatcher.paused)
 
-    def _flush(self) -> None:
-        if self.alive and not self.stalled:
-            self.run()
-
-    def _run(self, effect: Any) -> None:
-        link = self.link
-        match effect:
-            case Abort(calls):
-                for held in calls:
-                    self.world.application.aborts(self.calls[held])
-            case Exit():
-                self.exited = True
-                self._part(link)
-            case StoodDown():
-                self.stood_down = True
-                self._part(link)
-                self.machine.disconnected(self.world.now)
-            case Reconnect():
-                self.lose("reconnect")
-            case TakenOver():
-                self.world.events.append((self.world.now, self.name, effect))
-                self.machine.taken_over(effect)
-            case (
-                Moved()
-                | HandoffAbandoned()
-                | Poisoned()
-                | KeyParked()
-                | ParkedKeysUnread()
-                | CallFailed()
-                | Stalled()
-                | Superseded()
-                | StandingBy()
-            ):
-                self.world.events.append((self.world.now, self.name, effect))
-            case Done(deliveries, _):
-                assert all(held.outcome is not None for held in deliveries)
-            case _ if link is None:
-                pass
-            case Attach(attachment):
-                link.up("queues", ("attach", attachment))
-            case Detach(attachment, tag, singly):
-                for call in self.calls.values():
-                    if attachment in (call.held.attachment, call.held.attachment.beside_of):
-                        call.cut_off = True
-                if tag is not None:
-                    link.up("queues", ("ack", attachment, tag, True))
-                for single in singly:
-                    link.up("queues", ("ack", attachment, single, False))
-                link.up("queues", ("close", attachment))
-            case Ack(attachment) if attachment.beside_of is not None:
-                pass
-            case Ack(attachment, tag, multiple):
-                link.up("queues", ("ack", attachment, tag, multiple))
-            case AwaitWill(index):
-                link.awaits = index
-                self.machine.will_watched(index, self.world.now)
-            case CountReady(queue):
-                link.up("queues", ("look", queue))
-            case Post(message, to):
-                link.up("group", ("post", encode(message), to))
-            case ParkCopy(held, copy):
-                link.up("copies", ("copy", held, copy))
-            case RecordEntry(entry, held):
-                link.up("entries", ("record", entry, held))
-            case FollowKeyMove(is_on):
-                link.up("moves", ("follow", is_on))
-            case RecordKeyMove(entry):
-                link.up("entries", ("move", entry))
-            case Forward(held, queue):
-                link.up("copies", ("forward", held, queue))
-            case DeadLetter(held):
-                link.up("group", ("publish", held, NextCall.DEAD_LETTER))
-            case Republish(held):
-                link.up("group", ("publish", held, NextCall.REPUBLISH))
-
-    def _part(self, link: Link | None) -> None:
-        self.link = None
-        if link is not None:
-            link.close()
-
-    def _tick_soon(self) -> None:
-        due = max(self.machine.next_due(self.world.now), self.world.now + 0.005)
-        if due < self._tick_at:
-            self._tick_at = due
-            self.world.at(due, lambda: self._tick(due))
-
-    def _tick(self, due: float) -> None:
-        if due != self._tick_at or not self.alive or self.exited:
-            return
-        self._tick_at = float("inf")
-        if not self.stalled:
-            self.machine.tick(self.world.now)
-            self.run()
-        self._tick_soon()
-
-
-def _in_flight(attachment: Attachment, tag: int, item: Item) -> InFlight:
-    if item.fence is not None:
-        fence = InFlight(attachment, tag, delivery=item)
-        fence.fence = item.fence
-        return fence
-    in_flight = InFlight(attachment, tag, key=item.key, identity=item.identity, delivery=item)
-    in_flight.hash_ = item.hash_
-    return in_flight
+    def _observe(self, effect: fx.Effect) -> None:
+        if isinstance(effect, fx.Done):
+            assert all(in_flight.outcome is not None for in_flight in effect.deliveries)
+        elif not isinstance(effect, OFTEN):
+            self._history.events.append((self._history.now, self.name, effect))

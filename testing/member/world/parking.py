@@ -7,7 +7,7 @@ from collections.abc import Collection
 from lbg_core.group import queue_of
 from lbg_core.group.parked_keys import MarkEntry, ParkedKeys, RecordedCopies, ReleaseEntry, VoidEntry
 from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader, parts_of
-from testing.member.world.queues import Item
+from testing.member.world.history import Item
 from testing.member.world.world import World
 
 
@@ -40,7 +40,7 @@ def release(world: World, keys: Collection[str] | None = None, *, dies_before_de
         assert item.key is not None
         if item.identity not in published and parked.is_parked(item.key, item.identity):
             published.add(item.identity)
-            broker.publish_parked(item)
+            broker.publish_again(item)
     if not dies_before_deleting:
         kept: list[Item] = [
             item
@@ -69,7 +69,7 @@ def release_past_backlogs(
         others = [link for link in broker.links if link not in serving]
         links = others if world.random.random() < to_others else serving
         if links:
-            world.random.choice(links).down("group", ("released", item))
+            broker.release(world.random.choice(links), item)
     world.run(lasts_s)
     parked = parked_keys(world)
     settled = [item for item in broker.parking if parked.is_settled(item.identity)]

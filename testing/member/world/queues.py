@@ -1,39 +1,79 @@
-"""The broker's queues: each with a single active consumer, in the order in which they came."""
+"""The broker's queues, each with a single active consumer, and the pipes to their consumers."""
 
 from __future__ import annotations
 
 import itertools
-from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable
+from typing import Any
 
+from lbg_core.group.parked_keys import Entry
+from lbg_core.group.parked_snapshot import SnapshotReader
 from lbg_sidecar.core.delivery import Attachment
-
-if TYPE_CHECKING:
-    from testing.member.world.broker import Link
-
-PUBLISHER = "p"
+from lbg_sidecar.io.driver import Driver
+from testing.member.world.history import History, Item
+from testing.simulation.clock import Process
 
 COMMANDS_MAX = 32
 """A channel of a quorum queue has so many commands on the way; a close discards the acks that wait behind them."""
 
+COME_LATE = ("copies", "entries")
+READ_LATE = ("parked", "moves")
 
-@dataclass(eq=False)
-class Item:
-    """A message in a broker queue."""
 
-    hash_: int
-    key: str | None
-    seq: int
-    place: int  # its place in the queue, which a requeue gives back to it
-    deliveries: int = 0
-    copy: str = ""  # in the parking queue
-    fence: str | None = None  # id of the change whose fence it is
+class Link:
+    """One life of a member's two connections."""
 
-    @property
-    def identity(self) -> tuple[str, int, int]:
-        return (PUBLISHER, self.hash_, self.seq)
+    def __init__(self, history: History, broker: Process, member: Process, driver: Driver) -> None:
+        self.open = True  # the broker's side
+        self.is_given_up = False  # as its member does not answer heartbeats
+        self.driver = driver
+        self.follows = False  # the stream of a change of the number of queues
+        self.awaits: int | None = None  # whose last will it gets
+        self.reader = SnapshotReader(None)
+        self.writes_late = history.random.random() < 0.5
+        self._history = history
+        self._broker_process = broker
+        self._member_process = member
+        self._clear_at: dict[str, float] = defaultdict(float)  # by pipe: all that was said before has arrived
+
+    def up(self, pipe: str, action: Callable[..., object], *arguments: Any) -> None:
+        at = self._history.now + self._history.delay()
+        self._send(pipe, at, self._broker_process, self._arrives, pipe, action, *arguments)
+
+    def down(self, pipe: str, action: Callable[..., object], *arguments: Any) -> None:
+        history = self._history
+        at = history.now + history.delay()
+        if pipe in READ_LATE:
+            at = max(at, history.now + history.random.random() * history.chances.parked_lag_s)
+        self._send(f"{pipe} down", at, self._member_process, self._hears, action, *arguments)
+
+    def when_lost(self, callback: Callable[[Link, str], None]) -> None:
+        self._on_lost = callback
+
+    def lost(self) -> None:
+        self._on_lost(self, "the broker closed the connection")
+
+    def cancelled(self, attachment: Attachment) -> None:
+        self.driver.on_cancelled(attachment)
+        self.driver.on_closed(attachment)
+
+    def read_parked(self, entries: list[Entry]) -> None:
+        if read := list(self.reader.read(entries)):
+            self.driver.on_parked_read(read)
+
+    def _send(self, pipe: str, at: float, to: Process, *action: Any) -> None:
+        self._clear_at[pipe] = at = max(at, self._clear_at[pipe])
+        self._history.clock.at(at, to, *action)
+
+    def _arrives(self, pipe: str, action: Callable[..., object], *arguments: Any) -> None:
+        """A write of a member that is gone may come late, or get lost."""
+        if self.open or (self.writes_late and pipe in COME_LATE):
+            action(*arguments)
+
+    def _hears(self, action: Callable[..., object], *arguments: Any) -> None:
+        if self.driver.link is self:
+            action(*arguments)
 
 
 class Consumer:
@@ -77,9 +117,9 @@ class BrokerQueue:
             active.tags += 1
             active.unacked[active.tags] = item
             item.deliveries += 1
-            batch.append((active.tags, item))
+            batch.append(item.delivery(active.tags))
         if batch and not active.swallows:
-            active.link.down("queues", ("deliver", active.attachment, batch))
+            active.link.down("queues", active.link.driver.on_deliveries, active.attachment, batch)
 
     def swallow(self) -> None:
         """The active consumer gets nothing any more, and keeps its connection."""

@@ -69,8 +69,7 @@ def test_a_leave_repeats_nothing_that_is_done_behind_a_gap(
     """A closing channel of the embedded broker carries out all acks, one of a quorum queue 32."""
     applies_after_s = 0.005 if on_rabbitmq else 0.0
     world, server = with_a_gap(applies_after_s=applies_after_s, on_rabbitmq=on_rabbitmq, **balancing)
-    server.machine.stop("test", world.now)
-    server.run()
+    server.stop()
     world.run(4.0)
     (moved,) = moves_of(world, Moved)
     assert moved.forced == 0
@@ -93,8 +92,7 @@ def test_a_release_of_the_static_assignment_repeats_nothing_that_is_done_behind_
 def test_the_acks_before_a_close_are_no_faster_than_a_broker_that_shows_nothing_applies_them() -> None:
     world, server = with_a_gap()
     behind = len(done_behind_the_gap(server)) - SINGLE_ACKS_AT_CLOSE
-    server.machine.stop("test", world.now)
-    server.run()
+    server.stop()
     world.run(4.0)
     (moved,) = moves_of(world, Moved)
     assert 0.1 * (behind // SINGLE_ACKS_AT_CLOSE - 1) < moved.drain_s < 2.0
@@ -118,8 +116,7 @@ def test_a_small_gap_delays_no_move() -> None:
     world, server = with_a_gap()
     world.run(2.0)
     assert len(done_behind_the_gap(server)) <= SINGLE_ACKS_AT_CLOSE
-    server.machine.stop("test", world.now)
-    server.run()
+    server.stop()
     world.run(1.0)
     (moved,) = moves_of(world, Moved)
     assert moved.drain_s < 0.05

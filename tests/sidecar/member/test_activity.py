@@ -28,8 +28,8 @@ def two_members() -> tuple[World, SimMember, SimMember]:
     return world, first, second
 
 
-def watch(world: World, member: SimMember, seconds: float) -> None:
-    member.machine.requested(Watch(ADMINISTRATOR, seconds), "g", world.now)
+def watch(member: SimMember, seconds: float) -> None:
+    member.receives(Watch(ADMINISTRATOR, seconds))
 
 
 def reports(world: World) -> list[Activity]:
@@ -62,7 +62,7 @@ def test_who_is_not_watched_counts_and_reports_nothing() -> None:
 def test_members_report_each_second_what_they_processed_by_key_until_the_watch_ends() -> None:
     world, *members = two_members()
     for member in members:
-        watch(world, member, 5)
+        watch(member, 5)
     counts: Counter[str] = Counter()
     for _ in range(3):
         published(world, {"a": 7, "b": 3, "c": 1})
@@ -87,7 +87,7 @@ def test_a_report_names_ten_keys_at_most_and_none_whole_that_is_long() -> None:
     world = World(5, queue_count=4, hash_count=8)
     member = world.join()
     world.run(10)
-    watch(world, member, 5)
+    watch(member, 5)
     published(world, {"k" * 300: 3, **{f"key{number}": 1 for number in range(50)}})
     world.run(2)
     shown = [report.keys for report in reports(world)]

@@ -36,7 +36,7 @@ def test_everybody_agrees_on_a_crash_within_a_second(busy: bool) -> None:
     world.kill(members[2])
     feed(world, 1.0) if busy else world.run(1.0)
     for member in members:
-        if member.alive:
+        if member.process.alive:
             assert member.machine.roster.live == {0, 1, 3, 4}
 
 
@@ -283,8 +283,7 @@ def test_a_move_announced_by_somebody_who_is_not_active_moves_nothing() -> None:
     liar = members[1].machine.roster.me
     assert liar is not None
     before = members[0].machine.bindings.all[queue].attachment
-    members[0].machine.message(Move(liar, queue, 1, "m-1"), world.now)
-    members[0].run()
+    members[0].receives(Move(liar, queue, 1, "m-1"))
     feed(world, 2)
     assert members[0].machine.bindings.all[queue].attachment is before
     fine(world)
@@ -292,8 +291,7 @@ def test_a_move_announced_by_somebody_who_is_not_active_moves_nothing() -> None:
 
 def test_a_move_of_a_queue_that_does_not_exist_is_ignored() -> None:
     world, members = settled(2)
-    members[0].machine.message(Move(Identity(1, "x", "y"), 99, 1, "m-1"), world.now)
-    members[0].run()
+    members[0].receives(Move(Identity(1, "x", "y"), 99, 1, "m-1"))
     fine(world)
 
 
@@ -457,7 +455,7 @@ def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     world, members = settled(3)
     silent = members[2]
     served = {queue for queue, index in world.served_by().items() if index == 2}
-    silent.alive = False  # its connection stays, and nobody reads from it
+    silent.process.alive = False  # its connection stays, and nobody reads from it
     for queue in served:  # somebody else has its queues
         consumers = world.queues[queue].consumers
         consumers.append(consumers.pop(0))
@@ -499,7 +497,7 @@ def test_a_broker_that_stands_still_around_a_handoff_discards_no_ack(after_s: fl
     world, _ = with_a_backlog()
     world.broker.loses = (Handover,)
     world.run(moves_at_s() + after_s - world.now)
-    world.broker.stands_until = world.now + 0.45
+    world.broker.process.frozen_until = world.now + 0.45
     world.run(3.0)
     assert world.served_by() == {0: 0, 1: 1}
     fine(world)

@@ -44,8 +44,10 @@ def finish(world: World) -> None:
     world.failing = set()
     world.calm = True
     for _ in range(20):
+        if not world.up():
+            world.join()
         world.run(6)
-        if not release(world) and not len(parked_keys(world)):
+        if not release(world) and not len(parked_keys(world)) and not world.unfinished():
             break
     assert not world.violations, world.violations[:5]
     assert not world.unfinished()
@@ -232,7 +234,7 @@ def test_a_message_that_comes_from_its_queue_and_to_the_mailbox_is_called_by_one
     world.publish_again(item)
     world.run(0.05)
     assert member.calls
-    member.link.down("group", ("released", item))
+    world.broker.release(member.link, item)
     finish(world)
     assert are_done(world, [item])
 
@@ -243,7 +245,7 @@ def test_a_copy_of_a_message_that_is_not_parked_is_dropped() -> None:
     items = [world.publish("good", hash_=0) for _ in range(5)]
     world.run(0.01)
     assert member.link is not None
-    member.link.down("group", ("released", items[3]))
+    world.broker.release(member.link, items[3])
     world.run(0.05)
     assert len(member.calls) == 1
     finish(world)
@@ -264,7 +266,7 @@ def test_a_copy_that_comes_before_a_successor_has_read_the_parked_keys_is_droppe
     world.publish("good", hash_=0)
     world.run(1)
     assert successor.link is not None
-    successor.link.down("group", ("released", item))
+    world.broker.release(successor.link, item)
     world.run(1)
     assert not successor.calls
     assert not world.finished[item.identity]
@@ -279,7 +281,9 @@ def test_a_queue_is_handed_over_when_the_copy_at_work_is_done_and_before_the_oth
     world.run(1)
     world.chances.call_s = 0.3
     release_past_backlogs(world, lasts_s=0.35)
-    at_work = [call.item for call in member.calls.values() if call.held.attachment.beside_of is not None]
+    at_work = [
+        call.item for call in member.calls.values() if call.message.in_flight.attachment.beside_of is not None
+    ]
     before = parked_keys(world).messages
     assert len(at_work) == 1
     member.stop()

@@ -207,8 +207,7 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
 
 
 def skip(member: SimMember, id: str) -> None:
-    member.machine.requested(Skip(Identity(0, "", ""), "a", id), "g", 0.0)
-    member.run()
+    member.receives(Skip(Identity(0, "", ""), "a", id))
 
 
 def outcomes(world: World) -> list[SkipOutcome]:
@@ -346,18 +345,16 @@ def test_queues_move_while_the_group_is_paused_and_nothing_is_called_or_repeated
     for number in range(40):
         world.publish(f"k{number % 8}")
     world.run(0.005)
-    first.machine.pause(True, world.now)
-    first.run()
+    first.driver.pause(True)
     world.run(1)
     done = sum(world.finished.values())
     second = world.join()
-    second.machine.pause(True, world.now)
+    second.driver.pause(True)
     world.run(25)
     assert sum(world.finished.values()) == done < 40
     assert set(world.served_by().values()) == {0, 1}, "queues are handed over"
     for member in (first, second):
         assert beat_content(member.machine).paused
-        member.machine.pause(False, world.now)
-        member.run()
+        member.driver.pause(False)
     fine(world)
     assert world.repeats == 0

@@ -113,13 +113,12 @@ def test_calls_that_do_not_end_hold_the_queues_for_no_longer_than_a_handoff_may_
     world.chances = Chances(slow=1.0, slow_s=60.0)
     world.run(0.2)
     assert sick.calls
-    sick.machine.stand_down("not ready", world.now)
-    sick.run()
+    sick.app_ready(False)
     world.run(1.5)
     assert sick.stood_down
     assert set(world.served_by().values()) == {well.index}
     world.chances = Chances()
-    sick.connect()
+    sick.app_ready(True)
     world.run(8)
     assert world.served_by() == balanced_primaries(4, {0, 1})
     fine(world, after_s=60)  # the calls that the other one made meanwhile are slow, too
@@ -132,8 +131,7 @@ def test_a_connection_lost_while_standing_down_ends_it() -> None:
     world.publish("k", hash_=0)
     world.chances = Chances(slow=1.0, slow_s=60.0)
     world.run(0.1)
-    sick.machine.stand_down("not ready", world.now)
-    sick.run()
+    sick.app_ready(False)
     world.drop_connection(sick)
     world.run(0.3)
     assert sick.stood_down
@@ -143,7 +141,7 @@ def test_a_member_that_stands_down_can_be_told_to_leave_for_good() -> None:
     world = World(5)
     sick, well = world.join(), world.join()
     world.run(8)
-    sick.machine.stand_down("not ready", world.now)
+    sick.app_ready(False)
     sick.stop()
     world.run(5)
     assert sick.exited

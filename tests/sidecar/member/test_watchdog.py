@@ -17,7 +17,9 @@ from lbg_sidecar.core.stall_watchdog import (
     RECOUNT_INTERVAL_S,
 )
 from lbg_sidecar.core.status_report import beat_content, progress_of
+from lbg_sidecar.io.connection import OnCounted
 from testing.member.world import Chances, SimMember, World, situations
+from testing.member.world.queues import Link
 
 NOTICED_WITHIN_S = 1.2 * (COUNT_INTERVAL_S + COUNTS_TO_ACT * RECOUNT_INTERVAL_S) + 1
 
@@ -37,13 +39,13 @@ def progress(member: SimMember, queue: int) -> Progress:
 def looks_at(world: World) -> list[float]:
     """Times of the counts of queues from now on."""
     looks: list[float] = []
-    does = world.broker.does
+    count = world.broker.count
 
-    def counted(link: object, pipe: str, command: tuple) -> None:
-        looks.extend([world.now] if command[0] == "look" else [])
-        does(link, pipe, command)
+    def counted(link: Link, queue: int, on_counted: OnCounted) -> None:
+        looks.append(world.now)
+        count(link, queue, on_counted)
 
-    world.broker.does = counted
+    world.broker.count = counted
     return looks
 
 
@@ -76,7 +78,7 @@ def test_a_stuck_consumer_in_front_of_the_primary_gets_behind_it() -> None:
     world.run(8)
     # Nobody knows who is active at an idle queue; it is not the primary, and it gets nothing.
     queue = world.queues[0]
-    queue.consumers.sort(key=lambda consumer: consumer.link.member is not other)
+    queue.consumers.sort(key=lambda consumer: consumer.link is not other.link)
     queue.swallow()
     feed(world, 30)
     assert len(stalls(world)) == 1
