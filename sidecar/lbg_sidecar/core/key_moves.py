@@ -218,6 +218,9 @@ class KeyMoves:
                     self._serve_due[attachment] = now + AGAIN_S
             return
         if self.followed is not None and not self._is_of(self.followed):
+            if self.state.move is not None:
+                self._superseded()
+                return
             move = KeyMove.of_id(self.followed, sys.maxsize)
             if move is not None:
                 self._effects.append(FindStaging(move.id, max(move.old, move.new)))
@@ -226,9 +229,23 @@ class KeyMoves:
 
     def staging_found(self, id_: str, is_found: bool) -> None:
         """The first staging queue of this change was looked for, after its stream was read."""
-        if id_ == self.followed and not is_found and not self._is_of(id_) and not self._fences:
-            self.is_unbegun = True
-            self._release_held()
+        if id_ != self.followed or is_found or self._is_of(id_):
+            return
+        if self._fences:
+            self._superseded()
+            return
+        self.is_unbegun = True
+        self._release_held()
+
+    def _superseded(self) -> None:
+        """The change that is followed was over before this stream began: what led to it was a fence of it, left in a
+        queue. Follows that of the stream, if there is one."""
+        later = None if self.state.is_ended else self.state.move
+        self.state = KeyMoveState()
+        self._finish()
+        self._effects.append(FollowKeyMove(False))
+        if later is not None:
+            self.follow(later.id)
 
     def _serve(self, attachment: Attachment, now: float) -> None:
         """Writes that this member serves the queue. An entry by which it passed under an earlier barrier may have no

@@ -28,7 +28,7 @@ class Broker:
         self.queues = [BrokerQueue() for _ in range(history.queue_count)]
         self.routes = {hash_: [queue_of(hash_, history.queue_count)] for hash_ in range(history.hash_count)}
         self.key_move: KeyMove | None = None  # in the group's record
-        self.moves_log: list[KeyMoveEntry] = []  # the stream of that change
+        self.moves_log: list[KeyMoveEntry] | None = None  # the stream of that change
         self._routed_until: dict[int, float] = defaultdict(float)  # by queue
         self.links: list[Link] = []
         self.mailboxes: dict[int, Link] = {}  # by the member's index
@@ -38,6 +38,7 @@ class Broker:
         self.parked_log: list[Entry] = []  # the stream of parked keys
         self.parked_from: SnapshotPlace | None = None  # in the group's record
         self.parking: list[Item] = []  # the parking queue
+        self._attached: dict[Attachment, BrokerQueue] = {}
         self._places = 0
         self._seqs: dict[int, int] = defaultdict(int)
 
@@ -110,16 +111,30 @@ class Broker:
     def has_fence(self, queue: int) -> bool:
         return any(item.fence is not None for item in self.queues[queue].ready)
 
+    def delete_moves(self) -> None:
+        self.moves_log = None
+        for link in self.links:
+            if link.follows:
+                link.follows = False
+                link.down("moves", link.driver.on_key_move_absent)
+
+    def find_staging(self, link: Link, move: str, queue: int) -> None:
+        link.down("moves", link.driver.on_staging_found, move, queue < len(self.queues))
+
     def record_move(self, entry: KeyMoveEntry) -> None:
+        if self.moves_log is None:
+            return
         self.moves_log.append(entry)
         for link in self.links:
             if link.follows:
                 link.down("moves", link.driver.on_key_moves_read, [entry])
 
     def follow_moves(self, link: Link, is_on: bool) -> None:
-        link.follows = is_on
-        if is_on:
-            link.down("moves", link.driver.on_key_moves_read, list(self.moves_log))
+        link.follows = is_on and self.moves_log is not None
+        if link.follows:
+            link.down("moves", link.driver.on_key_moves_read, list(self.moves_log or ()))
+        elif is_on:
+            link.down("moves", link.driver.on_key_move_absent)
 
     # Connections of members
 
@@ -172,15 +187,15 @@ class Broker:
             link.down("queues", link.driver.on_refused, attachment, 404, "no queue")
             link.down("queues", link.driver.on_closed, attachment)
             return
-        queue = self.queues[attachment.queue]
+        queue = self._attached[attachment] = self.queues[attachment.queue]
         queue.consumers.append(Consumer(attachment, link))
         link.down("queues", link.driver.on_attached, attachment)
         queue.pump()
 
     def ack(self, attachment: Attachment, tag: int, multiple: bool) -> None:
-        if attachment.queue >= len(self.queues):
+        queue = self._attached.get(attachment)
+        if queue not in self.queues:  # it was deleted, and may have been made anew
             return
-        queue = self.queues[attachment.queue]
         consumer = queue.find(attachment)
         assert consumer is not None, "an ack on a channel that is closed"
         assert tag in consumer.unacked or tag in consumer.taken_back, (
@@ -194,8 +209,8 @@ class Broker:
 
     def close(self, link: Link, attachment: Attachment) -> None:
         link.down("queues", link.driver.on_closed, attachment)
-        if attachment.queue < len(self.queues):
-            queue = self.queues[attachment.queue]
+        queue = self._attached.get(attachment)
+        if queue in self.queues:
             consumer = queue.find(attachment)
             assert consumer is not None
             queue.remove(consumer)

@@ -50,7 +50,7 @@ class KeyMover:
     @property
     def state(self) -> KeyMoveState:
         state = KeyMoveState()
-        for entry in self.world.broker.moves_log:
+        for entry in self.world.broker.moves_log or ():
             state.apply(entry)
         return state
 
@@ -61,10 +61,9 @@ class KeyMover:
             if queue_count == world.queue_count or len(broker.queues) > world.queue_count:
                 yield from self._delete_surplus()
                 return
-            move = KeyMove(
-                f"{world.random.getrandbits(32):x}", world.queue_count, queue_count, world.hash_count
-            )
-            broker.moves_log.clear()
+            id_ = f"{world.queue_count}-{queue_count}-{world.random.getrandbits(32):x}"
+            move = KeyMove(id_, world.queue_count, queue_count, world.hash_count)
+            broker.moves_log = []
             broker.add_queues(move.queue_count)
             yield 0.01
             broker.record_move(BeginEntry(move))
@@ -107,6 +106,7 @@ class KeyMover:
                         world.broker.publish_again(item)
             yield LOOK_S
         world.broker.delete_queues(world.queue_count)
+        world.broker.delete_moves()
 
     def _switch(self, move: KeyMove, source: int, targets: dict[int, int]) -> Iterator[float]:
         routes = self.world.broker.routes

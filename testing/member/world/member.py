@@ -48,6 +48,7 @@ class Connection(Link):
         self.key_moves = SimpleNamespace(
             close=self.close,
             follow=partial(self.up, "moves", broker.follow_moves, self),
+            find_staging=partial(self.up, "moves", broker.find_staging, self),
             record=partial(self.up, "entries", broker.record_move),
             forward=partial(self.up, "copies", broker.forward, self),
         )

@@ -141,8 +141,7 @@ class Life:
                 self.mover.start(world.queue_count)
             elif not len(parked_keys(world)) and not world.unfinished():
                 break
-            else:
-                release(world)
+            release(world)
             world.run(3)
 
 

@@ -268,3 +268,27 @@ def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed
     world.run(2)
     finish(world, mover)
     check(world)
+
+
+def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
+    """Found in histories with all features: the member read the stream for the change of the fence, and never joined
+    the one that was on its way."""
+    world = World(9, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    world.join()
+    world.run(3)
+    items = [world.publish(f"k{hash_}", hash_=hash_) for hash_ in range(8)]
+    world.run(1)
+    mover.start(3)
+    world.run(0.015)
+    assert world.broker.key_move is None, (
+        "the stream has the beginning of the change, and the record does not yet"
+    )
+    world.broker.fence(0, "4-2-abc")
+    world.run(10)
+    items += [world.publish(f"k{hash_}", hash_=hash_) for hash_ in range(8)]
+    world.run(20)
+    assert not mover.is_running
+    assert all(world.finished[item.identity] == 1 for item in items)
+    finish(world, mover)
+    check(world)
