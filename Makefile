@@ -67,8 +67,8 @@ dev: $(VENV)/.dev  ## install, and what tests, checks and benchmarks need
 demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq: on a RabbitMQ node of its own
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
-quick: $(VENV)/.dev  ## run the tests that need no process, with few examples: the loop while you edit
-	$(PYTEST) -n $(CORES) --dist loadfile -m "not process and not slow and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq --ignore=tests/testing/simulation
+quick: $(VENV)/.dev  ## run the short tests that need no process, with few examples: the loop while you edit
+	$(PYTEST) -n $(CORES) --dist loadfile -m "not process and not slow and not long and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq --ignore=tests/testing/simulation
 
 test: dev  ## run every test but the slow repetitions and those of test-cluster and test-browser, with fewer examples
 	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser" --hypothesis-profile=test

@@ -33,6 +33,8 @@ _descriptors: dict[int, tuple[int, int]] = {}
 """Device and inode of each: a number that is another file's by now is left alone."""
 _maps: WeakSet[mmap.mmap] = WeakSet()
 _loops: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
+_kept: list[object] = []
+"""Callbacks that were due when a child was forked."""
 
 
 def own(descriptor: int) -> None:
@@ -128,11 +130,14 @@ def _end_loop(loop: asyncio.AbstractEventLoop) -> None:
     An error in place of events would not do: the interpreter closes the coroutines of all tasks at its end, which runs
     their `finally` and `async with`.
     """
-    for handle in getattr(loop, "_ready", ()):
-        handle.cancel()
     selector = getattr(loop, "_selector", None)  # on Linux an epoll, which is shared with the parent
     if (fileno := getattr(selector, "fileno", None)) is not None:
         _replace(fileno())
+    for handle in tuple(getattr(loop, "_ready", ())):
+        # A task that nothing else refers to would end here: it would run its `finally`, and take its socket out of what
+        # the parent polls.
+        _kept.append((getattr(handle, "_callback", None), getattr(handle, "_args", None)))
+        handle.cancel()
     if selector is not None:
         # A `sys.exit` in a task of the application leaves the loop, which `asyncio.run` then runs to cancel all tasks.
         selector.select = lambda timeout=None: _end_child(sys.exc_info()[1])

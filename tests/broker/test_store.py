@@ -236,6 +236,7 @@ def test_a_dropped_line_loses_its_messages_and_its_record(path: Path) -> None:
     store.close()
 
 
+@pytest.mark.long
 def test_room_is_given_back_and_the_log_does_not_grow(
     path: Path, databases: list[sqlite3.Connection], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -133,6 +133,7 @@ async def test_a_key_is_shown_with_its_place_and_its_messages(
     assert (await client.get("/groups/orders/key")).status == 200
 
 
+@pytest.mark.long
 async def test_the_name_of_a_kubernetes_object_leads_to_its_group(place: Place, client: Client) -> None:
     async with place.administered() as admin:
         named = Claim(kubernetes_owner("cluster", "object"), object_name="shop/payments")

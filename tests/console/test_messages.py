@@ -153,6 +153,7 @@ async def test_dead_letters_are_shown_replayed_and_discarded_by_key_id_and_reaso
     assert 'detail="key b"' in lines[2]
 
 
+@pytest.mark.long
 async def test_parked_messages_are_shown_tried_released_and_discarded(
     place: Place, groups: tuple[GroupSpec, GroupSpec], client: Client
 ) -> None:
@@ -237,6 +238,7 @@ async def test_parked_messages_of_rabbitmq_are_acts_of_an_administrator(
         assert await dead_letters(place, unique) == ["c"]
 
 
+@pytest.mark.long
 async def test_a_poisoned_message_is_skipped_from_its_key(
     place: Place, groups: tuple[GroupSpec, GroupSpec], client: Client
 ) -> None:

@@ -249,3 +249,46 @@ async def test_the_transaction_of_a_killed_inbox_ends_though_a_forked_child_live
         async with killed_in_a_transaction(conninfo), inbox:
             await inbox(message)
         assert connection.execute("SELECT seq FROM effects").fetchall() == [(0,)]
+
+
+IN_THE_MIDDLE = """
+import asyncio, os, sys
+from lbg_core import forks
+
+async def step(waiter):
+    try:
+        await waiter
+    finally:
+        os.write(1, b"%d\\n" % os.getpid())
+
+async def main():
+    loop = asyncio.get_running_loop()
+    forks.own_loop(loop)
+    waiters = [loop.create_future() for _ in range(3)]
+    for waiter in waiters:
+        loop.create_task(step(waiter))
+    await asyncio.sleep(0)
+    for waiter in waiters:
+        waiter.set_result(None)
+    del waiter, waiters
+    # Now the loop alone refers to the tasks: as to that of a connection which it has just accepted.
+    child = os.fork()
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    await asyncio.sleep(0)
+    print(os.getpid())
+
+asyncio.run(main())
+"""
+
+
+def test_a_child_ends_no_task_that_the_loop_alone_refers_to() -> None:
+    """Else it takes the socket of that task out of what its parent polls: a sidecar that started its command answered
+    a request only by closing the connection, 15 s later."""
+    done = subprocess.run(
+        [sys.executable, "-c", IN_THE_MIDDLE], capture_output=True, text=True, cwd=ROOT, check=True
+    )
+    *finished, parent = done.stdout.split()
+    assert finished == [parent] * 3, done.stderr
+    assert done.stderr == ""

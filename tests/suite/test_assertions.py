@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 JUDGES = {"Assert", "fail", "raises", "warns", "until", "expect", "validate"}
 """The statement, and functions of pytest, `testing.waiting`, Playwright and `kubernetes_validate`."""
@@ -26,6 +28,7 @@ def silent(test: str, judges: set[str]) -> list[str]:
     return [name for name, called in calls_of(test) if name.startswith("test_") and not called & known]
 
 
+@pytest.mark.long
 def test_each_test_asserts_something() -> None:
     support = (file.read_text() for file in (ROOT.parent / "testing").rglob("*.py"))
     judges = JUDGES.union(name for name, called in calls_of(*support) if called & JUDGES)

@@ -49,12 +49,14 @@ def questions(of: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{where}: {first}" for where, first in of if QUESTION.match(first)]
 
 
+@pytest.mark.long
 def test_every_module_has_a_docstring_of_one_short_first_line() -> None:
     modules = {where: first for where, first in openings(PRODUCT) if ":" not in where}
     assert len(modules) > 300
     assert [where for where, first in modules.items() if not first] == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("folders", [PRODUCT, TESTS], ids=["product", "tests"])
 def test_no_docstring_opens_with_a_question_word(folders: tuple[str, ...]) -> None:
     assert questions(openings(folders)) == []

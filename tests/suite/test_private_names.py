@@ -56,6 +56,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
+@pytest.mark.long
 def test_no_test_reaches_into_what_is_private() -> None:
     found = {
         f"{path.relative_to(ROOT)}: {name}"

@@ -292,6 +292,8 @@ class KeyMoveState:
         if move is None or self.is_ended or not move.moves(hash_):
             return Turn.DELIVER
         old, staging, new = move.queues_of(hash_)
+        if not self.is_open(queue):
+            return Turn.HOLD  # a consumer of a queue that had the number of this staging queue before
         if queue in (old, staging):
             return Turn.FORWARD if queue in self.passed else Turn.DELIVER
         return Turn.DELIVER if queue != new or staging in self.passed else Turn.HOLD

@@ -506,7 +506,10 @@ class ExclusiveMember(MemberCore):
             self.bindings.want([*consumed, *self._also_wanted, *self.bindings.surplus])
 
     def _want(self, queue: int, now: float) -> None:
-        """A queue that has no consumer, or that is to come here, though that does not follow from the live set."""
+        """A queue that has no consumer, or that is to come here, though that does not follow from the live set. One
+        that was counted before it was deleted is not of the group any more."""
+        if queue >= self.rules.queue_count and queue not in self.bindings.all.used:
+            return
         self._also_wanted[queue] = now + CONSUMED_FOR_S
         self._fit_wanted()
         if self.leaving is None:

@@ -103,6 +103,9 @@ class KeyMoves:
         """This change is on its way: the record has it, or an announcement, or a fence."""
         if self.followed is None and not (self._is_of(id_) and self.state.is_ended):
             self.followed = id_
+            self.state = (
+                KeyMoveState()
+            )  # what is known of an earlier one says nothing about the stream of this one
             self._effects.append(FollowKeyMove(True))
 
     def absent(self, now: float) -> None:
@@ -241,7 +244,6 @@ class KeyMoves:
         """The change that is followed was over before this stream began: what led to it was a fence of it, left in a
         queue. Follows that of the stream, if there is one."""
         later = None if self.state.is_ended else self.state.move
-        self.state = KeyMoveState()
         self._finish()
         self._effects.append(FollowKeyMove(False))
         if later is not None:

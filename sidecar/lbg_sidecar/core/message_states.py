@@ -66,7 +66,7 @@ class Event(enum.IntEnum):
     """It is admitted behind another one of its lane."""
     FENCE = 2
     TURN = 3
-    """What it waited for is there."""
+    """It waits no more for anything but its turn."""
     TAKE = 4
     WAIT = 5
     """Its lane has a call through a closed attachment."""
@@ -168,11 +168,11 @@ class Hold(enum.Flag):
     HALT = enum.auto()
     """Its handoff takes too long, or its member leaves."""
     TAKEOVER = enum.auto()
-    """What its former consumer processed is not known yet."""
+    """The positions of its former consumer are not known yet."""
     PARKED_KEYS = enum.auto()
     """The parked keys are being read."""
     KEY_MOVES = enum.auto()
-    """How far the change of the number of queues is, is being read."""
+    """The state of the change of the number of queues is being read."""
 
 
 NO_HOLD: Final = Hold(0)

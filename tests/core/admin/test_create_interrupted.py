@@ -83,6 +83,7 @@ async def read_as(place: Place, spec: GroupSpec, password: str) -> GroupSpec:
         await connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", repeated(range(PARTS)))
 async def test_killed_after_any_change_the_next_create_finishes_it(
     place: Place, admin: LiveAdmin, orders: GroupSpec, part: int
@@ -113,6 +114,7 @@ async def require_no_group(place: Place, spec: GroupSpec) -> None:
         await connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", repeated(range(PARTS)))
 async def test_killed_after_any_change_a_create_with_other_attributes_has_its_own(
     place: Place, admin: LiveAdmin, orders: GroupSpec, part: int

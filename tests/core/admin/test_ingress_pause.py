@@ -165,6 +165,7 @@ async def _until_refused(publisher: ConfirmingPublisher) -> None:
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
 async def test_killed_after_any_change_it_can_be_repeated(embedded: Place, mode: str) -> None:
     spec = group_of(mode)
@@ -212,6 +213,7 @@ async def test_half_of_a_pause_and_half_of_its_end_are_named_with_the_remedy(emb
         await require_open(embedded, admin, spec)
 
 
+@pytest.mark.long
 async def test_changes_of_the_group_during_a_pause_leave_it_paused(
     place: Place, admin: LiveAdmin, orders: GroupSpec, unique: str
 ) -> None:
@@ -253,6 +255,7 @@ async def test_a_new_partitioned_group_that_is_paused_is_repartitioned_and_stays
         await require_open(embedded, admin, recounted(spec, 6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["Exclusive", "Partitioned"])
 async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingress_closed(
     embedded: Place, mode: str

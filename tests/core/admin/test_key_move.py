@@ -149,6 +149,7 @@ async def test_what_is_left_in_a_queue_that_is_too_many_comes_to_the_queue_of_it
         await connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("counts", [(6, 3), (2, 5)])
 async def test_publishers_and_keys_go_on_in_order(
     place: Place, admin: LiveAdmin, orders: GroupSpec, counts: tuple[int, ...]
@@ -165,6 +166,7 @@ async def test_publishers_and_keys_go_on_in_order(
     assert in_order(member.got)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_each_old_queue_that_hashes_leave_has_a_staging_queue_and_each_of_these_hashes_two_bindings(
     place: Place, admin: LiveAdmin, orders: GroupSpec
@@ -189,6 +191,7 @@ async def test_each_old_queue_that_hashes_leave_has_a_staging_queue_and_each_of_
     await require_whole(admin, recounted(spec, 31))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 @pytest.mark.parametrize(("then", "part"), [(6, 0), (4, 1), (3, 2)])
 async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_number(
@@ -218,6 +221,7 @@ async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_num
     assert in_order(member.got)
 
 
+@pytest.mark.long
 async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
     place: Place, admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,6 +234,7 @@ async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
         await require_whole(admin, orders)
 
 
+@pytest.mark.long
 async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_has_its_index(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -256,6 +261,7 @@ async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_h
     await require_whole(admin, recounted(orders, 6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other_commands_know(
     place: Place, admin: LiveAdmin, orders: GroupSpec
@@ -322,6 +328,7 @@ class FullOnce(LiveAdmin):
         await super().perform(action)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_a_full_queue_gets_its_fence_once_there_is_room(
     place: Place, admin: LiveAdmin, orders: GroupSpec

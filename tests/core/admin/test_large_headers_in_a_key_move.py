@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from lbg_core.admin.errors import AdminError
 from lbg_core.admin.groups import create_group
 from lbg_core.admin.live import LiveAdmin
@@ -24,6 +26,7 @@ async def has_passed(admin: LiveAdmin, group: str, queue: int) -> bool:
         return False
 
 
+@pytest.mark.long
 async def test_a_late_message_that_cannot_be_forwarded_is_a_dead_letter_and_holds_up_no_other(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:

@@ -167,6 +167,7 @@ async def test_members_that_do_not_answer_a_request_are_named_by_their_reports(
         assert (await peek_group(admin, "a", Wanted())).silent == ("m0", "m1", "m2")
 
 
+@pytest.mark.long
 async def test_a_member_of_a_newer_version_is_refused_in_one_line_and_hides_no_other_group(
     admin: LiveAdmin, place: Place
 ) -> None:

@@ -17,6 +17,7 @@ from testing.waiting import GUARD_S
 OBJECT = kubernetes_owner("cluster", "object")
 
 
+@pytest.mark.long
 async def test_the_owner_survives_each_reading_and_each_change_of_the_record(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:

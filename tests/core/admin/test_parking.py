@@ -72,6 +72,7 @@ async def test_a_user_that_was_not_made_for_the_group_keeps_its_permissions(
     await delete_group(admin, "orders", with_user=False)
 
 
+@pytest.mark.long
 async def test_the_parking_queue_survives_every_change_of_the_group(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:

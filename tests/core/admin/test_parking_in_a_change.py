@@ -174,6 +174,7 @@ async def test_keys_that_are_released_around_changes_keep_their_order(place: Pla
         assert (await administration.release(admin, "orders", None, timeout_s=GUARD_S)).left == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_a_full_parking_queue_that_holds_up_a_change_is_named_with_the_remedy(
     place: Place, unique: str
@@ -198,6 +199,7 @@ async def test_a_full_parking_queue_that_holds_up_a_change_is_named_with_the_rem
         assert (await administration.release(admin, "orders", None, timeout_s=GUARD_S)).left == set()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_a_release_is_refused_during_a_pause(place: Place, unique: str) -> None:
     async with scene_on(place, spec_of(unique), "k3") as scene:

@@ -191,6 +191,7 @@ async def test_a_group_of_one_user_gets_another_for_its_publishers_without_a_sto
     assert (shown.publishers, shown.problems) == (Publishers(added, members_publish=False), ())
 
 
+@pytest.mark.long
 async def test_the_users_survive_each_change_of_the_record(
     admin: LiveAdmin, orders: GroupSpec, publisher: ConnectionSettings
 ) -> None:

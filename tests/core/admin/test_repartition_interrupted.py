@@ -129,6 +129,7 @@ async def killed_after(place: Place, count: int, changes: int, *, half: bool) ->
     return False
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("part", repeated(range(PARTS)))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("count", "then", "stride"), [(6, 6, 1), (2, 4, 2)])

@@ -93,6 +93,7 @@ class Foreign:
             await connection.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("place", "mode"),
     [("embedded", "Exclusive"), ("embedded", "Partitioned"), ("rabbitmq", "Partitioned")],
@@ -156,6 +157,7 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
         assert shown.spec == recounted(spec, 6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded", "rabbitmq"], indirect=True)
 async def test_members_take_fewer_queues_on_the_connection_that_they_have(
     place: Place, unique: str, caplog: pytest.LogCaptureFixture

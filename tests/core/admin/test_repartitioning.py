@@ -36,6 +36,7 @@ async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_ma
     assert {one.name for one in topology.queues} == set(observed.queues)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("steps", "most"), [((6,), 4), ((4, 6), 4), ((6, 4, 6), 4)])
 async def test_a_limit_of_clients_stays_through_any_numbers_of_queues(
     admin: LiveAdmin, orders: GroupSpec, steps: tuple[int, ...], most: int

@@ -121,6 +121,7 @@ async def ready(admin: LiveAdmin, queue: str) -> int:
     return status.ready
 
 
+@pytest.mark.long
 async def test_a_poisoned_message_whose_key_is_about_to_move_is_skipped_once(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -146,6 +147,7 @@ async def test_a_poisoned_message_whose_key_is_about_to_move_is_skipped_once(
         assert await ready(admin, NAMES.dead) == 1
 
 
+@pytest.mark.long
 async def test_a_message_that_is_being_parked_is_not_skipped(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -203,6 +205,7 @@ class KilledAt(LiveAdmin):
         await super().perform(action)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_done", [False, True])
 @pytest.mark.parametrize("kind", [AppendEntry, WriteRecord])
 async def test_members_that_join_when_the_command_was_killed_make_calls_and_join_the_next_change(
@@ -228,6 +231,7 @@ async def test_members_that_join_when_the_command_was_killed_make_calls_and_join
         assert (await create_group(admin, recounted(orders, 6), password=PASSWORD)).changes == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("has_staging", [False, True])
 async def test_a_stream_without_a_first_entry_stops_members_only_where_a_staging_queue_is_there(
     place: Place, admin: LiveAdmin, orders: GroupSpec, has_staging: bool, caplog: pytest.LogCaptureFixture

@@ -158,6 +158,7 @@ def test_a_large_frame_may_come_byte_by_byte():
     assert [len(event.body) for event in in_reads(server, client.take_output(), 1)] == [100_000]
 
 
+@pytest.mark.long
 async def test_the_time_for_a_large_frame_in_tiny_reads_grows_with_its_size_and_not_with_the_square():
     def work(size_bytes):
         client, server = connected_pair(frame_max_bytes=2 * 32 * 2**17)

@@ -64,6 +64,7 @@ async def test_a_confirm_of_what_was_never_published_is_ignored(publishing):
     assert len(await settled(futures, 10)) == 10
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("times", repeated([8, 32]))
 async def test_the_time_for_cumulative_confirms_grows_with_their_number_and_not_with_the_square(pair, times):
     connection, session = pair

@@ -120,6 +120,7 @@ def test_movement_over_every_change_stays_within_the_published_bound() -> None:
         assert found.every.worst_excess <= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue_count", repeated([2, 4]))
 def test_the_published_table_is_what_the_bench_measures(queue_count: int) -> None:
     *_, row = BENCH["rows"](range(queue_count, queue_count + 1), 16)

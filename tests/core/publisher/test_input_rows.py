@@ -275,6 +275,7 @@ def test_a_file_without_newlines_does_not_fill_the_memory(tmp_path: Path) -> Non
         tracemalloc.stop()
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_the_input(tmp_path: Path) -> None:
     path = tmp_path / "x.csv.gz"
     with gzip.open(path, "wb", compresslevel=1) as file:

@@ -42,6 +42,7 @@ async def test_nothing_is_rendered_while_nothing_changes(monkeypatch: pytest.Mon
         assert place.seen(DEPLOYMENT)["spec"]["replicas"] == 3
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_broker_makes_a_few_groups_at_a_time_and_so_each_within_its_limit() -> None:
     """All at once, each was as slow as all together, none was done in time, and they began again for ever."""

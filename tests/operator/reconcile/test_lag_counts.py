@@ -239,6 +239,7 @@ async def test_the_status_has_a_lag_of_a_few_seconds_ago_from_the_first_message_
         assert age_s(place) <= 330
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_many_groups_whose_numbers_change_do_not_flood_the_api_server() -> None:
     async with Place() as place:

@@ -363,6 +363,7 @@ async def test_what_a_change_has_left_is_removed_and_never_asks_for_a_repair(lim
         assert recorded(place).queue_count == 8
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [1, 24])
 @in_virtual_time
 async def test_a_new_operator_ends_a_raise_of_separate_queues_before_the_next_one(then: int) -> None:

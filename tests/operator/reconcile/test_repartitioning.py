@@ -127,6 +127,7 @@ async def test_a_new_operator_removes_what_a_change_has_left_that_is_recorded_al
         require_nothing_left(place, queues=12)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("restarts", [False, True])
 @in_virtual_time
 async def test_a_change_is_finished_and_reverted_when_the_number_is_set_back_meanwhile(
@@ -149,6 +150,7 @@ async def test_a_change_is_finished_and_reverted_when_the_number_is_set_back_mea
         require_nothing_left(place, queues=before)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("restarts", [False, True])
 @in_virtual_time
 async def test_a_raise_is_finished_and_reverted_when_its_permission_goes_meanwhile(restarts: bool) -> None:

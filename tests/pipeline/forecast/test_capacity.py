@@ -62,6 +62,7 @@ def test_rates_of_profiles_tell_the_service_time_and_no_concurrency(spark: Spark
     assert collected(measured_of_rates(rates)) == {"g": Measured(2000.0, 1, 40)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("given", "concurrency", "capacity"),
     [(None, None, 280.0), (None, 1, 70.0), (3.5, None, 3.5), (3.5, 9, 3.5)],

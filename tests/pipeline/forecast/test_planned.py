@@ -135,6 +135,7 @@ def test_json_has_what_people_are_told_and_the_schedule() -> None:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_weekly", [False, True])
 def test_the_page_shows_forecast_backtest_floor_and_schedule(is_weekly: bool) -> None:
     drawable = Drawable(

@@ -195,6 +195,7 @@ deliveries = st.builds(
 )
 
 
+@pytest.mark.long
 @given(st.one_of(st.lists(publications, min_size=1), st.lists(deliveries, min_size=1)))
 def test_what_writers_write_is_read_as_it_is_decoded(records: list[Record]) -> None:
     block = block_of(records)

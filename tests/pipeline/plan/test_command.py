@@ -41,6 +41,7 @@ def test_wrong_values_are_named(told: tuple[str, ...], line: str) -> None:
     assert line in said.output
 
 
+@pytest.mark.long
 def test_a_manifest_that_is_not_there_is_told_before_spark_starts(tmp_path: Path) -> None:
     said = CliRunner().invoke(plan, [*COMMAND, "--manifest", str(tmp_path / "none.yaml")])
     assert isinstance(said.exception, PlanRefused)

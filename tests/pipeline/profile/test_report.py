@@ -127,6 +127,7 @@ def test_no_record_makes_a_page_that_says_so() -> None:
     assert "These journals have no records." in Read(page()).text
 
 
+@pytest.mark.long
 def test_one_record_makes_every_section_but_handoffs() -> None:
     text = Read(page(digest())).text
     for said in (
@@ -140,6 +141,7 @@ def test_one_record_makes_every_section_but_handoffs() -> None:
         assert said in text
 
 
+@pytest.mark.long
 def test_without_a_journal_of_members_there_is_what_was_published() -> None:
     told = digest()
     told.delivered = None
@@ -159,6 +161,7 @@ def test_without_a_journal_of_members_there_is_what_was_published() -> None:
     assert "Members" not in text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("queues", "intervals"), repeated([(80, 20), (200, 120)]))
 def test_fifty_members_and_many_queues_are_one_page_of_bounded_size(queues: int, intervals: int) -> None:
     assert intervals <= PICTURED
@@ -170,6 +173,7 @@ def test_fifty_members_and_many_queues_are_one_page_of_bounded_size(queues: int,
     assert len(text) < 2_000_000
 
 
+@pytest.mark.long
 def test_whatever_things_are_called_they_stay_text_and_nothing_is_loaded() -> None:
     text = page(
         digest(members=2, queues=3, intervals=3, name=HOSTILE, group=HOSTILE), digest(members=2), broken=2
@@ -182,6 +186,7 @@ def test_whatever_things_are_called_they_stay_text_and_nothing_is_loaded() -> No
     assert "\x00" not in text
 
 
+@pytest.mark.long
 def test_clocks_that_differ_are_told_of() -> None:
     told = digest()
     told.delivered = total_delivered(early=3)

@@ -26,6 +26,7 @@ def number(publisher: str) -> int:
     return int(publisher.rpartition("-")[2])
 
 
+@pytest.mark.long
 def test_the_reference_finds_what_the_generator_planted(journal: tuple[Path, Answer]) -> None:
     records, broken = [], 0
     for file in closed_files(journal[0]):
@@ -49,6 +50,7 @@ def test_the_reference_finds_what_the_generator_planted(journal: tuple[Path, Ans
     assert len({(kind, view) for kind, view, _ in answer.offences}) == 6
 
 
+@pytest.mark.long
 def test_the_live_validator_finds_its_part_of_it(journal: tuple[Path, Answer]) -> None:
     assert live.judged(journal[0]).differences(live.asked_of(journal[1])) == []
 

@@ -133,6 +133,7 @@ def test_queues_that_are_refused_at_every_attempt_are_few_lines(
     assert len(caplog.messages) < 12
 
 
+@pytest.mark.long
 def test_a_connection_that_is_lost_and_comes_back_without_answers_adds_no_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -98,6 +98,7 @@ def test_the_acks_before_a_close_are_no_faster_than_a_broker_that_shows_nothing_
     assert 0.1 * (behind // SINGLE_ACKS_AT_CLOSE - 1) < moved.drain_s < 2.0
 
 
+@pytest.mark.long
 def test_a_move_whose_acks_take_longer_than_the_handoff_time_is_postponed() -> None:
     world, server = with_a_gap(messages=200, max_handoff_s=0.5, rebalance_delay_s=2.0)
     server.machine.handoffs.start(server.machine.bindings.all[2], 1 - world.served_by()[2], "test", world.now)

@@ -33,7 +33,7 @@ CHANCES = Chances(hint_lost=0.02, retry=0.05, drop=0.01, slow=0.01, parked_lag_s
 
 
 class Life:
-    """What happens to a group, a few times a second."""
+    """A group to which something happens a few times a second."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)

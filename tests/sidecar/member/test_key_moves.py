@@ -66,6 +66,7 @@ def check(world: World) -> None:
         assert not member.machine.dispatcher.lanes.running
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 8), (8, 5), (3, 1), (1, 4)])
 def test_a_change_loses_reorders_and_repeats_nothing(old: int, new: int) -> None:
     world = World(old * 10 + new, queue_count=old, hash_count=16)
@@ -158,6 +159,7 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
     assert world.repeats == 0
 
 
+@pytest.mark.long
 @lives(max_examples=example_count(20))
 @given(
     seed=st.integers(0, 2**32),
@@ -290,5 +292,28 @@ def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
     world.run(20)
     assert not mover.is_running
     assert all(world.finished[item.identity] == 1 for item in items)
+    finish(world, mover)
+    check(world)
+
+
+def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() -> None:
+    """Seed 348 of histories with all features: a member that stood still consumed the queue that had this number in an
+    earlier change, and called a message before those of its key in the old queue."""
+    world = World(11, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    member = world.join()
+    world.run(3)
+    world.chances.call_s = 1.0
+    for hash_ in range(8):
+        for _ in range(2):
+            world.publish(f"k{hash_}", hash_=hash_)
+    mover.start(3)
+    world.run(0.3)
+    staging = min(world.broker.queues.index(queue) for queue in world.queues if not queue.consumers)
+    member.machine.bindings.attach(member.machine.bindings.all[staging], world.now)
+    member.run()
+    for hash_ in range(8):
+        world.publish(f"k{hash_}", hash_=hash_)
+    world.run(30)
     finish(world, mover)
     check(world)

@@ -491,6 +491,7 @@ def moves_at_s() -> float:
     return world.now
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after_s", [-0.4, 0.6, 1.2])
 def test_a_broker_that_stands_still_around_a_handoff_discards_no_ack(after_s: float) -> None:
     """It reads the acks of that time and the close together, and a closing channel discards what is behind 32."""

@@ -197,6 +197,7 @@ def test_at_rest_a_member_receives_five_messages_a_second_at_most(count: int) ->
     assert max(net.received.values()) / 20 <= 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 4, 64])
 def test_at_rest_a_member_sends_to_few_others_in_the_long_run(count: int) -> None:
     """RabbitMQ keeps statistics of each channel and each queue to which it published."""

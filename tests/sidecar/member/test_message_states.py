@@ -29,7 +29,7 @@ HOLDS = [
     PAUSES | Hold.PARKED_KEYS | Hold.KEY_MOVES,
 ]
 NEVER_RESTS = (State.ARRIVED, State.TAKEN)
-"""What becomes of a message in these states is decided before anything else happens."""
+"""A message leaves these states before anything else happens."""
 
 
 def ways() -> dict[State, tuple[Event, ...]]:

@@ -444,6 +444,7 @@ def fault(world: World, chance: random.Random) -> None:
         world.join()
 
 
+@pytest.mark.long
 @over_seeds(6)
 def test_random_histories_lose_nothing_and_keep_the_order_of_each_key(seed: int) -> None:
     chance = random.Random(seed)

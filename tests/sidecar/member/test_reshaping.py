@@ -215,3 +215,13 @@ def test_positions_are_reported_of_every_queue_that_a_hash_may_have() -> None:
     assert ("p", 6, 0) in processed
     assert ("p", 7, 0) not in processed
     assert (processed.attempts(("p", 6, 1)), processed.attempts(("p", 7, 1))) == (2, 0)
+
+
+def test_a_queue_that_was_counted_before_it_was_deleted_is_not_wanted() -> None:
+    """Seed 342 of histories with all features: the member ended with an IndexError."""
+    member = Joined(FOUR)
+    member.let_pass(10)
+    for _ in range(4):
+        member.machine.ready_counted(5, 0, 0, member.now)
+        member.let_pass(10)
+    assert sorted(binding.queue for binding in member.machine.bindings.own()) == [0, 1, 2, 3]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ def check(world: World) -> None:
     assert world.repeats <= world.disturbed + world.forced + world.resent
 
 
+@pytest.mark.long
 @lives(max_examples=example_count(50))
 @given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
 def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
@@ -119,6 +121,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
         assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
 
 
+@pytest.mark.long
 @lives(max_examples=example_count(50))
 @given(
     seed=seeds,
@@ -136,6 +139,7 @@ def test_no_fault_loses_or_reorders_a_message_and_balance_comes_back(
         assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
 
 
+@pytest.mark.long
 @lives(max_examples=example_count(25))
 @given(seed=seeds, script=steps("join", "leave", "kill", "drop"), chances=chances)
 def test_static_members_release_their_secondaries_without_loss_and_primaries_rise_to_the_top(

@@ -27,6 +27,7 @@ def told(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
     return sorted((tuple(sorted(row.items())) for row in rows), key=repr)
 
 
+@pytest.mark.long
 @settings(max_examples=example_count(150), deadline=None)
 @given(
     journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
@@ -46,6 +47,7 @@ def test_offences_are_those_of_the_specification(records: list[Record], skew_s: 
     assert told(found) == told(expected)
 
 
+@pytest.mark.long
 @settings(max_examples=example_count(100), deadline=None)
 @given(journals(messages=12, deliveries=16))
 def test_completeness_moves_and_counts_are_those_of_the_specification(records: list[Record]) -> None:
@@ -86,6 +88,7 @@ def test_completeness_moves_and_counts_are_those_of_the_specification(records: l
     }
 
 
+@pytest.mark.long
 @given(journals(messages=12), st.sampled_from([0.000001, 0.001, 0.001003]))
 def test_what_was_confirmed_late_is_pending(records: list[Record], settle_s: float) -> None:
     found = findings_of(records, ValidationSettings(settle_s=settle_s))

@@ -75,6 +75,7 @@ def check_same(
         assert totals["repeated"] == judged.count("repeated")
 
 
+@pytest.mark.long
 @given(
     records=journals() | journals(publishers=EPOCHS, keys=("k0", "k2"), deliveries=20),
     skew_us=st.sampled_from([0, 3]),
@@ -87,6 +88,7 @@ def test_one_epoch_is_judged_as_a_batch_is(records: list[Record], skew_us: int) 
     check_same(streamed, records, skew_s=skew_us / 1e6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_started_again", [False, True])
 @given(
     data=st.data(),
@@ -112,6 +114,7 @@ def test_any_history_in_any_epochs_is_judged_as_a_whole(
     check_same(streamed, records, skew_s=skew_us / 1e6, but=OTHERWISE_TOLD)
 
 
+@pytest.mark.long
 @given(records=journals(modes=("Sessions",)), epochs=st.integers(1, 6))
 @settings(max_examples=example_count(15), deadline=None)
 def test_sessions_have_their_order_in_any_epochs(records: list[Record], epochs: int) -> None:
@@ -149,6 +152,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> list[Record]:
     return sorted(found.records, key=last_us)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("epochs", "skew_s"), repeated([(5, SKEW_S), (1, 0.0), (9, 0.0), (9, SKEW_S)]))
 def test_everything_that_was_planted_is_found_whatever_the_epochs(
     planted: list[Record], epochs: int, skew_s: float
@@ -194,6 +198,7 @@ def test_what_comes_later_than_the_watermark_is_kept_aside_and_counts_as_deliver
     assert not streamed.found["offences"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_started_again", [False, True])
 def test_memory_does_not_grow_with_history(monkeypatch: pytest.MonkeyPatch, is_started_again: bool) -> None:
     """`is_started_again`: the publisher is in each second, and has a new epoch."""

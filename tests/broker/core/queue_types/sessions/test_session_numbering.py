@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
 from lbg_broker.core.queue_types.session_headers import END, SEQUENCE, end_of_session, numbered
@@ -24,6 +25,7 @@ VALUES: st.SearchStrategy[Any] = st.one_of(
 HEADERS = st.none() | st.dictionaries(st.sampled_from(["a", "b", "é", "x-session-", SEQUENCE, END]), VALUES)
 
 
+@pytest.mark.long
 @settings(max_examples=example_count(300))
 @given(
     content_type=TEXTS,
