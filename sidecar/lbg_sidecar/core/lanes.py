@@ -28,8 +28,8 @@ from lbg_sidecar.core.message_states import (
 
 
 class Lanes:
-    """`running` are the calls at work, in order of start; `held` those of state HELD; `republishing` the identities of
-    those of state REPUBLISHING."""
+    """`running` are the calls at work, in order of start; `held` and `delayed` the messages of these states, the latter
+    with the number of the delay; `republishing` the identities of those of state REPUBLISHING."""
 
     def __init__(self, *, concurrency: int) -> None:
         self.concurrency = concurrency
@@ -37,12 +37,11 @@ class Lanes:
         self.held: dict[InFlight, None] = {}
         self.republishing: dict[Identity, None] = {}
         self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
-        self._delayed: list[
-            tuple[float, int, InFlight]
-        ] = []  # by time; with those that were delayed anew, or left
-        self._delay_of: dict[InFlight, int] = {}
+        self.delayed: dict[InFlight, int] = {}
+        self._due: list[tuple[float, int, InFlight]] = []
+        """By time, delays with their numbers; also of messages that are delayed no more, or anew."""
         self._delays = 0
-        self._after_call: dict[tuple[int, Hashable], list[InFlight]] = {}
+        self.after_call: dict[tuple[int, Hashable], list[InFlight]] = {}
         """By queue and lane of a call through a closed attachment that has not ended: what came through a newer one."""
 
     # Messages
@@ -75,7 +74,7 @@ class Lanes:
             rota.rotate(-1)
             in_flight = ready.popleft()
             in_flight.state = State.TAKEN  # as `move` does, and faster
-            if self._after_call and (attachment.queue, in_flight.lane) in self._after_call:
+            if self.after_call and (attachment.queue, in_flight.lane) in self.after_call:
                 self.move(in_flight, Event.WAIT)
                 continue
             if in_flight.tag > attachment.highest:
@@ -97,23 +96,23 @@ class Lanes:
     def delay(self, in_flight: InFlight, due: float) -> None:
         """Its turn is again at `due`; the lane waits until then."""
         self.move(in_flight, Event.DELAY)
-        heapq.heappush(self._delayed, (due, self._delay_of[in_flight], in_flight))
+        heapq.heappush(self._due, (due, self.delayed[in_flight], in_flight))
 
     def wake(self, now: float) -> None:
         """It is the turn of what was delayed until `now`."""
         while (due := self.next_due()) is not None and due <= now:
-            self.move(heapq.heappop(self._delayed)[2], Event.TURN)
+            self.move(heapq.heappop(self._due)[2], Event.TURN)
 
     def next_due(self) -> float | None:
-        delayed = self._delayed
-        while delayed and self._delay_of.get(delayed[0][2]) != delayed[0][1]:
+        delayed = self._due
+        while delayed and self.delayed.get(delayed[0][2]) != delayed[0][1]:
             heapq.heappop(delayed)
         return delayed[0][0] if delayed else None
 
     @property
     def blocked(self) -> int:
         """Lanes that wait for a retry."""
-        return len(self._delay_of)
+        return len(self.delayed)
 
     def move(self, in_flight: InFlight, event: Event) -> None:
         """Changes a message's state, and lets its lane go on where it is not the first any more.
@@ -170,10 +169,10 @@ class Lanes:
             waiting.remove(in_flight)
 
     def _enter_after_call(self, in_flight: InFlight) -> None:
-        self._after_call[in_flight.attachment.queue, in_flight.lane].append(in_flight)
+        self.after_call[in_flight.attachment.queue, in_flight.lane].append(in_flight)
 
     def _leave_after_call(self, in_flight: InFlight) -> None:
-        waiting = self._after_call.get((in_flight.attachment.queue, in_flight.lane))
+        waiting = self.after_call.get((in_flight.attachment.queue, in_flight.lane))
         if waiting is not None:  # the call has not ended
             waiting.remove(in_flight)
 
@@ -184,15 +183,15 @@ class Lanes:
         attachment = in_flight.attachment
         del self.running[in_flight], attachment.running[in_flight]
         if attachment.closed:
-            for waiting in self._after_call.pop((attachment.queue, in_flight.lane), ()):
+            for waiting in self.after_call.pop((attachment.queue, in_flight.lane), ()):
                 self.move(waiting, Event.TURN)
 
     def _enter_delayed(self, in_flight: InFlight) -> None:
         self._delays += 1
-        self._delay_of[in_flight] = self._delays
+        self.delayed[in_flight] = self._delays
 
     def _leave_delayed(self, in_flight: InFlight) -> None:
-        del self._delay_of[in_flight]
+        del self.delayed[in_flight]
 
     def _enter_held(self, in_flight: InFlight) -> None:
         self.held[in_flight] = None
@@ -262,7 +261,7 @@ class Lanes:
         running = list(attachment.running)
         for in_flight in running:
             if in_flight.lane is not None:
-                self._after_call.setdefault((attachment.queue, in_flight.lane), [])
+                self.after_call.setdefault((attachment.queue, in_flight.lane), [])
             self.move(in_flight, Event.CLOSE)
         for in_flight in unacked:
             if not in_flight.is_called:

@@ -115,8 +115,8 @@ class Situation:
             "slots": lanes.running,
             "underway": of.underway,
             "held": lanes.held,
-            "after call": list(itertools.chain(*lanes._after_call.values())),
-            "delayed": lanes._delay_of,
+            "after call": list(itertools.chain(*lanes.after_call.values())),
+            "delayed": lanes.delayed,
         }
         return [name for name, collection in collections.items() if message in collection]
 
