@@ -152,7 +152,7 @@ class RabbitCluster:
         def is_whole() -> bool:
             if not all(node.answers() for node in self.nodes):
                 return False
-            return self.nodes[0].evaluate(whole, timeout_s=20).strip() == "true"
+            return self.nodes[0].evaluate(whole).strip() == "true"
 
         wait_until(is_whole, timeout_s=timeout_s)
 
