@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -263,6 +263,12 @@ class Attachment:
         if self.beside is not None and self.beside.is_at_work:
             return True
         return bool(self.running or self.ready or self.underway or (self.shelved and not self.paused))
+
+    @property
+    def unacked(self) -> Iterator[InFlight]:
+        """Deliveries that are not acknowledged yet, and released copies that are not settled."""
+        beside = () if self.beside is None else self.beside.ack_window.all_unacked()
+        return itertools.chain(self.ack_window.all_unacked(), beside)
 
     @property
     def drained(self) -> bool:

@@ -421,8 +421,7 @@ class KeyMoves:
             del self._fences[attachment]
             passing.fences += fences
             return
-        unacked = (one.hash_ for one in attachment.ack_window.all_unacked())
-        if any(hash_ is not None and move.leaves(hash_, queue) for hash_ in unacked):
+        if any(one.hash_ is not None and move.leaves(one.hash_, queue) for one in attachment.unacked):
             return
         del self._fences[attachment]
         for fence in fences:

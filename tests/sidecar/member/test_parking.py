@@ -14,6 +14,7 @@ from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from testing.exploration import over_seeds
 from testing.member.world import Chances, Item, SimMember, World
+from testing.member.world.key_moves import KeyMover
 from testing.member.world.parking import (
     compact,
     delete_leftovers,
@@ -472,3 +473,34 @@ def test_random_histories_lose_nothing_and_keep_the_order_of_each_key(seed: int)
         if chance.random() < 0.5:
             fault(world, chance)
     finish(world)
+
+
+def test_a_released_copy_at_work_holds_up_the_fence_of_its_hash() -> None:
+    """Seed 529 of histories with all features: another member called the same message from the queue to which its hash
+    had gone."""
+    world = World(3, queue_count=2, hash_count=8, rules=rules())
+    member = world.join()
+    world.run(1)
+    world.failing = {"bad"}
+    item = world.publish("bad", hash_=2)  # 2 leaves queue 0 for queue 2 of three
+    world.run(3)
+    world.failing = set()
+    (parked,) = parked_keys(world).parked()
+    world.broker.record(ReleaseEntry("bad", parked.causes))
+    world.run(0.1)
+    world.chances.slow, world.chances.slow_s = 1.0, 10.0
+    assert member.link is not None
+    world.broker.release(member.link, item)
+    world.run(0.1)
+    assert member.calls
+    mover = KeyMover(world)
+    mover.start(3)
+    world.run(3)
+    assert member.calls
+    assert 1 in mover.state.passed
+    assert 0 not in mover.state.passed
+    world.chances.slow = 0.0
+    world.run(30)
+    assert not mover.is_running
+    finish(world)
+    assert are_done(world, [item])
