@@ -143,6 +143,7 @@ class Life:
                 break
             release(world)
             world.run(3)
+        world.run(20)  # a member that stood still goes on
 
 
 @over_seeds(8)
