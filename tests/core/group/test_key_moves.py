@@ -82,7 +82,7 @@ def test_hashes_leave_their_old_queue_and_then_the_staging_queue() -> None:
 @pytest.mark.parametrize(
     ("passed", "turns"),
     [
-        ((), (Turn.DELIVER, Turn.DELIVER, Turn.HOLD)),
+        ((), (Turn.DELIVER, Turn.HOLD, Turn.HOLD)),
         ((0,), (Turn.FORWARD, Turn.DELIVER, Turn.HOLD)),
         ((0, 3), (Turn.FORWARD, Turn.FORWARD, Turn.DELIVER)),
     ],
