@@ -103,9 +103,8 @@ class KeyMoves:
         """This change is on its way: the record has it, or an announcement, or a fence."""
         if self.followed is None and not (self._is_of(id_) and self.state.is_ended):
             self.followed = id_
-            self.state = (
-                KeyMoveState()
-            )  # what is known of an earlier one says nothing about the stream of this one
+            # What is known of an earlier one says nothing about the stream of this one.
+            self.state = KeyMoveState()
             self._effects.append(FollowKeyMove(True))
 
     def absent(self, now: float) -> None:
