@@ -26,13 +26,21 @@ from bench.workers import Worker, say
 from lbg_core.client import Channel, ClientConnection, ResourceLocked, connect
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.assignment import backed_up, balanced_primaries
+from lbg_core.group.members_protocol import (
+    Beat,
+    BeatContent,
+    Identity,
+    Knowledge,
+    Positions,
+    QueueState,
+    Reattached,
+    Status,
+)
+from lbg_core.group.message_codec import decode, encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.core.delivery import Positions
 from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Beat, BeatContent, Identity, Knowledge, QueueState, Reattached, Status
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.posts import Posts

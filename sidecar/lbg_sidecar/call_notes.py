@@ -40,9 +40,9 @@ from typing import NamedTuple, Self
 from weakref import WeakSet
 
 from lbg_core.client import ConnectionSettings
+from lbg_core.group.members_protocol import Suspected
 from lbg_core.private_files import DIRECTORY_MODE, allocate, open_private
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.suspects import Suspected
 
 log = logging.getLogger("lbg.member")
 

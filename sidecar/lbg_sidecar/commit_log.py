@@ -55,8 +55,8 @@ from zlib import crc32
 
 from lbg_core.forks import lock, own_map
 from lbg_core.group import SequenceSet
+from lbg_core.group.sequences import StreamRuns
 from lbg_core.private_files import allocate, make_private_directory, open_private, report_wide
-from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.errors import MemberError
 
 

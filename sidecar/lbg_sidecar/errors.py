@@ -5,8 +5,6 @@
     ├── IndexTaken         the fixed index belongs to another live member
     ├── CommitsError       the commit log or the position file cannot be used (`commits.errors`)
     ├── SessionRefused     the broker and the application do not agree how far the session is
-    ├── MessageError       bytes on the members exchange that are no member's message
-    │   └── NewerMessage   another member's message of a newer version
     └── AppError           the application's channel
         ├── CommandFailed  the command cannot be started at all
         └── StreamError    the application sent an invalid frame on its stream
@@ -51,23 +49,6 @@ class SessionRefused(MemberError):
             f"{why}; correct the position in the application's database, or consume under another name"
         )
         self.session = session
-
-
-class MessageError(MemberError):
-    """Bytes on the members exchange that are no member's message."""
-
-
-class NewerMessage(MessageError):
-    """`name` sends messages of a newer version. If that is a member (`is_member`, else an administrator or observer),
-    a member that joins stays out; one that has joined continues with the members of its own version."""
-
-    def __init__(self, name: str, version: int, newest: int, *, is_member: bool) -> None:
-        super().__init__(
-            f"{'member' if is_member else 'administrator'} {name!r} sends the group messages of version {version}, and "
-            f"this member reads version {newest}: upgrade this member"
-        )
-        self.name = name
-        self.is_member = is_member
 
 
 class AppError(MemberError):

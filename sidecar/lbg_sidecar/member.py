@@ -15,6 +15,7 @@ from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_core.group import GroupSpec, Names, differences
+from lbg_core.group.members_protocol import Identity
 from lbg_core.tracing import tracing
 from lbg_sidecar.app import (
     CONCURRENCY,
@@ -29,7 +30,6 @@ from lbg_sidecar.app import (
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.presence import CONNECTIONS_S, LeavingTime
-from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import IndexTaken, SettingsError

@@ -36,9 +36,10 @@ from lbg_core.group import (
     HEADER_TS,
     key_in,
 )
+from lbg_core.group.members_protocol import HeldMessage, HeldState
+from lbg_core.group.sequences import MessageIdentity
 from lbg_core.tracing import CallSpan
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
-from lbg_sidecar.core.protocol import HeldMessage, HeldState
+from lbg_sidecar.core.delivery import Attachment, InFlight
 
 
 class Kind(enum.StrEnum):
@@ -426,7 +427,7 @@ class Message:
 def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InFlight:
     """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
     key, publisher, seq, published_at_us = stamp_of(delivery)
-    identity: Identity | None = None
+    identity: MessageIdentity | None = None
     hash_ = _hash_in(delivery.routing_key, prefix)
     if hash_ is not None and publisher is not None and seq is not None and seq >= 0:
         identity = (publisher, hash_, seq)

@@ -11,9 +11,10 @@ from typing import Any
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import Backoff, Delivery
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
+from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar import AppChannel, Message, Verdict
 from lbg_sidecar.app import withdraw
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed, StreamRuns
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules
 from lbg_sidecar.message import Kind, in_flight_of
 

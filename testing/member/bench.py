@@ -12,19 +12,19 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from lbg_core.group.key_moves import BarrierEntry, BeginEntry, KeyMove, PassEntry
+from lbg_core.group.members_protocol import Identity, Peek, Skip, SkipOutcome, Skipped
 from lbg_core.group.parked_keys import ParkEntry, ReleaseEntry
+from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall, Rules
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import Identity as Sender
-from lbg_sidecar.core.protocol import Peek, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, Verdict, retry
 
-ADMINISTRATOR = Sender(0, "administrator", "")
+ADMINISTRATOR = Identity(0, "administrator", "")
 MOVE = KeyMove("2-3-move", 2, 3, 6)
 MOVING_HASH = 2
 """In queue 0 of two, and in queue 2 of three."""
@@ -36,7 +36,7 @@ ROUNDS = 60
 @dataclass(eq=False)
 class Published:
     key: str
-    identity: Identity
+    identity: MessageIdentity
     redelivered: bool = False
 
     @property
@@ -71,8 +71,8 @@ class Bench:
     sent: list[fx.Effect] = field(default_factory=list)
     """Settlements that the broker has received and not answered."""
     calls: list[InFlight] = field(default_factory=list)
-    order: list[Identity] = field(default_factory=list)
-    fates: defaultdict[Identity, Fate] = field(default_factory=lambda: defaultdict(Fate))
+    order: list[MessageIdentity] = field(default_factory=list)
+    fates: defaultdict[MessageIdentity, Fate] = field(default_factory=lambda: defaultdict(Fate))
 
     def __post_init__(self) -> None:
         numbers = count()

@@ -8,11 +8,11 @@ from typing import cast
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.client import ClientConnection, ConnectError, ConnectionSettings
 from lbg_core.group import is_native
+from lbg_core.group.members_protocol import Identity, Pause
+from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import Identity, Pause
 from lbg_sidecar.io.connection import Host
 from lbg_sidecar.io.driver import Driver
 from lbg_sidecar.member import Member

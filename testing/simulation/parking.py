@@ -19,13 +19,13 @@ from lbg_core.client import ClientConnection, ClientError, ConfirmingPublisher
 from lbg_core.group.parked_keys import (
     Entry,
     KeyState,
-    MessageIdentity,
     ParkedKeys,
     ParkEntry,
     ReleaseEntry,
     SettleEntry,
     decoded_entry,
 )
+from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.parked_keys import ParkingBounds
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ADMINISTRATOR

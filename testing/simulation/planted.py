@@ -24,7 +24,8 @@ from lbg_core.client.ack_window import AckWindow
 from lbg_core.client.retransmit import QueueWindow
 from lbg_core.group import PARTITIONED, RABBITMQ, GroupSpec
 from lbg_core.group.key_moves import KeyMove, KeyMoveState, Turn
-from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKeys
+from lbg_core.group.parked_keys import KeyState, ParkedKeys
+from lbg_core.group.sequences import MessageIdentity
 from lbg_core.publisher.stamper import StartingPoint
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall

@@ -57,10 +57,10 @@ from lbg_core.amqp.methods import (
 from lbg_core.client import ClientConnection, ConnectError
 from lbg_core.group import TO_ALL, GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_core.group.key_moves import KeyMove, KeyMoveState
+from lbg_core.group.members_protocol import Identity, Watch
+from lbg_core.group.message_codec import encode
 from lbg_core.group.spec import UNCOUNTED_MODES
 from lbg_core.group.topology import Binding
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import Identity, Watch
 from testing.simulation.client import Channel, ChannelRefused, Client
 from testing.simulation.clock import Process, Task
 from testing.simulation.cluster import Cluster

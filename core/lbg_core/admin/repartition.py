@@ -1,8 +1,6 @@
 """Changing the number of queues of a group: close ingress, drain, change, open ingress; or online, where the broker
 moves keys in order.
 
-The announcement to members has the form that `lbg_sidecar.core.protocol` reads.
-
 The record is marked first, and unmarked last (`lbg_core.group.spec`). Every step declares a state and can be
 repeated, so that the next run after a crash does all of them.
 """

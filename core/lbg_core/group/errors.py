@@ -3,9 +3,11 @@
     GroupError (ValueError)
     ├── SpecError      a field of a group, a name, a key: field, value and rule
     │   └── NewerRecordError  the record of a group is of a newer version
-    └── JournalError   a journal line that cannot be read, with the reason
+    ├── JournalError   a journal line that cannot be read, with the reason
+    └── MessageError   bytes on the members exchange that are no member's message
+        └── NewerMessage  a message of a newer version
 
-Both mean that the input has to change: trying again does not help.
+They mean that the input has to change: trying again does not help.
 """
 
 from __future__ import annotations
@@ -40,3 +42,20 @@ class JournalError(GroupError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class MessageError(GroupError):
+    """Bytes on the members exchange that are no member's message."""
+
+
+class NewerMessage(MessageError):
+    """`name` sends messages of a newer version. If that is a member (`is_member`, else an administrator or observer),
+    a member that joins stays out; one that has joined continues with the members of its own version."""
+
+    def __init__(self, name: str, version: int, newest: int, *, is_member: bool) -> None:
+        super().__init__(
+            f"{'member' if is_member else 'administrator'} {name!r} sends the group messages of version {version}, and "
+            f"this member reads version {newest}: upgrade this member"
+        )
+        self.name = name
+        self.is_member = is_member

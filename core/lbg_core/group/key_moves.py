@@ -17,8 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-StreamRuns = tuple[str, int, tuple[tuple[int, int], ...]]
-"""Publisher, hash, and runs of sequence numbers that were processed."""
+from lbg_core.group.sequences import StreamRuns
 
 _VERSION = 1
 

@@ -14,10 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from lbg_core.group.sequences import SequenceSet, epoch_of
-
-MessageIdentity = tuple[str, int, int]
-"""Publisher, hash and sequence number."""
+from lbg_core.group.sequences import MessageIdentity, SequenceSet, epoch_of
 
 _VERSION = 1
 

@@ -51,6 +51,12 @@ def incarnation_of_epoch(first: str, began_us: int, random: bytes) -> str:
 Run = tuple[int, int]
 """First and last number of a run, both in it."""
 
+StreamRuns = tuple[str, int, tuple[Run, ...]]
+"""Publisher, hash, and runs of sequence numbers that were processed."""
+
+MessageIdentity = tuple[str, int, int]
+"""Publisher, hash and sequence number."""
+
 
 class SequenceSet:
     """A set of integers from 0 up, kept as runs: memory grows with the holes, not with the numbers."""

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
-from lbg_sidecar.core.delivery import StreamRuns
+from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.errors import AppError
 from lbg_sidecar.message import ACK, AFTER_MAX_S, VERDICT_RULE, Kind, Message, Verdict, kind_of

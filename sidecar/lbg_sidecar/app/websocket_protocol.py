@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.app.channel import Committed, parse_committed, parse_processed, read_object, read_verdict
-from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.errors import StreamError
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict
 

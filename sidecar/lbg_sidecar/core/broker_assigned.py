@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from lbg_core.group.members_protocol import BeatContent, Message, QueueState, Rebalance, Repartition
+from lbg_core.group.message_codec import encode_content
 from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
 from lbg_sidecar.core.dispatcher import Rules, poisoned_messages
 from lbg_sidecar.core.effects import (
@@ -26,9 +28,7 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.message_codec import encode_content
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.protocol import BeatContent, Message, QueueState, Rebalance, Repartition
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.status_report import (
     common_description,

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
+from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
+from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.message_states import IS_RUNNING, NO_HOLD, PAUSES, State
 
 if TYPE_CHECKING:
     from lbg_sidecar.core.suspects import Suspect
-
-Identity = tuple[str, int, int]  # publisher, hash, sequence: what makes two deliveries the same message
 
 
 class Outcome(enum.StrEnum):
@@ -95,7 +95,7 @@ class InFlight:
         tag: int,
         *,
         key: str | None = None,
-        identity: Identity | None = None,
+        identity: MessageIdentity | None = None,
         delivery: Any = None,
     ) -> None:
         self.attachment = attachment
@@ -276,23 +276,6 @@ class Attachment:
         return not self.is_at_work
 
 
-REPORTED_STREAMS_MAX = 512
-"""Streams that are reported of one queue, and as many messages with failed attempts."""
-
-REPORTED_RUNS_MAX = 4096
-"""Runs of sequence numbers that are reported of one queue."""
-
-StreamRuns = tuple[str, int, tuple[tuple[int, int], ...]]  # publisher, hash, runs of sequence numbers
-
-
-@dataclass(frozen=True, slots=True)
-class Positions:
-    """A queue's recent positions in a form that can be sent: what was processed, and failed attempts so far."""
-
-    streams: tuple[StreamRuns, ...] = ()
-    attempts: tuple[tuple[str, int, int, int], ...] = ()  # publisher, hash, sequence, attempts
-
-
 class _HashesOf(dict[int, bool]):
     """True for each hash that has one of these queues: each hash is looked up once, however many streams it has."""
 
@@ -322,14 +305,14 @@ class Processed:
         self._runs_max = runs_max
         self._streams: OrderedDict[tuple[str, int], SequenceSet] = OrderedDict()
         """The one used last is the last."""
-        self._attempts: dict[Identity, int] = {}
-        self._reported_attempts: dict[Identity, int] = {}  # by the former consumer, and not read yet
+        self._attempts: dict[MessageIdentity, int] = {}
+        self._reported_attempts: dict[MessageIdentity, int] = {}  # by the former consumer, and not read yet
 
-    def __contains__(self, identity: Identity) -> bool:
+    def __contains__(self, identity: MessageIdentity) -> bool:
         stream = self._streams.get(identity[:2])
         return stream is not None and identity[2] in stream
 
-    def add(self, identity: Identity) -> None:
+    def add(self, identity: MessageIdentity) -> None:
         name = identity[:2]
         stream = self._streams.get(name)
         if stream is None:
@@ -345,22 +328,22 @@ class Processed:
             self._attempts.pop(identity, None)
             self._reported_attempts.pop(identity, None)
 
-    def failed(self, identity: Identity, attempts: int) -> None:
+    def failed(self, identity: MessageIdentity, attempts: int) -> None:
         """Records the count of attempts, for handoffs in either direction."""
         _set_bounded(self._attempts, identity, attempts, self._streams_max)
 
-    def forget_attempts(self, identity: Identity) -> None:
+    def forget_attempts(self, identity: MessageIdentity) -> None:
         """Its attempts are counted from 0 when it is delivered again."""
         self._attempts.pop(identity, None)
         self._reported_attempts.pop(identity, None)
 
-    def attempts(self, identity: Identity) -> int:
+    def attempts(self, identity: MessageIdentity) -> int:
         """Number of attempts here, or as reported by former members."""
         if not self._attempts and not self._reported_attempts:
             return 0
         return max(self._attempts.get(identity, 0), self.take_reported_attempts(identity))
 
-    def take_reported_attempts(self, identity: Identity) -> int:
+    def take_reported_attempts(self, identity: MessageIdentity) -> int:
         """Attempts that a former consumer reported since the last request, else 0."""
         return self._reported_attempts.pop(identity, 0) if self._reported_attempts else 0
 
@@ -416,7 +399,9 @@ class Processed:
         return self._streams.keys()
 
 
-def _set_bounded(counts: dict[Identity, int], identity: Identity, count: int, limit: int) -> None:
+def _set_bounded(
+    counts: dict[MessageIdentity, int], identity: MessageIdentity, count: int, limit: int
+) -> None:
     if identity not in counts and len(counts) >= limit:
         del counts[next(iter(counts))]
     counts[identity] = count

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from lbg_core.client.backoff import Backoff
+from lbg_core.group.members_protocol import HeldState
 from lbg_sidecar.core.delivery import (
     Attachment,
     InFlight,
@@ -23,7 +24,6 @@ from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, State
 from lbg_sidecar.core.parked_keys import WAITS_S, WAITS_SHORTLY_S, Judgement, Parking, ParkingBounds
-from lbg_sidecar.core.protocol import HeldState
 from lbg_sidecar.core.suspects import Suspects, Turn
 from lbg_sidecar.message import AFTER_MAX_S, Kind, Verdict
 

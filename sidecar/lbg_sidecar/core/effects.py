@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.members_protocol import HeldState, Peek
 from lbg_core.group.parked_keys import Entry
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight
-from lbg_sidecar.core.protocol import HeldState, Peek
+from lbg_core.group.sequences import MessageIdentity
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import MemberError
 
@@ -296,7 +297,7 @@ class Poisoned:
 
     queue: int
     key: str | None
-    identity: Identity | None
+    identity: MessageIdentity | None
     attempts: int
     reason: str
 
@@ -307,7 +308,7 @@ class KeyParked:
 
     queue: int
     key: str
-    identity: Identity
+    identity: MessageIdentity
     attempts: int
     reason: str
 
@@ -346,7 +347,7 @@ class CallFailed:
     kind: Failure
     queue: int
     key: str | None
-    identity: Identity | None
+    identity: MessageIdentity | None
     attempts: int
     reason: str = ""
     seconds: float = 0.0

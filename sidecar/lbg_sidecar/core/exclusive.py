@@ -6,14 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lbg_core.client.errors import NotFound, channel_closed
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, Reread, StandingBy
-from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.key_moves import KeyMoves
-from lbg_sidecar.core.member_core import TICK_S, MemberCore
-from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     BeatContent,
     Handover,
     Identity,
@@ -27,6 +20,13 @@ from lbg_sidecar.core.protocol import (
     Reattached,
     Repartition,
 )
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, Reread, StandingBy
+from lbg_sidecar.core.handoff import Handoffs
+from lbg_sidecar.core.key_moves import KeyMoves
+from lbg_sidecar.core.member_core import TICK_S, MemberCore
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import RESTS_S, BalancingRules, Binding, Bindings
 from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding

@@ -22,11 +22,12 @@ from lbg_core.group.key_moves import (
     KeyMoveState,
     NumbersEntry,
     PassEntry,
-    StreamRuns,
     Turn,
 )
+from lbg_core.group.members_protocol import Positions
+from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.barriers import AGAIN_S, Barrier, Barriers
-from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, Processed
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.effects import Effect, FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Event, Hold

@@ -13,7 +13,8 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable
 
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Outcome
+from lbg_core.group.sequences import MessageIdentity
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.message_states import (
     IS_FIRST,
     IS_RUNNING,
@@ -35,7 +36,7 @@ class Lanes:
         self.concurrency = concurrency
         self.running: dict[InFlight, None] = {}
         self.held: dict[InFlight, None] = {}
-        self.republishing: dict[Identity, None] = {}
+        self.republishing: dict[MessageIdentity, None] = {}
         self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
         self.delayed: dict[InFlight, int] = {}
         self._due: list[tuple[float, int, InFlight]] = []

@@ -15,6 +15,20 @@ from dataclasses import replace
 from typing import Any
 
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.members_protocol import (
+    ANSWER_PREFIX,
+    BeatContent,
+    HeldState,
+    Hello,
+    Message,
+    Peek,
+    Skip,
+    SkipOutcome,
+    Skipped,
+    Suspected,
+    SuspectReport,
+    Watch,
+)
 from lbg_core.group.parked_keys import Entry
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
@@ -41,23 +55,10 @@ from lbg_sidecar.core.effects import (
     Withdraw,
 )
 from lbg_sidecar.core.presence import Presence, Stage
-from lbg_sidecar.core.protocol import (
-    ANSWER_PREFIX,
-    BeatContent,
-    HeldState,
-    Hello,
-    Message,
-    Peek,
-    Skip,
-    SkipOutcome,
-    Skipped,
-    SuspectReport,
-    Watch,
-)
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
-from lbg_sidecar.core.suspects import Suspected, Suspects
+from lbg_sidecar.core.suspects import Suspects
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import Kind, Verdict
 

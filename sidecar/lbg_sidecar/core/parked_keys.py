@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from lbg_core.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
+from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.barriers import Barrier, Barriers
-from lbg_sidecar.core.delivery import Attachment, Identity, InFlight, Processed
+from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.effects import Done, Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Hold
@@ -139,7 +140,7 @@ class Parking:
                 self._settle_processed(one.key, identity)
         self._barriers.passed(now)
 
-    def _settle_processed(self, key: str, identity: Identity) -> None:
+    def _settle_processed(self, key: str, identity: MessageIdentity) -> None:
         """A late entry of a member that is gone, of a message that was processed since."""
         is_ours = self._serving(identity[1]) is not None
         if identity in self._processed and is_ours and self.keys.is_parked(key, identity):
@@ -226,7 +227,7 @@ class Parking:
         key, identity = in_flight.key, in_flight.identity
         return key is not None and identity is not None and self.keys.is_parked(key, identity)
 
-    def is_settled(self, identity: Identity) -> bool:
+    def is_settled(self, identity: MessageIdentity) -> bool:
         return self.keys.is_settled(identity)
 
     def park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
@@ -276,7 +277,7 @@ class Parking:
         self._by_copy[pending.entry.copy] = pending
         self._effects.append(ParkCopy(pending.in_flight, pending.entry.copy))
 
-    def settle(self, key: str, identity: Identity, in_flight: InFlight | None = None) -> None:
+    def settle(self, key: str, identity: MessageIdentity, in_flight: InFlight | None = None) -> None:
         """A message of the set is processed, which is true whether the stream gets the entry or not."""
         entry = SettleEntry(key, identity)
         if in_flight is not None and in_flight.attachment.beside_of is not None:
@@ -304,7 +305,7 @@ class Parking:
             return next(reversed(pending.values())).entry.cause
         return self.keys.cause(key) or self._new_id()
 
-    def _may_deliver(self, key: str, identity: Identity) -> bool:
+    def _may_deliver(self, key: str, identity: MessageIdentity) -> bool:
         pending = self._pending.get(key)
         if pending is None:
             return self.keys.may_deliver(key, identity)

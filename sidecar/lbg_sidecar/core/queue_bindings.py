@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import backed_up, balanced_owners, standbys_of, static_owners
+from lbg_core.group.members_protocol import Status
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
-from lbg_sidecar.core.protocol import Status
 
 
 class Assignment(enum.StrEnum):

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lbg_core.group.members_protocol import QueueReport, QueueState
 from lbg_sidecar.core.effects import CountReady
-from lbg_sidecar.core.protocol import QueueReport, QueueState
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Post, Roster
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbg_sidecar.core.protocol import BeatContent
+from lbg_core.group.members_protocol import BeatContent
 from lbg_sidecar.core.timings import Timings
 
 JOINED_S = 30.0

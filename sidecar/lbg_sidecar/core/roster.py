@@ -17,11 +17,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from lbg_core.group import TO_OBSERVERS
-from lbg_sidecar.core.change_queue import ChangeQueue
-from lbg_sidecar.core.hello_schedule import HelloSchedule
-from lbg_sidecar.core.index_claim import IndexOffers
-from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     Beat,
     BeatContent,
     Changes,
@@ -38,6 +34,10 @@ from lbg_sidecar.core.protocol import (
     QueueReport,
     QueueState,
 )
+from lbg_sidecar.core.change_queue import ChangeQueue
+from lbg_sidecar.core.hello_schedule import HelloSchedule
+from lbg_sidecar.core.index_claim import IndexOffers
+from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
 from lbg_sidecar.core.report_schedule import ReportSchedule
 from lbg_sidecar.core.timings import Timings
 

@@ -13,10 +13,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from lbg_core.group.members_protocol import Identity, QueueState
 from lbg_sidecar.core.dispatcher import Counts
 from lbg_sidecar.core.effects import CountReady, Effect, Stalled, Superseded
 from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.protocol import Identity, QueueState
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.takeover import Takeovers

@@ -7,11 +7,7 @@ from collections.abc import Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
-from lbg_sidecar.core.effects import TakenOver
-from lbg_sidecar.core.message_codec import encode_content
-from lbg_sidecar.core.message_states import IS_UNDERWAY
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     ACTIVITY,
     Activity,
     BeatContent,
@@ -23,6 +19,10 @@ from lbg_sidecar.core.protocol import (
     RetriedMessage,
     Takeover,
 )
+from lbg_core.group.message_codec import encode_content
+from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
+from lbg_sidecar.core.effects import TakenOver
+from lbg_sidecar.core.message_states import IS_UNDERWAY
 from lbg_sidecar.core.queue_bindings import Binding
 from lbg_sidecar.core.roster import Post
 

@@ -13,12 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from lbg_sidecar.core.delivery import Identity, InFlight, Outcome
+from lbg_core.group.members_protocol import SUSPECTS_MAX, Suspected
+from lbg_core.group.sequences import MessageIdentity
+from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.lanes import Lanes
-
-SUSPECTS_MAX = 512
-"""Suspects that a member remembers, and reports at once: as many calls ran when a process with `concurrency` of that
-died."""
 
 REMEMBERED_S = 3600.0
 """From the last report on, of a suspect that was not delivered here since. Its message may be settled elsewhere."""
@@ -26,35 +24,6 @@ REMEMBERED_S = 3600.0
 WAIT_MIN_S = 2.0
 """Before the call of a suspect that was reported: members that died of it one after another, and start together, report
 it to each other first. Without that, three members made twelve calls for three attempts."""
-
-COUNT_MAX = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
-    """A suspect as members report it. `attempts`: those that failed, a call that ended with its process included, if it
-    ran alone. `calls`: those since it is a suspect, with the one that made it one. `parked`: how often it was parked
-    since then; both others are counted anew from there. `member`: the name of the one that died."""
-
-    identity: Identity
-    attempts: int
-    calls: int
-    parked: int
-    member: str
-
-    @property
-    def is_called_alone(self) -> bool:
-        return self.calls > 1 or self.attempts > 0
-
-    @property
-    def calls_at_death(self) -> int:
-        """`calls` if the process dies in the call that has begun."""
-        return self.calls if self.is_called_alone else self.calls + 1
-
-    @property
-    def order(self) -> tuple[int, int, int]:
-        """Of two reports of a suspect the higher one is later."""
-        return self.parked, self.calls, self.attempts
 
 
 @dataclass(slots=True)
@@ -82,7 +51,7 @@ class Suspects:
     def __init__(self, lanes: Lanes, wait_s: Callable[[int], float]) -> None:
         self._lanes = lanes
         self._wait_s = wait_s
-        self._known: OrderedDict[Identity, Suspect] = OrderedDict()
+        self._known: OrderedDict[MessageIdentity, Suspect] = OrderedDict()
         """The one reported last is the last."""
         self._alone: InFlight | None = None
         self.outgoing: list[Suspected] = []

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
+from lbg_core.group.members_protocol import Handover, Move
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Effect, TakenOver
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.protocol import Handover, Move
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding
 from lbg_sidecar.core.roster import LOST, UNSERVED, Roster
 

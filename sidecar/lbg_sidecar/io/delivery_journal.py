@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from lbg_core.group import EXCLUSIVE, DeliveredRecord
+from lbg_core.group.members_protocol import Identity
 from lbg_core.journal import JournalWriter
 from lbg_sidecar.core.delivery import InFlight, Outcome
-from lbg_sidecar.core.protocol import Identity
 
 DELIVERED_AGAIN = frozenset((Outcome.PARKED, Outcome.FORWARDED))
 """Outcomes after which the message comes again from another queue: for the journal it is released."""

@@ -12,20 +12,21 @@ from lbg_core.admin.errors import plain_reason
 from lbg_core.client import Delivery
 from lbg_core.client.republication import is_copyable
 from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
+from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
+from lbg_core.group.members_protocol import KeysMove, Pause, Positions, Request
+from lbg_core.group.message_codec import decode
 from lbg_core.group.parked_keys import Entry
+from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
-from lbg_sidecar.core.delivery import Attachment, InFlight, Positions, StreamRuns
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.message_codec import decode
-from lbg_sidecar.core.protocol import KeysMove, Pause, Request
 from lbg_sidecar.core.state_log import AttemptLog
-from lbg_sidecar.errors import MessageError, NewerMessage
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock

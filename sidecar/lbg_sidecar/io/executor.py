@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked
 from lbg_sidecar.app import AppChannel, withdraw
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.protocol import ANSWER_PREFIX, Identity, Peeked
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
+from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
-from lbg_sidecar.core.delivery import Identity
 from lbg_sidecar.core.effects import (
     CallFailed,
     Effect,
@@ -196,13 +196,13 @@ def _call_text(call: CallFailed) -> str:
             return f"{message} failed and is retried, attempt {call.attempts}: {reason}"
 
 
-def _message_text(queue: int, key: str | None, identity: Identity | None) -> str:
+def _message_text(queue: int, key: str | None, identity: MessageIdentity | None) -> str:
     name = "a message without a publisher's stamp" if identity is None else f"message {_id_of(identity)}"
     of_key = "" if key is None else f" of key {printable(repr(key))}"
     return f"queue {queue}: {printable(name)}{of_key}"
 
 
-def _id_of(identity: Identity | None) -> str | None:
+def _id_of(identity: MessageIdentity | None) -> str | None:
     return None if identity is None else "-".join(map(str, identity))
 
 

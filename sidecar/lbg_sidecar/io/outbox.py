@@ -42,9 +42,9 @@ from lbg_core.group import (
     KEY_MAX_BYTES,
     Names,
 )
+from lbg_core.group.members_protocol import Identity
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
-from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, Retransmitter, RetransmitTimeouts
 
 log = logging.getLogger("lbg.member")

@@ -8,11 +8,11 @@ from typing import Protocol
 
 from lbg_core.client import BasicProperties, Channel, ClientConnection, Delivery
 from lbg_core.group import HEADER_PARKED_COPY, Names
+from lbg_core.group.members_protocol import Identity
 from lbg_core.group.parked_keys import Entry, EntryError, decoded_entry, encoded_entry
 from lbg_core.group.parked_snapshot import FIRST_ENTRY_S, SnapshotMissing, SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
-from lbg_sidecar.core.protocol import Identity
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink, WallClock, refused_properties
 

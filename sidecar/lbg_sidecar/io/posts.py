@@ -12,7 +12,7 @@ from typing import Protocol
 from lbg_core.client import Channel, ClientError, Returned
 from lbg_core.client.retransmit import OpenTags
 from lbg_core.group import TO_ALL
-from lbg_sidecar.core.message_codec import encode
+from lbg_core.group.message_codec import encode
 from lbg_sidecar.core.roster import Post
 
 RECEIVERS_MAX = 8

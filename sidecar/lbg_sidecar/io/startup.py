@@ -26,11 +26,12 @@ from lbg_core.group import (
     Names,
     is_native,
 )
+from lbg_core.group.members_protocol import Positions
 from lbg_core.journal import JournalWriter, flush_regularly
 from lbg_sidecar.call_notes import CallNotes, default_directory
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
-from lbg_sidecar.core.delivery import Positions, SessionPosition
+from lbg_sidecar.core.delivery import SessionPosition
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.limits import CallLimit

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from lbg_sidecar.core.delivery import Identity, InFlight
+from lbg_core.group.sequences import MessageIdentity
+from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.message import ACK, INTERRUPTED, Message, Verdict, drop, retry
 from testing.member.world.broker import Broker
 from testing.member.world.history import Item
@@ -39,7 +40,7 @@ class Application:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._history = broker.history
-        self._started: set[Identity] = set()
+        self._started: set[MessageIdentity] = set()
         self._highest: dict[str, int] = {}  # by key
         self._inside: dict[str, list[Call]] = defaultdict(list)  # by key
 

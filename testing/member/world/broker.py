@@ -8,13 +8,13 @@ from dataclasses import replace
 from lbg_core.group import queue_of
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
 from lbg_core.group.key_moves import KeyMove
+from lbg_core.group.members_protocol import Message
+from lbg_core.group.message_codec import decode
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Attach
-from lbg_sidecar.core.message_codec import decode
-from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world.history import History, Item, mail
 from testing.member.world.queues import BrokerQueue, Consumer, Link

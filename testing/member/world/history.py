@@ -11,8 +11,8 @@ from typing import Any
 from lbg_core.client import BasicProperties, Delivery
 from lbg_core.client.republication import copied_properties
 from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY
+from lbg_core.group.sequences import MessageIdentity
 from lbg_core.publisher.stamper import HeaderEncoder, StampedMessage
-from lbg_sidecar.core.delivery import Identity
 from lbg_sidecar.core.dispatcher import Rules
 from testing.simulation.clock import Clock, Process
 
@@ -42,7 +42,7 @@ class Item:
             self.header = STAMP.of(StampedMessage(self.key, self.hash_, 0, self.seq, 0, "", b"", 0))
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> MessageIdentity:
         return (STAMP.publisher, self.hash_, self.seq)
 
     def delivery(self, tag: int = 0) -> Delivery:
@@ -101,10 +101,10 @@ class History:
         self.clock = Clock()
         self.process = Process("world")
         self.events: list[tuple[float, str, Any]] = []
-        self.published: dict[Identity, Item] = {}
-        self.finished: dict[Identity, int] = defaultdict(int)
-        self.dead: dict[Identity, int] = defaultdict(int)
-        self.by_key: dict[str | None, list[Identity]] = defaultdict(list)
+        self.published: dict[MessageIdentity, Item] = {}
+        self.finished: dict[MessageIdentity, int] = defaultdict(int)
+        self.dead: dict[MessageIdentity, int] = defaultdict(int)
+        self.by_key: dict[str | None, list[MessageIdentity]] = defaultdict(list)
         self.violations: list[str] = []
         self.repeats = 0
         self.disturbed = 0  # deliveries that were unacknowledged when a connection died
@@ -129,7 +129,7 @@ class History:
 
     # The score
 
-    def earlier_of_key(self, item: Item) -> list[Identity]:
+    def earlier_of_key(self, item: Item) -> list[MessageIdentity]:
         """Messages of its key that were published before it."""
         return [one for one in self.by_key[item.key] if one[2] < item.seq]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import Identity, KeysMove
+from lbg_core.group.members_protocol import Identity, KeysMove
+from lbg_core.group.message_codec import encode
 from testing.member.world.world import World
 
 FENCE_DELAY_S = 0.2

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from types import SimpleNamespace
 
+from lbg_core.group.members_protocol import Message
+from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import Message
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings

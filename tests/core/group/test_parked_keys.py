@@ -14,7 +14,6 @@ from lbg_core.group.parked_keys import (
     EntryError,
     KeyState,
     MarkEntry,
-    MessageIdentity,
     ParkedKeys,
     ParkEntry,
     RecordedCopies,
@@ -27,6 +26,7 @@ from lbg_core.group.parked_keys import (
     encoded_entry,
 )
 from lbg_core.group.parked_snapshot import SnapshotMissing, SnapshotPlace, SnapshotReader, parts_of
+from lbg_core.group.sequences import MessageIdentity
 
 KEYS = ("anna", "ben")
 FIRST_EPOCH = "p-" + "0" * 32

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import pytest
 
+from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar import AppError, Message
 from lbg_sidecar.app import handler_channel, request_position
-from lbg_sidecar.core.delivery import StreamRuns
 from lbg_sidecar.message import Verdict
 from testing.waiting import until
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from lbg_core.group.members_protocol import Handover
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved
-from lbg_sidecar.core.protocol import Handover
 from lbg_sidecar.core.queue_bindings import Assignment
 from testing.member.world.member import SimMember
 from testing.member.world.situations import fine

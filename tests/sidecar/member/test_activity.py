@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_core.group.members_protocol import Activity, Identity, Watch
 from lbg_sidecar.core.dispatcher import COUNTED_KEYS_MAX, KeyCounts
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import WATCH_MAX_S, Activity, Identity, Takeover, Watch
 from lbg_sidecar.core.status_report import HOT_KEYS_MAX, beat_content
-from lbg_sidecar.errors import MessageError
 from testing.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")
@@ -138,22 +133,3 @@ def test_a_hot_key_among_very_many_is_kept_and_memory_is_bounded() -> None:
             counts.add("hot")
     assert counts.most(1) == [("hot", 5 * COUNTED_KEYS_MAX)]
     assert len(counts.most(10**6)) <= COUNTED_KEYS_MAX
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Watch(ADMINISTRATOR, 15.0),
-        Activity(Identity(3, "m", "x"), (("a", 2), ("b", 1))),
-        Activity(Identity(3, "m", "x"), takeover=Takeover(1, None, "lost", False, None)),
-        Activity(Identity(3, "m", "x"), takeover=Takeover(1, 0, "leave", True, 0.25)),
-    ],
-)
-def test_messages_are_read_as_they_were_written(message: Watch | Activity) -> None:
-    assert decode(encode(message)) == message
-
-
-@pytest.mark.parametrize("seconds", [0, -1, WATCH_MAX_S + 1, math.nan, math.inf, True, "5", None])
-def test_a_watch_of_no_sensible_time_is_refused(seconds: Any) -> None:
-    with pytest.raises(MessageError):
-        decode(encode(Watch(ADMINISTRATOR, seconds)))

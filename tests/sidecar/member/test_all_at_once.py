@@ -7,10 +7,9 @@ import random
 import pytest
 
 from lbg_core.client.backoff import Backoff
+from lbg_core.group.members_protocol import Identity, Pause, Skip, Suspected
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.parked_keys import ParkingBounds
-from lbg_sidecar.core.protocol import Identity, Pause, Skip
-from lbg_sidecar.core.suspects import Suspected
 from testing.exploration import over_seeds
 from testing.member.world import Chances, SimMember, World
 from testing.member.world.key_moves import KeyMover

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group import Engine, GroupSpec
+from lbg_core.group.members_protocol import Hello, Identity
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings, limit_of
 from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Capacity, Requeue
 from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
-from lbg_sidecar.core.protocol import Hello, Identity
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED
 from testing.member.native_member import NativeMember

@@ -12,22 +12,22 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, TO_ALL, routing_key
-from lbg_sidecar import Member, Message
-from lbg_sidecar.core.delivery import Positions
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     Handover,
     Hello,
     Identity,
     Knowledge,
     Move,
     Peek,
+    Positions,
     QueueReport,
     QueueState,
     Repartition,
     Status,
 )
-from lbg_sidecar.core.protocol import Message as MemberMessage
+from lbg_core.group.members_protocol import Message as MemberMessage
+from lbg_core.group.message_codec import encode
+from lbg_sidecar import Member, Message
 from testing.member.place import Place
 from testing.waiting import until
 

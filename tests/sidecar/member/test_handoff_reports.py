@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     BeatContent,
     Changes,
     Hello,
@@ -16,7 +14,7 @@ from lbg_sidecar.core.protocol import (
     QueueState,
     Status,
 )
-from lbg_sidecar.core.protocol import Move as MoveMessage
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import log_effect
@@ -155,8 +153,3 @@ def test_what_somebody_serves_meanwhile_was_not_left_behind_by_another() -> None
     known.receive(serving(THIRD, active=True), 1.0)
     known.receive(serving(THIRD, active=False), 2.0)
     assert known.last_server(3) == (None, "unserved")
-
-
-def test_a_move_says_why() -> None:
-    move = MoveMessage(OTHER, 3, 0, "1-1-1", "leave")
-    assert decode(encode(move)) == move

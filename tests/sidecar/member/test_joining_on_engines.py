@@ -10,10 +10,10 @@ import pytest
 from lbg_core.admin import GroupNotFound
 from lbg_core.client import Delivery, connect
 from lbg_core.group import mailbox_of
+from lbg_core.group.members_protocol import Identity, IndexOffer, IndexRequest
+from lbg_core.group.message_codec import decode, encode
 from lbg_sidecar import Assignment, Member, MemberSettings, SettingsError
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import Identity, IndexOffer, IndexRequest
 from lbg_sidecar.io import connection as member_connection
 from testing.member.group_load import Judge, Load
 from testing.member.place import Place

@@ -14,9 +14,9 @@ import pytest
 
 from lbg_core.client import ChannelClosed, ClientConnection, Delivery, connect
 from lbg_core.group import last_will_of
+from lbg_core.group.members_protocol import Ping
+from lbg_core.group.message_codec import decode
 from lbg_sidecar import Member, Message
-from lbg_sidecar.core.message_codec import decode
-from lbg_sidecar.core.protocol import Ping
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io import last_wills
 from lbg_sidecar.io.last_wills import LastWills

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from lbg_core.group import balanced_primaries
+from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
 from lbg_sidecar.core.handoff import Stage
-from lbg_sidecar.core.protocol import Handover, Identity, Move, Rebalance, Status
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.status_report import beat_content
 from testing.member.world import Chances, World

@@ -2,42 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_sidecar.core.delivery import Positions
-from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     Beat,
     BeatContent,
     Gone,
-    Handover,
     Hello,
     Identity,
-    Knowledge,
-    KnowledgeRequest,
     Leave,
-    Message,
-    Move,
-    ParkingState,
     Ping,
     QueueReport,
-    QueueState,
-    Reattached,
-    Rebalance,
-    Repartition,
-    Status,
 )
+from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.rebalance import HoldDown
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.errors import MessageError, NewerMessage
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 
@@ -294,72 +278,9 @@ def test_a_membership_that_returns_to_what_it_was_moves_nothing() -> None:
     assert not hold.tick(20.0)
 
 
-# Messages
-
-CONTENT = BeatContent(
-    (
-        QueueState(0, True, True, Status.READY, 3, 70, 2, poisoned=2, poisoned_keys=("k",)),
-        QueueState(1, False, False, Status.UNBOUND),
-    ),
-    Rebalance.HOLD_DOWN,
-    {"acked": 9},
-    parking=ParkingState(is_read=True, keys=2, messages=9, size_bytes=900, is_full=False),
-)
-
-
-@pytest.mark.parametrize(
-    "message",
-    [
-        Hello(A),
-        Beat(A, CONTENT),
-        Leave(A),
-        Gone(B, 0),
-        Ping(A, "life-1"),
-        Move(A, 3, 1, "m-1"),
-        Reattached(A, 3, "m-1", "secret"),
-        Handover(
-            A, 3, "m-1", Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), 0.25, proof="secret"
-        ),
-        KnowledgeRequest(A, "secret"),
-        Knowledge(A, Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),)), "secret"),
-        Repartition(A, 6, done=True),
-    ],
-    ids=lambda message: type(message).__name__,
-)
-def test_a_message_survives_the_wire(message: Message) -> None:
-    assert decode(encode(message)) == message
-
-
-def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
-    newer = encode(Hello(B)).replace(b'"v":1', b'"v":2').replace(b"hello", b"song")
-    with pytest.raises(
-        NewerMessage,
-        match=r"^member 'm1' sends the group messages of version 2, and this member reads version 1: "
-        r"upgrade this member$",
-    ):
-        decode(newer)
-    with pytest.raises(NewerMessage, match=r"^administrator 'observer' sends") as refused:
-        decode(b'{"v":2,"type":"watch","index":0,"name":"observer","incarnation":""}')
-    assert not refused.value.is_member
-
-
 def test_a_member_joins_until_it_has_met_another_for_a_few_seconds_at_most() -> None:
     assert roster().is_joining(1.0)
     assert not roster().is_joining(10.0)
     me = roster()
     me.receive(Hello(B), 1.0)
     assert not me.is_joining(1.0)
-
-
-@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
-def test_no_bytes_do_more_than_raise_a_message_error(body: bytes) -> None:
-    with contextlib.suppress(MessageError):
-        assert isinstance(decode(body), Message | None)
-
-
-@given(st.sampled_from([encode(Beat(A, CONTENT)), encode(Move(A, 3, 1, "m"))]), st.data())
-def test_a_mutated_message_does_no_more_than_raise_a_message_error(body: bytes, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(body) - 1))
-    mutated = body[:at] + data.draw(st.binary(max_size=3)) + body[at + 1 :]
-    with contextlib.suppress(MessageError):
-        assert isinstance(decode(mutated), Message | None)

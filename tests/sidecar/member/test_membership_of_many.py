@@ -13,9 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_sidecar.core.hello_schedule import HelloSchedule
-from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     BeatContent,
     Changes,
     Directory,
@@ -26,6 +24,8 @@ from lbg_sidecar.core.protocol import (
     Message,
     Ping,
 )
+from lbg_sidecar.core.hello_schedule import HelloSchedule
+from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.roster import Post, Roster
 from lbg_sidecar.core.timings import Timings
 

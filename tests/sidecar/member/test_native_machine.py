@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from lbg_core.group.members_protocol import Hello, Identity, Leave, Move
 from lbg_sidecar.core.delivery import Outcome
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import (
@@ -18,7 +19,6 @@ from lbg_sidecar.core.effects import (
     Reconnect,
     StoodDown,
 )
-from lbg_sidecar.core.protocol import Hello, Identity, Leave, Move
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
 from testing.member.native_member import NativeMember

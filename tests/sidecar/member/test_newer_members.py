@@ -11,10 +11,10 @@ import pika
 import pytest
 
 from lbg_core.group import MEMBERS_VERSION, TO_ALL
+from lbg_core.group.errors import NewerMessage
+from lbg_core.group.members_protocol import Hello, Identity
+from lbg_core.group.message_codec import encode
 from lbg_sidecar import Member, Message
-from lbg_sidecar.core.message_codec import encode
-from lbg_sidecar.core.protocol import Hello, Identity
-from lbg_sidecar.errors import NewerMessage
 from testing.member.group_load import Judge, Load
 from testing.member.place import Place
 from testing.waiting import until

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from lbg_core.client.backoff import Backoff
+from lbg_core.group.members_protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, NextCall, Rules, WhenExhausted
 from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned, Show
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.status_report import beat_content, description
 from lbg_sidecar.message import ACK, retry
 from testing.member.world import Item, SimMember, World

@@ -9,26 +9,26 @@ import pytest
 
 from lbg_core.admin.queue_changes import repartition_announced, repartition_done
 from lbg_core.group import Names
-from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
-from lbg_sidecar.core.delivery import Attachment, Positions
-from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Reread
-from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.message_codec import decode, encode
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     Identity,
     Knowledge,
     KnowledgeRequest,
     Message,
+    Positions,
     QueueReport,
     QueueState,
     Repartition,
     Status,
 )
+from lbg_core.group.message_codec import decode
+from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
+from lbg_sidecar.core.delivery import Attachment
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Reread
+from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.errors import MessageError
 
 NAMES = Names("orders")
 FOUR = BalancingRules(queue_count=4, client_count=4)
@@ -170,17 +170,6 @@ def test_a_sender_that_is_no_live_member_is_believed_about_nothing(sender: Ident
     member.message(serving(1), 0.5)
     member.message(Knowledge(sender, FORGED, announced(member, 1.0).proof), 1.1)
     assert ("p", 5, 0) not in member.dispatcher.processed
-
-
-def test_more_positions_than_a_member_reports_are_refused() -> None:
-    runs = tuple((2 * n, 2 * n) for n in range(4097))
-    for positions in (
-        Positions((("p", 5, runs),)),
-        Positions(tuple(("p", n, ((0, 0),)) for n in range(513))),
-        Positions(attempts=tuple(("p", n, 0, 1) for n in range(513))),
-    ):
-        with pytest.raises(MessageError, match="streams with"):
-            decode(encode(Knowledge(OTHER, positions)))
 
 
 def test_once_it_is_done_a_member_of_the_old_number_reads_the_record_and_one_of_the_new_does_nothing() -> (

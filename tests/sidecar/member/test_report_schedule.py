@@ -2,7 +2,7 @@
 
 import pytest
 
-from lbg_sidecar.core.protocol import BeatContent
+from lbg_core.group.members_protocol import BeatContent
 from lbg_sidecar.core.report_schedule import JOINED_S, ReportSchedule
 from lbg_sidecar.core.timings import Timings
 

@@ -11,10 +11,10 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.key_moves import JoinEntry
+from lbg_core.group.members_protocol import SkipOutcome
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import RecordKeyMove
 from lbg_sidecar.core.parked_keys import ParkingBounds
-from lbg_sidecar.core.protocol import SkipOutcome
 from lbg_sidecar.message import ACK, drop, retry
 from testing.member.bench import Bench, Published
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
+from lbg_core.group.members_protocol import Positions
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember

@@ -7,11 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_sidecar.core.delivery import Attachment, InFlight, Positions
-from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
-from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.members_protocol import (
     Changes,
     Handover,
     Hello,
@@ -19,11 +15,16 @@ from lbg_sidecar.core.protocol import (
     Leave,
     Move,
     Ping,
+    Positions,
     QueueReport,
     QueueState,
     Reattached,
     Status,
 )
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
+from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings

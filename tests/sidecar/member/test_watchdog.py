@@ -6,9 +6,9 @@ from functools import partial
 
 import pytest
 
+from lbg_core.group.members_protocol import Progress
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
-from lbg_sidecar.core.protocol import Progress
 from lbg_sidecar.core.queue_bindings import Assignment, Phase
 from lbg_sidecar.core.stall_watchdog import (
     COUNT_INTERVAL_MAX_S,

@@ -39,7 +39,8 @@ from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stre
 from lbg_core.admin.record import read_record
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client import ClientError
-from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKey
+from lbg_core.group.parked_keys import KeyState, ParkedKey
+from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
 
 TIMEOUT_S = 300.0

@@ -17,7 +17,8 @@ from lbg_core.admin.parked_messages.queue import identity_of
 from lbg_core.admin.parked_messages.stream import ParkedStream
 from lbg_core.client import BasicProperties, Channel, Delivery
 from lbg_core.group import HEADER_ROUTING_KEY, queue_of
-from lbg_core.group.parked_keys import KeyState, MessageIdentity
+from lbg_core.group.parked_keys import KeyState
+from lbg_core.group.sequences import MessageIdentity
 
 Copy = tuple[DeadLetter, Delivery]
 

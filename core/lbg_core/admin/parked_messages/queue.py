@@ -18,7 +18,8 @@ from lbg_core.admin.dead_letters.queue import DeadQueue
 from lbg_core.admin.parked_messages.stream import ParkedStream
 from lbg_core.client import Delivery
 from lbg_core.group import HEADER_PARKED_COPY, HEADER_PUBLISHER, HEADER_SEQ, hash_in
-from lbg_core.group.parked_keys import MessageIdentity, ParkedKeys, VoidEntry
+from lbg_core.group.parked_keys import ParkedKeys, VoidEntry
+from lbg_core.group.sequences import MessageIdentity
 
 RETURNED_S = 0.5
 """For a quorum queue to have back what the reader before returned with its channel: it counts nothing of it before."""

@@ -45,7 +45,8 @@ from lbg_core.client import (
 from lbg_core.client.republication import copied_properties
 from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import HEADER_PARKED_COPY, epoch_of
-from lbg_core.group.parked_keys import KeyState, MessageIdentity, ParkedKeys, ReleaseEntry, SettleEntry
+from lbg_core.group.parked_keys import KeyState, ParkedKeys, ReleaseEntry, SettleEntry
+from lbg_core.group.sequences import MessageIdentity
 
 Report = Callable[[str], None]
 

@@ -1,4 +1,4 @@
-"""JSON of the messages of members (`protocol`)."""
+"""JSON of the messages of members (`members_protocol`)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import asdict
 from json.encoder import encode_basestring_ascii
 from typing import Any
 
-from lbg_core.group import INDEX_MAX, MEMBERS_VERSION
-from lbg_sidecar.core.delivery import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
-from lbg_sidecar.core.protocol import (
+from lbg_core.group.assignment import INDEX_MAX
+from lbg_core.group.errors import MessageError, NewerMessage
+from lbg_core.group.members_protocol import (
     ANSWER_MAX_CHARS,
+    COUNT_MAX,
+    REPORTED_RUNS_MAX,
+    REPORTED_STREAMS_MAX,
+    SUSPECTS_MAX,
     WATCH_MAX_S,
     Activity,
     Beat,
@@ -38,6 +42,7 @@ from lbg_sidecar.core.protocol import (
     Peek,
     Peeked,
     Ping,
+    Positions,
     Progress,
     QueueReport,
     QueueState,
@@ -49,12 +54,12 @@ from lbg_sidecar.core.protocol import (
     SkipOutcome,
     Skipped,
     Status,
+    Suspected,
     SuspectReport,
     Takeover,
     Watch,
 )
-from lbg_sidecar.core.suspects import COUNT_MAX, SUSPECTS_MAX, Suspected
-from lbg_sidecar.errors import MessageError, NewerMessage
+from lbg_core.group.names import MEMBERS_VERSION
 
 LOOK = f'{{"v":{MEMBERS_VERSION},"type":"look","index":0,"name":"","incarnation":""}}'.encode()
 """To one index, by a member without one: only its return has a meaning."""
@@ -164,6 +169,8 @@ def decode(body: bytes | memoryview) -> Message | None:
         if version != MEMBERS_VERSION:
             raise MessageError(f"not a member's message: its version is {version!r}")
         return _decode(fields)
+    except MessageError:
+        raise
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise MessageError(f"not a member's message: {type(error).__name__}: {error}") from error
 

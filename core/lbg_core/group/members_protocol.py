@@ -12,8 +12,19 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from lbg_sidecar.core.delivery import Positions
-from lbg_sidecar.core.suspects import Suspected
+from lbg_core.group.sequences import MessageIdentity, StreamRuns
+
+REPORTED_STREAMS_MAX = 512
+"""Streams that are reported of one queue, and as many messages with failed attempts."""
+
+REPORTED_RUNS_MAX = 4096
+"""Runs of sequence numbers that are reported of one queue."""
+
+SUSPECTS_MAX = 512
+"""Suspects that a member remembers, and reports at once: as many calls ran when a process with `concurrency` of that
+died."""
+
+COUNT_MAX = 1_000_000
 
 
 class Status(enum.StrEnum):
@@ -72,6 +83,41 @@ class HeldSuspect:
     key: str | None
     attempts: int
     member: str
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """A queue's recent positions in a form that can be sent: what was processed, and failed attempts so far."""
+
+    streams: tuple[StreamRuns, ...] = ()
+    attempts: tuple[tuple[str, int, int, int], ...] = ()  # publisher, hash, sequence, attempts
+
+
+@dataclass(frozen=True, slots=True)
+class Suspected:
+    """A suspect as members report it. `attempts`: those that failed, a call that ended with its process included, if it
+    ran alone. `calls`: those since it is a suspect, with the one that made it one. `parked`: how often it was parked
+    since then; both others are counted anew from there. `member`: the name of the one that died."""
+
+    identity: MessageIdentity
+    attempts: int
+    calls: int
+    parked: int
+    member: str
+
+    @property
+    def is_called_alone(self) -> bool:
+        return self.calls > 1 or self.attempts > 0
+
+    @property
+    def calls_at_death(self) -> int:
+        """`calls` if the process dies in the call that has begun."""
+        return self.calls if self.is_called_alone else self.calls + 1
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Of two reports of a suspect the higher one is later."""
+        return self.parked, self.calls, self.attempts
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,251 @@
+"""Members' messages as JSON: each survives the wire, and hostile bytes do no more than raise a MessageError."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lbg_core.group.errors import MessageError, NewerMessage
+from lbg_core.group.members_protocol import (
+    WATCH_MAX_S,
+    Activity,
+    Beat,
+    BeatContent,
+    Changes,
+    Directory,
+    Gone,
+    Handover,
+    HeldMessage,
+    HeldState,
+    HeldSuspect,
+    Hello,
+    Identity,
+    IndexOffer,
+    IndexRequest,
+    KeysMove,
+    Knowledge,
+    KnowledgeRequest,
+    Leave,
+    Message,
+    Move,
+    ParkingState,
+    Pause,
+    Peek,
+    Peeked,
+    Ping,
+    Positions,
+    Progress,
+    QueueReport,
+    QueueState,
+    Reattached,
+    Rebalance,
+    Repartition,
+    RetriedMessage,
+    Skip,
+    SkipOutcome,
+    Skipped,
+    Status,
+    Suspected,
+    SuspectReport,
+    Takeover,
+    Watch,
+)
+from lbg_core.group.message_codec import decode, encode
+
+A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
+ADMINISTRATOR = Identity(0, "administrator", "")
+
+QUEUES = (
+    QueueState(
+        *(0, True, True, Status.READY, 3, 70, 2, Progress.BLOCKED),
+        poisoned=2,
+        poisoned_keys=("k", "ключ"),
+        poisoned_ids=("p-0-1",),
+        put_off=2,
+        next_drain_s=0.125,
+        retried_messages=(RetriedMessage("p-0-2", None, "no verdict"), RetriedMessage("i", "k", "later", 5)),
+        suspects=(HeldSuspect("p-0-3", "k", 1, "m9"),),
+    ),
+    QueueState(1, False, False, Status.UNBOUND),
+)
+CONTENT = BeatContent(
+    QUEUES,
+    Rebalance.HOLD_DOWN,
+    {"acked": 9},
+    paused=True,
+    oldest_us=17,
+    parking=ParkingState(is_read=True, keys=2, messages=9, size_bytes=900, is_full=False),
+)
+POSITIONS = Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))
+HELD = HeldMessage(
+    *("p-0-1", None, 3, HeldState.POISONED, 2, "refused", True, 12, "0.3.k", None, None, "AAE="),
+    body_bytes=2,
+)
+MESSAGES: list[Message] = [
+    Hello(A),
+    Hello(A, 2),
+    Directory(A, (A, B, C), ("life-9",), is_answer=True),
+    Changes(A, (B,), (C,), (), "life-0"),
+    Changes(A, left=(B,)),
+    IndexRequest(A, 12, (0, 3)),
+    IndexOffer(A, 4),
+    QueueReport(A, QUEUES),
+    Beat(A, CONTENT),
+    Beat(A, BeatContent()),
+    Leave(A),
+    Gone(B, 0),
+    Ping(A, "life-1"),
+    Ping(A, "life-1", 3, 2**64 - 1, 1.5),
+    Move(A, 3, 1, "m-1"),
+    Move(A, 3, 1, "m-1", "leave"),
+    Reattached(A, 3, "m-1", "secret"),
+    Handover(A, 3, "m-1", POSITIONS, 0.25, proof="secret"),
+    KnowledgeRequest(A, "secret"),
+    Knowledge(A, POSITIONS, "secret"),
+    SuspectReport(A, (Suspected(("p", 7, 5), 1, 2, 0, "m9"),)),
+    Repartition(A, 6, done=True),
+    KeysMove(A, "3-6-abc"),
+    Peek(ADMINISTRATOR, "a1", None, None, "id", 10, 1000),
+    Peeked(A, 1, (HELD,)),
+    Skip(ADMINISTRATOR, "a1", "p-0-1"),
+    Skipped(A, SkipOutcome.RUNNING),
+    Pause(ADMINISTRATOR, consumption=True),
+    Watch(ADMINISTRATOR, 15.0, keys=False),
+    Activity(A, (("a", 2), ("b", 1))),
+    Activity(A, takeover=Takeover(1, None, "lost", False, None)),
+    Activity(A, takeover=Takeover(1, 0, "leave", True, 0.25)),
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_wire(message: Message) -> None:
+    assert decode(encode(message)) == message
+    assert decode(memoryview(encode(message))) == message
+
+
+def test_each_type_has_an_example() -> None:
+    assert {type(message) for message in MESSAGES} == set(get_args(Message))
+
+
+def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
+    newer = encode(Hello(B)).replace(b'"v":1', b'"v":2').replace(b"hello", b"song")
+    with pytest.raises(
+        NewerMessage,
+        match=r"^member 'm1' sends the group messages of version 2, and this member reads version 1: "
+        r"upgrade this member$",
+    ):
+        decode(newer)
+    with pytest.raises(NewerMessage, match=r"^administrator 'observer' sends") as refused:
+        decode(b'{"v":2,"type":"watch","index":0,"name":"observer","incarnation":""}')
+    assert not refused.value.is_member
+
+
+def test_a_type_that_is_not_read_is_no_message() -> None:
+    assert decode(encode(Hello(B)).replace(b"hello", b"song")) is None
+
+
+def changed(message: Message, **fields: Any) -> bytes:
+    """The message with other values of these fields of its JSON."""
+    return json.dumps({**json.loads(encode(message)), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"v":"1","type":"hello","index":0,"name":"a","incarnation":"b"}',
+        b'{"v":1,"type":"hello","index":1e999,"name":"a","incarnation":"b"}',
+        b'{"v":1,"type":"hello","name":"a","incarnation":"b"}',
+        changed(Leave(A), index=-1),
+        changed(Leave(A), index=True),
+        changed(Leave(A), index=1.0),
+        changed(Leave(A), index=2**70),
+        changed(Leave(A), index=None),
+        changed(Move(A, 3, 1, "m"), queue=-3),
+        changed(Move(A, 3, 1, "m"), to="1"),
+        changed(IndexRequest(A, 12), refused=[-1]),
+        changed(IndexRequest(A, 12), refused=3),
+        changed(IndexOffer(A, 4), offered=2**70),
+        changed(QueueReport(A, QUEUES), queues=[{}]),
+        changed(QueueReport(A, QUEUES), queues=[7]),
+        changed(QueueReport(A, QUEUES), queues={"0": 1}),
+        changed(Directory(A, (A,)), members=[[0, "a"]]),
+        changed(Directory(A, (A,)), members=[[-1, "a", "b"]]),
+        changed(Directory(A, (A,)), members=None),
+        changed(Beat(A, CONTENT), counts=[]),
+        changed(Beat(A, CONTENT), counts={"acked": -1}),
+        changed(Beat(A, CONTENT), rebalance="Song"),
+        changed(Beat(A, CONTENT), parking=3),
+        changed(Skipped(A, SkipOutcome.RUNNING), outcome="song"),
+        changed(Activity(A), takeover=[]),
+        changed(Activity(A), keys=[["k", -1]]),
+        changed(Activity(A), keys=[["k"]]),
+        changed(Peeked(A, 1, (HELD,)), messages=[{}]),
+        changed(Peek(ADMINISTRATOR, "a1", None, None, "id", 10, 1000), limit=-1),
+    ],
+    ids=lambda body: body[:60],
+)
+def test_hostile_bytes_are_refused_in_one_line(body: bytes) -> None:
+    with pytest.raises(MessageError) as refused:
+        decode(body)
+    assert "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 1000
+
+
+@pytest.mark.parametrize("seconds", [0, -1, WATCH_MAX_S + 1, math.nan, math.inf, True, "5", None])
+def test_a_watch_of_no_sensible_time_is_refused(seconds: Any) -> None:
+    with pytest.raises(MessageError):
+        decode(changed(Watch(ADMINISTRATOR, 1.0), seconds=seconds))
+
+
+@pytest.mark.parametrize("answer", ["", "a.b", "#", "é", "a" * 65])
+def test_an_answer_that_is_no_part_of_a_routing_key_is_refused(answer: str) -> None:
+    with pytest.raises(MessageError):
+        decode(changed(Skip(ADMINISTRATOR, "a1", "p-0-1"), answer=answer))
+
+
+def test_more_positions_than_a_member_reports_are_refused() -> None:
+    runs = tuple((2 * n, 2 * n) for n in range(4097))
+    for positions in (
+        Positions((("p", 5, runs),)),
+        Positions(tuple(("p", n, ((0, 0),)) for n in range(513))),
+        Positions(attempts=tuple(("p", n, 0, 1) for n in range(513))),
+    ):
+        with pytest.raises(MessageError):
+            decode(encode(Knowledge(A, positions)))
+
+
+def test_more_suspects_than_a_member_reports_are_refused() -> None:
+    suspects = tuple(Suspected(("p", 7, n), 1, 2, 0, "m9") for n in range(513))
+    with pytest.raises(MessageError):
+        decode(encode(SuspectReport(A, suspects)))
+
+
+def test_counts_of_a_suspect_have_a_bound() -> None:
+    report = decode(encode(SuspectReport(A, (Suspected(("p", 7, 5), 2**80, 2**80, 2**80, "m9"),))))
+    assert isinstance(report, SuspectReport)
+    assert report.suspects == (Suspected(("p", 7, 5), 1_000_000, 1_000_000, 1_000_000, "m9"),)
+
+
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_no_bytes_do_more_than_raise_a_message_error(body: bytes) -> None:
+    with contextlib.suppress(MessageError):
+        assert isinstance(decode(body), Message | None)
+
+
+@given(st.sampled_from(list(map(encode, MESSAGES))), st.data())
+def test_a_mutated_message_does_no_more_than_raise_a_message_error(body: bytes, data: st.DataObject) -> None:
+    at = data.draw(st.integers(0, len(body) - 1))
+    mutated = body[:at] + data.draw(st.binary(max_size=3)) + body[at + 1 :]
+    with contextlib.suppress(MessageError):
+        assert isinstance(decode(mutated), Message | None)
