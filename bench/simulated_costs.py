@@ -28,12 +28,12 @@ from lbg_core.group import GroupSpec, Names
 from lbg_core.group.assignment import backed_up, balanced_primaries
 from lbg_core.group.members_protocol import (
     Beat,
-    BeatContent,
     Identity,
     Knowledge,
     Positions,
     QueueState,
     Reattached,
+    Role,
     Status,
 )
 from lbg_core.group.message_codec import decode, encode
@@ -72,7 +72,11 @@ LARGE = Knowledge(
 )
 
 STATES = Beat(
-    FORGED, BeatContent(tuple(QueueState(n, n % 16 == 0, n % 16 == 0, Status.READY) for n in range(64)))
+    FORGED,
+    tuple(
+        QueueState(n, Role.SECONDARY if n % 16 else Role.PRIMARY, n % 16 == 0, Status.READY)
+        for n in range(64)
+    ),
 )
 
 

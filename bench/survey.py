@@ -191,15 +191,12 @@ def _beat(group: int, index: int) -> bytes:
             "delivered": 1000,
             "status": "Ready",
             "epoch": 3,
-            "progress": "Idle",
-            "poisoned": 0,
-            "poisoned_keys": [],
         }
         for number in range(QUEUES)
     ]
-    who = {"index": index, "name": f"pod-{group}-{index}", "incarnation": f"{2 * group + index:016x}"}
     counts = dict.fromkeys(("delivered", "acked", "retried", "dropped", "duplicates", "handoffs"), 12345)
-    body = {"v": 1, "type": "beat", **who, "queues": queues, "rebalance": "Ready", "counts": counts}
+    sender = [index, f"pod-{group}-{index}", f"{2 * group + index:016x}"]
+    body = {"v": 1, "type": "beat", "sender": sender, "queues": queues, "counts": counts}
     return json.dumps(body, separators=(",", ":")).encode()
 
 

@@ -9,6 +9,7 @@ A test compares both with what this makes.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import inspect
 import json
 import sys
@@ -45,7 +46,8 @@ class Definitions:
             return self._reference(kind)
         origin, arguments = get_origin(kind), get_args(kind)
         if origin is Annotated:
-            return {**self.schema_of(arguments[0]), "description": arguments[1]}
+            words = [one for one in arguments[1:] if isinstance(one, str)]
+            return {**self.schema_of(arguments[0]), **({"description": words[0]} if words else {})}
         if origin is Literal:
             return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
         if origin in (Union, types.UnionType):
@@ -58,6 +60,8 @@ class Definitions:
             return {"type": PLAIN[kind]}
         if kind in (Any, object):
             return {}
+        if issubclass(kind, enum.StrEnum):
+            return {"enum": [one.value for one in kind]}
         return self._reference(kind)
 
     def _any_of(self, kinds: tuple[Any, ...]) -> Schema:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lbg_core.admin.rows import MemberQueue
+from lbg_core.group.members_protocol import QueueState
 from lbg_core.group.order_checker import Lost
 from lbg_core.publisher import PublishingReport
 from lbgroup.letter_documents import (
@@ -73,7 +73,7 @@ class Member(TypedDict):
     name: str
     incarnation: str
     rebalance: Annotated[str, "Ready, HoldDown or Rebalancing"]
-    queues: Annotated[list[MemberQueue], "those that it consumes or should serve"]
+    queues: Annotated[list[QueueState], "those that it consumes or should serve"]
     counts: Annotated[dict[str, int], "messages since the member started, by what became of them"]
     paused: bool
     oldest_published_at_us: Annotated[int | None, "of the oldest message that it has not settled"]

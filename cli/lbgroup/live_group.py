@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +16,13 @@ from lbg_core.admin import ProvisioningError
 from lbg_core.admin.describe import describe
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import Record
-from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import Engine, GroupSpec, Names, stream_queues
+from lbg_core.group.errors import MessageError
+from lbg_core.group.members_protocol import Beat, Message
+from lbg_core.group.message_codec import decode
 
 READ_EVERY_S = 0.4
 
@@ -31,7 +32,7 @@ class LiveGroup:
 
     def __init__(self, spec: GroupSpec, engine: Engine) -> None:
         self.spec = spec
-        self._beats: dict[str, Mapping[str, Any]] = {}
+        self._beats: dict[str, Beat] = {}
         self.on_snapshot(
             Snapshot(
                 engine,
@@ -44,22 +45,18 @@ class LiveGroup:
         self._snapshot = snapshot
         self._describe()
 
-    def on_report(self, beat: Mapping[str, Any]) -> bool:
-        """True for a status report; other messages are ignored."""
-        if is_report := bool(members_of([beat])):
-            self._beats[str(beat["name"])] = beat
-            self._describe()
-        return is_report
+    def on_report(self, beat: Beat) -> None:
+        self._beats[beat.name] = beat
+        self._describe()
 
     def forget(self, name: str) -> None:
         """A member has left or died."""
         if self._beats.pop(name, None) is not None:
             self._describe()
 
-    def name_of(self, index: object) -> str:
+    def name_of(self, index: int) -> str:
         """The name of the member with this index."""
-        names = (str(beat["name"]) for beat in self._beats.values() if beat["index"] == index)
-        return next(names, f"member {index}")
+        return next((one.name for one in self._beats.values() if one.index == index), f"member {index}")
 
     def _describe(self) -> None:
         self.description = describe(self.spec.name, self._snapshot, beats=self._beats.values())
@@ -70,7 +67,7 @@ async def observed(
     admin: LiveAdmin,
     spec: GroupSpec,
     *,
-    on_message: Callable[[Mapping[str, Any]], None],
+    on_message: Callable[[Message], None],
     on_snapshot: Callable[[Snapshot], None],
 ) -> AsyncIterator[None]:
     """For the length of the block: the members' status reports and what they send to all, and the group's queues
@@ -78,9 +75,8 @@ async def observed(
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(ValueError, RecursionError):
-                message = json.loads(bytes(delivery.body))
-                if isinstance(message, dict) and message.get("type") != "watch":  # of this view, or another
+            with suppress(MessageError):
+                if (message := decode(delivery.body)) is not None:
                     on_message(message)
 
     async def read() -> None:

@@ -280,7 +280,7 @@ def _one_group(
         MapMember(
             member.name,
             colours[member.name],
-            delivered=member.delivered if isinstance(member.delivered, int) else 0,
+            delivered=member.counts.get("delivered", 0),
         )
         for member in known
     ]

@@ -11,8 +11,9 @@ from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
 from lbg_core.admin.ownership import is_of_kubernetes
-from lbg_core.admin.rows import Count, MemberRow, ServiceRow, SessionRows
+from lbg_core.admin.rows import Count, ServiceRow, SessionRows
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
+from lbg_core.group.members_protocol import Beat
 
 CRASH_SHOWN_S = 300.0
 SESSIONS_MAX = 200
@@ -151,10 +152,9 @@ def problem_document(group: str, text: str) -> dict[str, Any]:
     }
 
 
-def _member(group: ObservedGroup, one: Description, member: MemberRow, now_s: float) -> dict[str, Any]:
+def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) -> dict[str, Any]:
     sighting = group.sightings.get(member.index)
     silent_s = 0.0 if sighting is None else max(0.0, now_s - sighting.at_s)
-    delivered = known(member.delivered)
     return {
         "name": member.name,
         "index": member.index,
@@ -164,7 +164,7 @@ def _member(group: ObservedGroup, one: Description, member: MemberRow, now_s: fl
         "paused": member.paused,
         "serves": one.served_by[member.index],
         "in_flight": member.in_flight,
-        "delivered": delivered,
+        "delivered": member.counts.get("delivered"),
         "rate": round(group.seen.member_rate(one.group, member), 1),
         "oldest_s": None if not member.oldest_us else round(max(0.0, now_s - member.oldest_us / 1e6), 1),
         "is_standing_by": member.name in one.standing_by,

@@ -25,10 +25,11 @@ from lbg_core.admin.dead_letters import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.member_requests import POISONED, PeekedMessage, unread_lines
+from lbg_core.admin.member_requests import unread_lines
 from lbg_core.admin.parked_messages import administration
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_core.group import SpecError, hash_of, queue_of
+from lbg_core.group.members_protocol import HeldState, PeekedMessage
 from lbg_core.redaction import redacted
 
 MESSAGES_MAX = 20
@@ -189,7 +190,7 @@ def _message(group: str, message: PeekedMessage, now_us: int) -> Found:
         "key": None,
         "at": message.member or "the broker",
         "age_s": message.age_s(now_us),
-        "acts": [offer(ACTS["skip"], group, id=message.id)] if message.state == POISONED else [],
+        "acts": [offer(ACTS["skip"], group, id=message.id)] if message.state is HeldState.POISONED else [],
     }
 
 

@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lbg_console.timeline import Event, Timeline
 from lbg_core.admin.describe import Description
-from lbg_core.admin.member_requests import MemberActivity
 from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
-from lbg_core.admin.rows import MALFORMED, members_of
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group.errors import MessageError
+from lbg_core.group.members_protocol import Activity, Beat, Changes, Gone, Identity, Leave, Message, Move
+from lbg_core.group.message_codec import decode
 
 SILENT_S = 3.0
 """Members that are asked report every second, 1.2 s apart at most. One that is silent for longer stands still, or is
@@ -42,27 +42,19 @@ LEFT_MAX = 64
 
 @dataclass(slots=True)
 class Sighting:
-    """A member's last status report: its bytes, its JSON, and when it came."""
+    """A member's last status report, its bytes, and when it came."""
 
     body: bytes
-    beat: Mapping[str, Any]
+    beat: Beat
     at_s: float
 
     @property
     def name(self) -> str:
-        return str(self.beat["name"])
+        return self.beat.name
 
     @property
     def incarnation(self) -> str:
-        return str(self.beat["incarnation"])
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """A member whose mailbox is to be asked for."""
-
-    index: int
-    incarnation: str
+        return self.beat.incarnation
 
 
 class ObservedGroup:
@@ -91,7 +83,7 @@ class ObservedGroup:
         return self.seen.rows[0] if self.seen.rows else None
 
     @property
-    def beats(self) -> list[Mapping[str, Any]]:
+    def beats(self) -> list[Beat]:
         return [one.beat for one in self.sightings.values()]
 
     def on_message(self, body: bytes, now_s: float) -> bool:
@@ -101,32 +93,25 @@ class ObservedGroup:
                 sighting.at_s = self.reported_at_s = now_s
                 return False
         try:
-            message = json.loads(body)
-            if not isinstance(message, dict):
-                return False
-            return self._on_message(message, body, now_s)
-        except MALFORMED:
-            return False  # of another version
+            message = decode(body)
+        except MessageError:
+            return False
+        if isinstance(message, Beat):
+            self._on_beat(Sighting(body, message, now_s))
+        return self._on_message(message, now_s)
 
-    def _on_message(self, message: Mapping[str, Any], body: bytes, now_s: float) -> bool:
-        match message["type"]:
-            case "beat":
-                if members_of([message]):
-                    self._on_beat(Sighting(body, message, now_s))
-            case "leave":
-                self._end(int(message["index"]), str(message["incarnation"]), now_s, is_crash=False)
-            case "gone":
-                return self._end(int(message["index"]), str(message["incarnation"]), now_s, is_crash=True)
-            case "changes":
-                for index, _, incarnation, *_ in message.get("left", ()):
-                    self._end(int(index), str(incarnation), now_s, is_crash=False)
-                lost = [
-                    self._end(int(index), str(incarnation), now_s, is_crash=True)
-                    for index, _, incarnation, *_ in message.get("lost", ())
-                ]
-                return any(lost)
-            case "move":
-                self._moves[int(message["queue"]), int(message["to"])] = now_s
+    def _on_message(self, message: Message | None, now_s: float) -> bool:
+        match message:
+            case Leave(sender):
+                self._end(sender, now_s, is_crash=False)
+            case Gone(_, dead):
+                return self._end(dead, now_s, is_crash=True)
+            case Changes(left=left, lost=lost):
+                for one in left:
+                    self._end(one, now_s, is_crash=False)
+                return sum(self._end(one, now_s, is_crash=True) for one in lost) > 0
+            case Move(_, queue, to):
+                self._moves[queue, to] = now_s
         return False
 
     def _on_beat(self, sighting: Sighting) -> None:
@@ -134,25 +119,25 @@ class ObservedGroup:
         self.reported_at_s = now_s
         if sighting.incarnation in self._ended:
             return  # its last words
-        index = int(sighting.beat["index"])
+        index = sighting.beat.index
         known = self.sightings.get(index)
         if known is not None and known.incarnation != sighting.incarnation:
-            self._end(index, known.incarnation, now_s, is_crash=True)
+            self._end(known.beat.sender, now_s, is_crash=True)
             known = None
         if known is None and now_s > self._since_s + SETTLED_S:
             self._note("joined", f"{sighting.name} joined", now_s, member=sighting.name)
         self.sightings[index] = sighting
 
-    def on_gone(self, probe: Probe, now_s: float) -> bool:
+    def on_gone(self, probe: Identity, now_s: float) -> bool:
         """The member's mailbox is not there. True if it counted as live."""
-        return self._end(probe.index, probe.incarnation, now_s, is_crash=True)
+        return self._end(probe, now_s, is_crash=True)
 
-    def _end(self, index: int, incarnation: str, now_s: float, *, is_crash: bool) -> bool:
-        sighting = self.sightings.get(index)
-        if sighting is None or sighting.incarnation != incarnation:
+    def _end(self, member: Identity, now_s: float, *, is_crash: bool) -> bool:
+        sighting = self.sightings.get(member.index)
+        if sighting is None or sighting.incarnation != member.incarnation:
             return False
-        del self.sightings[index]
-        self._ended.append(incarnation)
+        del self.sightings[member.index]
+        self._ended.append(member.incarnation)
         name = sighting.name
         self.keys.pop(name, None)
         if is_crash:
@@ -163,27 +148,27 @@ class ObservedGroup:
             self._note("left", f"{name} left", now_s, member=name)
         return is_crash
 
-    def on_activity(self, activity: MemberActivity, now_s: float) -> None:
+    def on_activity(self, activity: Activity, now_s: float) -> None:
         """A report of a watched member: what it works on, or a queue that it took over."""
-        self.keys[activity.name] = now_s, activity.keys
+        self.keys[activity.sender.name] = now_s, activity.keys
         self.seen.report(self.name, activity, now_s)
         if activity.takeover is not None:
             self._on_changes([self.seen.changes[-1]])
 
-    def probes(self, now_s: float, *, is_watched: bool) -> Iterator[Probe]:
+    def probes(self, now_s: float, *, is_watched: bool) -> Iterator[Identity]:
         """Members that others may not miss: a lone one, and silent ones; all of a small group that is watched."""
         is_each = len(self.sightings) == 1 or (is_watched and len(self.sightings) <= PROBED_MAX)
-        for index, one in self.sightings.items():
+        for one in self.sightings.values():
             if is_each or now_s > one.at_s + PROBED_AFTER_S:
-                yield Probe(index, one.incarnation)
+                yield one.beat.sender
 
     def describe(
         self, description: Description, now_s: float, *, now_us: int, waiting_us: int | None
     ) -> None:
         """It is so now."""
-        for index, one in list(self.sightings.items()):
+        for one in list(self.sightings.values()):
             if now_s > one.at_s + FORGET_S:
-                self._end(index, one.incarnation, now_s, is_crash=False)
+                self._end(one.beat.sender, now_s, is_crash=False)
         last = self.seen.changes[-1] if self.seen.changes else None
         waiting = {} if waiting_us is None else {self.name: waiting_us}
         self.seen.look([description], now_s, now_us=now_us, waiting_us=waiting)

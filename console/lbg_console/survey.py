@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from lbg_console.documents import SurveyState, overview_row
-from lbg_console.observed_group import ObservedGroup, Probe
+from lbg_console.observed_group import ObservedGroup
 from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError
 from lbg_core.admin.group_reader import EVERY_S, GroupRecords, waiting_us
@@ -26,6 +26,7 @@ from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import BIND_AGAIN_S, VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import GroupSpec, Names
+from lbg_core.group.members_protocol import Activity, Identity
 
 log = logging.getLogger("lbg.console")
 
@@ -290,7 +291,7 @@ class GroupSurvey:
     async def _probe(self) -> None:
         room = asyncio.Semaphore(PROBES_AT_ONCE)
 
-        async def ask(group: SurveyedGroup, probe: Probe) -> None:
+        async def ask(group: SurveyedGroup, probe: Identity) -> None:
             async with room:
                 with suppress(AdminError):
                     if await self._admin.amqp.has_mailbox(group.observed.name, probe.index):
@@ -333,7 +334,7 @@ class GroupSurvey:
                 )
             await asyncio.sleep(AGAIN_S)
 
-    def _on_activity(self, name: str, activity: Any) -> None:
+    def _on_activity(self, name: str, activity: Activity) -> None:
         if (group := self.groups.get(name)) is not None:
             group.observed.on_activity(activity, self.now_s())
             group.is_dirty = True

@@ -125,8 +125,8 @@ class Member:
     effect of the core, for views and measurements. `contact` holds whether the member is in its group. `host` is the
     machine that it runs on, or a simulated one.
 
-    Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError and
-    JournalingError.
+    Entering raises ClientError (`AuthenticationError`, …), ProvisioningError (`GroupNotFound`), MemberError,
+    NewerMessage and JournalingError.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ from lbg_core.group import (
     HEADER_TS,
     key_in,
 )
-from lbg_core.group.members_protocol import HeldMessage, HeldState
+from lbg_core.group.members_protocol import HeldState, PeekedMessage
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -476,14 +476,14 @@ def forwarded(delivery: Delivery) -> Delivery:
 REASON_MAX_CHARS = 200
 
 
-def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: int) -> HeldMessage:
+def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: int) -> PeekedMessage:
     """A message that a member holds, for an administrator. One whose body cannot be read has none."""
     delivery: Delivery = in_flight.delivery
     body = None
     with suppress(OSError):
         body = BodyExcerpt.of(delivery.body, body_bytes).to_json()
     fields = body or {}
-    return HeldMessage(
+    return PeekedMessage(
         id=in_flight.id_in(group),
         key=in_flight.key,
         queue=in_flight.queue,

@@ -32,7 +32,6 @@ from lbg_core.admin.errors import Busy
 from lbg_core.admin.ingress_permissions import opened
 from lbg_core.admin.observe import recorded
 from lbg_core.admin.ownership import BY_HAND, Record
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
@@ -54,7 +53,9 @@ from lbg_core.group.key_moves import (
     KeyMoveState,
     PassEntry,
 )
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.topology import Binding
+from testing.admin.reports import beat_of
 
 EMBEDDED_ENGINE = Engine.parse("LBG", "0.1.0")
 
@@ -80,7 +81,8 @@ class FakeAdmin:
         self.paused: dict[str, frozenset[str] | None] = {}
         self.parking: dict[str, bool] = {}
         self.policies: tuple[Policy, ...] = ()
-        self.beats: list[StatusReport] = []
+        self.beats: list[Mapping[str, Any] | Beat] = []
+        """JSON of status reports, as `beat_of` reads it."""
         self.moving_keys: MovingKeys | None = None
         """Keys that move after a change of the number of partitions."""
         self.entries: list[Entry] = []
@@ -194,7 +196,7 @@ class FakeAdmin:
             case AppendEntry(_, entry):
                 self.entries.append(entry)
                 if isinstance(entry, BeginEntry) and self.joins:  # members take part at once
-                    members = members_of(self.beats)
+                    members = members_of(map(beat_of, self.beats))
                     self.entries += (JoinEntry(one.index, one.incarnation) for one in members)
             case PutFence(name, move) if self.passes_fences:
                 number = int(name.rpartition(".")[2])
@@ -235,8 +237,8 @@ class FakeAdmin:
     async def groups(self) -> Sequence[str]:
         return list(self.records)
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
-        return self.beats
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
+        return list(map(beat_of, self.beats))
 
     async def indexes(self, group: str, *, below: int) -> frozenset[int]:
         """Members that report are known by that, and there are no others."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from typing import Any
 from lbg_core.client import Channel, ClientConnection, Delivery, connect
 from lbg_core.group import MEMBERS_VERSION, TO_OBSERVERS, GroupSpec, Names
 from testing.admin.place import Place
+from testing.admin.reports import beat_body
 
 REPORT_EVERY_S = 0.1
 
@@ -38,34 +38,19 @@ class FakedMember:
                 self.channel.ack(one.delivery_tag)
             deliveries.clear()
 
-    def beat(self) -> dict[str, Any]:
+    def fields(self) -> dict[str, Any]:
         queues = [
             {"queue": number, "role": "primary", "active": True, "status": "Ready", "in_flight": len(held)}
-            | {
-                "delivered": len(held),
-                "progress": "Working",
-                "poisoned": 0,
-                "poisoned_keys": [],
-                "put_off": 0,
-            }
+            | {"delivered": len(held), "progress": "Working"}
             for number, held in self.held.items()
         ]
-        return {
-            "v": self.version,
-            "type": "beat",
-            "index": self.index,
-            "name": f"m{self.index}",
-            "incarnation": f"of {self.index}",
-            "queues": queues,
-            "rebalance": "Ready",
-            "counts": {},
-            "paused": self.paused,
-        }
+        about = {"index": self.index, "name": f"m{self.index}", "incarnation": f"of {self.index}"}
+        return {**about, "queues": queues, "paused": self.paused}
 
     async def report(self) -> None:
         """Until it is cancelled."""
         while True:
-            body = json.dumps(self.beat()).encode()
+            body = beat_body(self.fields(), version=self.version)
             self.channel.publish(Names(self.spec.name).members, TO_OBSERVERS, body)
             await asyncio.sleep(REPORT_EVERY_S)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 from collections import deque
 from contextlib import suppress
@@ -25,8 +24,8 @@ from lbg_core.client import (
 )
 from lbg_core.group import HEADER_FENCE, TO_OBSERVERS, Names, forwarded_key, hash_in
 from lbg_core.group.key_moves import BarrierEntry, JoinEntry, KeyMoveState, PassEntry, Turn
-from testing.admin.calm_queue import CALM
 from testing.admin.place import Place
+from testing.admin.reports import beat_body
 from testing.waiting import GUARD_S
 
 INDEX, INCARNATION = 0, "stand-in"
@@ -59,7 +58,7 @@ class MovingMember:
                 if not self.is_held:
                     while await self._processed(publisher):
                         pass
-                await publisher.publish(self._names.members, TO_OBSERVERS, json.dumps(self._beat()).encode())
+                await publisher.publish(self._names.members, TO_OBSERVERS, beat_body(self._fields()))
                 await asyncio.sleep(LOOK_S)
         finally:
             await connection.close()
@@ -131,10 +130,9 @@ class MovingMember:
                 self.got.append(bytes(delivery.body))
         return True
 
-    def _beat(self) -> dict[str, object]:
-        queue = partial(dict, role="primary", active=True, status="Ready", in_flight=0, delivered=0, **CALM)
+    def _fields(self) -> dict[str, object]:
+        queue = partial(dict, role="primary", active=True, status="Ready", in_flight=0, delivered=0)
         return {
-            "type": "beat",
             "index": INDEX,
             "name": "m0",
             "incarnation": INCARNATION,

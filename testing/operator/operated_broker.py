@@ -6,16 +6,18 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Hashable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 from lbg_core.admin.actions import Action
 from lbg_core.admin.errors import Denied, Unreachable
 from lbg_core.admin.lag import Backlog
 from lbg_core.admin.ownership import Record
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
+from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import Engine, GroupSpec, Names
 from lbg_operator.reconcile.broker_pool import Access
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.reports import beat_body
 
 
 class OperatedBroker(FakeAdmin):
@@ -32,7 +34,7 @@ class OperatedBroker(FakeAdmin):
         self.check_takes_s = 0.0
         self.waiting: dict[str, int] = {}
         self.counted: list[frozenset[str]] = []
-        self.members_of: Callable[[str], Sequence[StatusReport]] = lambda group: ()
+        self.members_of: Callable[[str], Sequence[Mapping[str, Any]]] = lambda group: ()
 
     async def check(self, access: Access) -> Engine:
         self._require()
@@ -67,11 +69,13 @@ class OperatedBroker(FakeAdmin):
         found = {spec.name: await self.observe(spec.name, desired=spec) for spec in specs}
         return {name: _without_pause(one) for name, one in found.items()}
 
-    async def listen_many(
-        self, groups: Sequence[str], *, seconds: float
-    ) -> Mapping[str, Sequence[StatusReport]]:
+    async def listen_many(self, groups: Sequence[str], *, seconds: float) -> Mapping[str, CollectedReports]:
         self._require()
-        return {group: self.members_of(group) for group in groups}
+        found = {group: CollectedReports(group) for group in groups}
+        for group, reports in found.items():
+            for fields in self.members_of(group):
+                reports.append(beat_body(fields))
+        return found
 
     async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
         self._require()

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from lbg_core.admin.protocol import StatusReport
-from lbg_core.admin.rows import READY
 from lbg_core.group import group_name_of
 from lbg_operator.kube.api import Object
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, Kind
 from lbg_operator.reconcile.desired import DELETION_COST
 from lbg_operator.resources.names import GROUP_LABEL
-from testing.admin.calm_queue import CALM
 from testing.kubernetes.fake_cluster import FakeCluster
 
 LATER_S = 0.2
@@ -39,7 +36,7 @@ class Pods:
             if kind is POD and place == namespace and one["metadata"]["labels"].get(GROUP_LABEL) == group
         ]
 
-    def members(self, name: str) -> Sequence[StatusReport]:
+    def members(self, name: str) -> Sequence[Mapping[str, Any]]:
         """Of the group that the broker knows by `name`; queues are dealt out one by one, the oldest pod first."""
         for (kind, namespace, group), one in self._cluster.objects.items():
             if kind is GROUP and group_name_of(one) == name:
@@ -95,22 +92,10 @@ def _pod(deployment: Object, number: int) -> Object:
 def _beat(index: int, pod: Object, members: int, queues: int) -> dict[str, Any]:
     name = pod["metadata"]["name"]
     mine = range(index, queues, members)
+    queue = {"role": "primary", "active": True, "status": "Ready"}
     return {
         "index": index,
         "name": name,
         "incarnation": name,
-        "rebalance": READY,
-        "queues": [
-            {
-                "queue": queue,
-                "role": "Primary",
-                "active": True,
-                "status": READY,
-                "in_flight": 0,
-                "delivered": 0,
-                **CALM,
-            }
-            for queue in mine
-        ],
-        "counts": {},
+        "queues": [{"queue": number, **queue} for number in mine],
     }

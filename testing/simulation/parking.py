@@ -14,8 +14,8 @@ from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import ProvisioningError
 from lbg_core.admin.parked_messages import ParkedStream, Released, discard_parked, release_parked
 from lbg_core.admin.parked_messages.release import release_first
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.client import ClientConnection, ClientError, ConfirmingPublisher
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
     Entry,
     KeyState,
@@ -69,7 +69,7 @@ class WatchedStream(ParkedStream):
                 self.causes.update(entry.causes)
         await super().write(entries)
 
-    async def reports(self) -> Sequence[StatusReport]:
+    async def reports(self) -> Sequence[Beat]:
         """None: releases go by the queues, and not by members' mailboxes."""
         return ()
 

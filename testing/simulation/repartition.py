@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -32,7 +31,6 @@ from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, Still
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import CONSUMPTION, INGRESS, Record, paused_words
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.record import headers_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
@@ -57,8 +55,8 @@ from lbg_core.amqp.methods import (
 from lbg_core.client import ClientConnection, ConnectError
 from lbg_core.group import TO_ALL, GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_core.group.key_moves import KeyMove, KeyMoveState
-from lbg_core.group.members_protocol import Identity, Watch
-from lbg_core.group.message_codec import encode
+from lbg_core.group.members_protocol import Beat, Identity, Watch
+from lbg_core.group.message_codec import decode, encode
 from lbg_core.group.spec import UNCOUNTED_MODES
 from lbg_core.group.topology import Binding
 from testing.simulation.client import Channel, ChannelRefused, Client
@@ -154,7 +152,7 @@ class SimAdmin:
         self._process = process
         self._client: Client | None = None
         self._channel: Channel | None = None
-        self._heard: list[StatusReport] = []
+        self._heard: list[Beat] = []
         self.link = SimLink(history)
 
     def management_for(self, purpose: str) -> SimManagement:
@@ -240,7 +238,7 @@ class SimAdmin:
     def _amqp(self) -> AmqpAdmin:
         return cast(AmqpAdmin, self)  # for its link and its lock
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         channel = await self._connected()
         self._heard.clear()
         watch = encode(Watch(Identity(0, "observer", ""), seconds, keys=False))
@@ -315,9 +313,8 @@ class SimAdmin:
 
     def _hear(self, events: list[Any]) -> None:
         for event in events:
-            beat = json.loads(event.body)
-            if beat.get("type") == "beat":
-                self._heard.append(beat)
+            if isinstance(message := decode(event.body), Beat):
+                self._heard.append(message)
 
 
 class Repartitions:

@@ -16,13 +16,11 @@ from lbg_core.group import GroupSpec, Names, forwarded_key
 from lbg_core.group.key_moves import KeyMove
 from lbg_core.group.topology import Binding
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
 
 BEAT: dict[str, Any] = {
     "v": 1,
-    "type": "beat",
     "index": 1,
     "name": "m1",
     "incarnation": "af",
@@ -35,7 +33,6 @@ BEAT: dict[str, Any] = {
             "in_flight": 2,
             "delivered": 9,
             "status": "Ready",
-            **CALM,
         }
     ],
     "counts": {"delivered": 14},

@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from lbg_core.admin import connect_admin
-from lbg_core.admin.member_requests import READY, PeekResult
+from lbg_core.admin.member_requests import PeekResult
 from lbg_core.group import Names, hash_of
+from lbg_core.group.members_protocol import HeldState
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.command_line import Lbg, Where
@@ -64,7 +65,9 @@ def test_a_peek_takes_nothing_and_changes_neither_order_nor_redelivered_flags(
     if found.is_rabbitmq:
         assert (held[2:], found.unread) == ([], {name: 3})
     else:
-        assert [one[:3] for one in held[2:]] == [(READY, None, body.decode()) for body in BODIES[2:]]
+        assert [one[:3] for one in held[2:]] == [
+            (HeldState.READY, None, body.decode()) for body in BODIES[2:]
+        ]
         assert found.unread == {}
 
 

@@ -10,8 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.member_requests import ask_members
+from lbg_core.admin.member_requests import ADMINISTRATOR, ask_members
 from lbg_core.client import ConnectionSettings
+from lbg_core.group.members_protocol import Skip
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.dead_letters import ids, listed
@@ -131,16 +132,16 @@ def test_a_message_whose_member_is_killed_during_the_skip_is_in_its_place_or_a_d
     async def poisoned_id(admin: LiveAdmin) -> str:
         while True:
             for beat in await admin.listen(group, seconds=0.5):
-                for queue in beat["queues"]:
-                    if found := queue.get("poisoned_ids"):
-                        return str(found[0])
+                for queue in beat.queues:
+                    if queue.poisoned_ids:
+                        return queue.poisoned_ids[0]
 
     async def run() -> str:
         admin = LiveAdmin(ConnectionSettings.parse(broker.broker))
         await publish(broker, group, b"bad", b"good")
         id_ = await poisoned_id(admin)
         skipping = asyncio.create_task(
-            ask_members(admin.amqp, group, "skip", {"id": id_}, to=0, within_s=after_s)
+            ask_members(admin.amqp, group, Skip(ADMINISTRATOR, "a1", id_), to=0, within_s=after_s)
         )
         await skipping
         process.kill()

@@ -15,7 +15,6 @@ from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.live_group import running
 from lbgroup.live_map import MapMember, MemberState, live_map, map_lines, sharing_line, timeline
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import SESSIONS, made
 
@@ -42,7 +41,6 @@ def queue(
         "active": active,
         "status": status,
         "in_flight": in_flight,
-        **CALM,
         "delivered": 0,
     }
 
@@ -50,7 +48,6 @@ def queue(
 def beat(index: int, *queues: dict[str, Any], rebalance: str = "Ready") -> dict[str, Any]:
     return {
         "v": 1,
-        "type": "beat",
         "index": index,
         "name": f"m{index + 1}",
         "incarnation": "a",

@@ -21,14 +21,14 @@ from rich.console import Console
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
-from lbg_core.admin.member_requests import MemberActivity, PeekedMessage, PeekResult, Takeover
+from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.observations import Observations
 from lbg_core.admin.snapshot import PartitionStatus
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import Activity, HeldState, Identity, PeekedMessage, Takeover
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbgroup.top import HEADER, View, screen, text_lines
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 from testing.command_line import (
     Lbg,
@@ -41,6 +41,10 @@ from testing.rabbitmq.node import wait_until
 from testing.waiting import GUARD_S
 
 
+def member(name: str) -> Identity:
+    return Identity(0, name, "a")
+
+
 def beat(index: int, *, active: set[int], acked: int = 0, delivered: int = 0) -> dict[str, Any]:
     """Of member m1, m2, …, in a group of two queues."""
     queues = [
@@ -50,14 +54,12 @@ def beat(index: int, *, active: set[int], acked: int = 0, delivered: int = 0) ->
             "active": number in active,
             "status": "Ready",
             "in_flight": 0,
-            **CALM,
             "delivered": delivered,
         }
         for number in range(2)
     ]
     return {
         "v": 1,
-        "type": "beat",
         "index": index,
         "name": f"m{index + 1}",
         "incarnation": "a",
@@ -142,11 +144,11 @@ async def test_a_queue_that_another_member_serves_is_a_change() -> None:
 @pytest.mark.parametrize(
     ("takeover", "text"),
     [
-        (Takeover(1, 0, True, 0.0042), "queue 1 from m1 to m2 in 4.2 ms"),
-        (Takeover(1, 0, True, None), "queue 1 from m1 to m2"),
-        (Takeover(1, 0, False, None), "queue 1 from m1 to m2, not planned"),
-        (Takeover(1, None, False, None), "queue 1 to m2, not planned"),
-        (Takeover(1, 7, False, None), "queue 1 from member 7 to m2, not planned"),
+        (Takeover(1, 0, "why", True, 0.0042), "queue 1 from m1 to m2 in 4.2 ms"),
+        (Takeover(1, 0, "why", True, None), "queue 1 from m1 to m2"),
+        (Takeover(1, 0, "why", False, None), "queue 1 from m1 to m2, not planned"),
+        (Takeover(1, None, "why", False, None), "queue 1 to m2, not planned"),
+        (Takeover(1, 7, "why", False, None), "queue 1 from member 7 to m2, not planned"),
     ],
 )
 async def test_a_reported_takeover_is_one_change_whoever_sees_it_first(
@@ -158,7 +160,7 @@ async def test_a_reported_takeover_is_one_change_whoever_sees_it_first(
     seen.look([before], 0)
     if is_seen_first:
         seen.look([after], 2)
-    seen.report("orders", MemberActivity("m2", (), takeover), 2.5)
+    seen.report("orders", Activity(member("m2"), takeover=takeover), 2.5)
     seen.look([before], 3)  # a broker that has the former consumer still
     seen.look([after], 5)
     seen.look([after], 50)
@@ -171,8 +173,8 @@ def test_the_hottest_keys_are_those_of_all_members_over_six_seconds() -> None:
     seen = Observations()
     assert seen.hot_keys(0) == []
     for second in range(10):
-        seen.report("orders", MemberActivity("m1", (("a", 10), ("b", 1)), None), second)
-        seen.report("orders", MemberActivity("m2", (("c", 4), ("a", 2)), None), second)
+        seen.report("orders", Activity(member("m1"), (("a", 10), ("b", 1))), second)
+        seen.report("orders", Activity(member("m2"), (("c", 4), ("a", 2))), second)
     assert seen.hot_keys(9) == [("a", 12), ("c", 4), ("b", 1)]
     assert [(key, round(rate, 3)) for key, rate in seen.hot_keys(13)] == [
         ("a", 4),
@@ -277,9 +279,7 @@ async def test_a_queue_of_an_opened_group_is_opened_with_its_members_and_message
             "p-1-0",
             "acme",
             1,
-            "m1",
-            0,
-            "retrying",
+            HeldState.RETRYING,
             3,
             "no database\n",
             False,
@@ -289,6 +289,8 @@ async def test_a_queue_of_an_opened_group_is_opened_with_its_members_and_message
             "x",
             None,
             1,
+            "m1",
+            0,
         )
     )
     other = replace(held, id="p-2-0", queue=0)

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from lbg_console.documents import group_document, overview_row
-from lbg_console.observed_group import ObservedGroup, Probe
+from lbg_console.observed_group import ObservedGroup
 from lbg_console.timeline import (
     EVENTS_MAX,
     KEPT_S,
@@ -18,10 +18,10 @@ from lbg_console.timeline import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
-from lbg_core.admin.member_requests import MemberActivity, Takeover
 from lbg_core.group import GroupSpec
-from testing.admin.calm_queue import CALM
+from lbg_core.group.members_protocol import Activity, Identity, Takeover
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.reports import beat_body
 
 
 def spans(timeline: Timeline, now_s: float, queue: int = 0) -> list[tuple[int, str | None, str]]:
@@ -113,19 +113,11 @@ def beat(
     """Of member m0, m1, …, in a group of two queues."""
     queues = [
         {"queue": number, "role": "primary" if number in active else "secondary", "active": number in active}
-        | {"status": "Ready", "in_flight": 0, "delivered": acked, **CALM}
+        | {"status": "Ready", "in_flight": 0, "delivered": acked}
         for number in range(2)
     ]
-    message = {
-        "v": 1,
-        "type": "beat",
-        "index": index,
-        "name": f"m{index}",
-        "incarnation": incarnation or f"of m{index}",
-    }
-    return json.dumps(
-        {**message, "rebalance": "Ready", "queues": queues, "counts": {"acked": acked}, "paused": paused}
-    ).encode()
+    sender = {"index": index, "name": f"m{index}", "incarnation": incarnation or f"of m{index}"}
+    return beat_body({**sender, "queues": queues, "counts": {"acked": acked}, "paused": paused})
 
 
 async def described(group: ObservedGroup) -> Description:
@@ -159,9 +151,11 @@ class Played:
         return [(one["kind"], one["text"]) for one in self.group.timeline.to_json(self.now_s)["events"]]
 
 
+M0 = Identity(0, "m0", "of m0")
+
+
 def message(kind: str, **fields: Any) -> bytes:
-    sender = {"v": 1, "type": kind, "index": 0, "name": "m0", "incarnation": "of m0"}
-    return json.dumps({**sender, **fields}).encode()
+    return json.dumps({"v": 1, "type": kind, "sender": M0, **fields}).encode()
 
 
 async def test_a_member_that_others_report_as_lost_is_gone_at_once_with_its_queues() -> None:
@@ -169,7 +163,7 @@ async def test_a_member_that_others_report_as_lost_is_gone_at_once_with_its_queu
     for _ in range(6):
         await played.second(beat(0, active={0}), beat(1, active={1}))
     assert played.events == []
-    lost = message("changes", lost=[[1, "m1", "of m1", 2]])
+    lost = message("changes", lost=[[1, "m1", "of m1"]])
     assert played.group.on_message(lost, played.now_s)
     assert not played.group.on_message(lost, played.now_s), "it is reported once"
     await played.describe()
@@ -192,9 +186,9 @@ async def test_a_member_without_a_mailbox_is_gone_and_its_last_words_do_not_coun
     played = Played()
     for _ in range(6):
         await played.second(beat(0, active={0, 1}))
-    assert list(played.group.probes(played.now_s, is_watched=False)) == [Probe(0, "of m0")], "it is alone"
-    assert not played.group.on_gone(Probe(0, "of before"), played.now_s)
-    assert played.group.on_gone(Probe(0, "of m0"), played.now_s)
+    assert list(played.group.probes(played.now_s, is_watched=False)) == [M0], "it is alone"
+    assert not played.group.on_gone(Identity(0, "m0", "of before"), played.now_s)
+    assert played.group.on_gone(M0, played.now_s)
     await played.second(beat(0, active={0, 1}, acked=1))
     assert played.group.sightings == {}
     await played.second(beat(0, active={0, 1}, incarnation="b"))
@@ -209,7 +203,7 @@ async def test_only_lone_and_silent_members_are_asked_for_unless_somebody_looks(
     assert len(list(group.probes(played.now_s, is_watched=True))) == 2
     await played.second(beat(0, active={0}))
     await played.second(beat(0, active={0}))
-    assert list(group.probes(played.now_s, is_watched=False)) == [Probe(1, "of m1")]
+    assert list(group.probes(played.now_s, is_watched=False)) == [Identity(1, "m1", "of m1")]
     for _ in range(3):
         await played.second(beat(0, active={0}))
     document = group_document(group, played.now_s)
@@ -222,9 +216,12 @@ async def test_joins_leaves_moves_pauses_and_acts_are_events() -> None:
     for _ in range(6):
         await played.second(beat(0, active={0, 1}))
     await played.second(beat(0, active={0, 1}), beat(1, active=set()))
-    played.group.on_message(message("move", queue=1, to=1), played.now_s)
+    played.group.on_message(message("move", queue=1, to=1, move="m"), played.now_s)
     await played.second(beat(0, active={0}), beat(1, active={1}))
-    played.group.on_activity(MemberActivity("m1", (("acme", 3),), Takeover(1, 0, True, 0.0042)), played.now_s)
+    played.group.on_activity(
+        Activity(Identity(1, "m1", "of m1"), (("acme", 3),), Takeover(1, 0, "join", True, 0.0042)),
+        played.now_s,
+    )
     assert played.group.keys_of("m1", played.now_s) == [("acme", 3)]
     await played.second(beat(0, active={0}, paused=True), beat(1, active={1}, paused=True))
     played.group.note_act("guest: pause done", played.now_s)
@@ -249,10 +246,10 @@ async def test_what_is_no_message_of_a_member_changes_nothing() -> None:
         b"{}",
         b'{"type": 1}',
         b'{"type": "beat"}',
-        b'{"type": "leave", "index": 1e999, "incarnation": ""}',
+        b'{"v": 1, "type": "leave", "sender": [1e999, "m0", ""]}',
         nested,
         message("changes", lost=[1]),
     )
-    for body in (*bodies, message("changes", lost=5), message("move"), message("leave", index=None)):
+    for body in (*bodies, message("changes", lost=5), message("move"), message("leave", sender=None)):
         assert not group.on_message(body, 101)
     assert group.sightings == {}

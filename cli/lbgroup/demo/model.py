@@ -11,6 +11,7 @@ from typing import Any
 
 from lbg_core.admin.describe import Description
 from lbg_core.group import Engine, GroupSpec
+from lbg_core.group.members_protocol import Beat, Gone, Message, Move
 from lbgroup.demo.report import Kill, is_crash
 from lbgroup.demo.script import MEMBERS, Act
 from lbgroup.live_group import LiveGroup
@@ -99,20 +100,20 @@ class DemoModel:
         self.states[name] = state
         self.note("life", f"{name} {text or _STATE_WORDS[state]}")
 
-    def on_message(self, message: Mapping[str, Any]) -> None:
-        """A message of the members' exchange. Those of other versions are ignored."""
-        name = str(message.get("name"))
-        match message.get("type"):
-            case "gone":  # it names the dead, and another member sends it
-                self.note("member", f"{self.group.name_of(message.get('by'))} noticed that {name} is gone")
-            case "move" if name in self.states:
-                successor = self.group.name_of(message.get("to"))
-                self.note("member", f"{name} hands queue {message.get('queue')} to {successor}")
+    def on_message(self, message: Message) -> None:
+        """A message of the members' exchange."""
+        name = message.sender.name
+        match message:
+            case Gone(_, dead):
+                self.note("member", f"{name} noticed that {dead.name} is gone")
+            case Move(_, queue, to) if name in self.states:
+                self.note("member", f"{name} hands queue {queue} to {self.group.name_of(to)}")
             # The last words of a dead member must not bring it back.
-            case "beat" if name in self.states and self.states[name].is_running:
-                if self.group.on_report(message) and self.states[name] is MemberState.STARTING:
+            case Beat() if name in self.states and self.states[name].is_running:
+                self.group.on_report(message)
+                if self.states[name] is MemberState.STARTING:
                     self.states[name] = MemberState.LIVE
-                    self.note("member", f"{name} is a member, index {message['index']}")
+                    self.note("member", f"{name} is a member, index {message.index}")
 
     def validated(self, event: Mapping[str, Any]) -> None:
         """An event of `lbg validate --json`."""

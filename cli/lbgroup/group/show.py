@@ -15,8 +15,6 @@ import click
 from lbg_core.admin.describe import Description
 from lbg_core.admin.ownership import is_of_kubernetes, owner_text
 from lbg_core.admin.rows import (
-    MemberQueue,
-    MemberRow,
     QueueRow,
     ServiceRow,
     SessionRow,
@@ -31,6 +29,7 @@ from lbg_core.admin.snapshot import (
 )
 from lbg_core.command_output import echo_json, output_option, text_table
 from lbg_core.group import UNCOUNTED_MODES, GroupSpec
+from lbg_core.group.members_protocol import Beat, PeekedMessage, QueueState
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
@@ -38,7 +37,6 @@ from lbgroup.options import body_bytes_option, body_text, broker_options, count_
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
-    from lbg_core.admin.member_requests import PeekedMessage
     from lbg_core.client import BrokerAddress
     from lbgroup import documents
 
@@ -272,11 +270,11 @@ def _member_lines(shown: Description) -> Iterator[str]:
             yield f"{name} is standing by: {queues}, {counted(shown.active_count, 'member')} at work"
 
 
-def _work_of(member: MemberRow) -> tuple[str, str]:
-    return str(member.in_flight), count_text(member.delivered)
+def _work_of(member: Beat) -> tuple[str, str]:
+    return str(member.in_flight), count_text(member.counts.get("delivered", UNKNOWN))
 
 
-def _member_row(member: MemberRow) -> tuple[str, ...]:
+def _member_row(member: Beat) -> tuple[str, ...]:
     return (
         member.name,
         str(member.index),
@@ -287,7 +285,7 @@ def _member_row(member: MemberRow) -> tuple[str, ...]:
     )
 
 
-def _numbers(queues: Sequence[MemberQueue]) -> str:
+def _numbers(queues: Sequence[QueueState]) -> str:
     """Those that the member is active on have a star."""
     return " ".join(f"{one.queue}{'*' if one.active else ''}" for one in queues) or "-"
 
@@ -391,7 +389,7 @@ def peek(
     running, waiting, retrying or poisoned. The embedded broker shows the next ones, which are ready there, as far as
     they are in its memory. RabbitMQ shows none of them.
     """
-    from lbg_core.admin.member_requests import Wanted, peek_group, unread_lines
+    from lbg_core.admin.member_requests import Wanted, peek_group, peeked_json, unread_lines
 
     wanted = Wanted(queue, key, id_)
     found = with_admin(
@@ -403,7 +401,7 @@ def peek(
         now_us = time.time_ns() // 1000
         for message in found.messages:
             click.echo(_message_line(message, now_us))
-            click.echo(f"  {body_text(message.to_json(now_us))}")
+            click.echo(f"  {body_text(peeked_json(message, now_us))}")
         click.echo(f"{counted(len(found.messages), 'message')} of group {name} shown", err=True)
         for line in unread_lines(found):
             click.echo(f"! {line}", err=True)

@@ -184,7 +184,7 @@ class Announce:
 
     exchange: str
     routing_key: str
-    body: str
+    body: bytes
 
     def __str__(self) -> str:
         return f"announce {self.routing_key} on {self.exchange}"

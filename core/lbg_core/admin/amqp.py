@@ -39,7 +39,8 @@ from lbg_core.client import (
     Unroutable,
     connect_any,
 )
-from lbg_core.group import IDENTITY_BYTES, MEMBERS_VERSION, Engine, Names, SpecError
+from lbg_core.group import IDENTITY_BYTES, Engine, Names, SpecError
+from lbg_core.group.message_codec import LOOK
 from lbg_core.group.topology import Binding, Exchange, Queue
 
 REQUEST_S = 30.0
@@ -57,9 +58,6 @@ HINTS_CLOSE_S = 0.5
 """A broker that reads nothing from the connection does not answer its close."""
 
 CLOSE_S = 5.0
-
-LOOK = f'{{"v":{MEMBERS_VERSION},"type":"look","index":0,"name":"administrator","incarnation":""}}'.encode()
-"""To one index: only its return has a meaning."""
 
 OBSERVER_FIRST = 10**9
 """From this index on, mailboxes are of those who observe members: a group has fewer members by far."""
@@ -274,14 +272,14 @@ PERSISTENT = 2
 BINDING_CHANNELS = 16
 
 
-async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
     """One message to each exchange, all at once, until the broker has them."""
     if not channel.is_confirming:
         await channel.confirm_select()
-    publisher, message = ConfirmingPublisher(channel), body.encode()
+    publisher = ConfirmingPublisher(channel)
     header = BasicProperties(content_type="application/json").encode()
     await asyncio.gather(
-        *(publisher.publish_soon(exchange, routing_key, message, header=header) for exchange in exchanges)
+        *(publisher.publish_soon(exchange, routing_key, body, header=header) for exchange in exchanges)
     )
 
 
@@ -420,12 +418,12 @@ class AmqpAdmin:
                 name, if_unused=only_unused and checked_by_broker, if_empty=only_empty and checked_by_broker
             )
 
-    async def announce(self, exchange: str, routing_key: str, body: str) -> None:
+    async def announce(self, exchange: str, routing_key: str, body: bytes) -> None:
         """Sends a message to all members that are there now."""
         async with self.link.channel() as channel:
             await _publish_all(channel, [exchange], routing_key, body)
 
-    def announce_soon(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+    def announce_soon(self, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
         """Sends a hint to the members of several groups, and waits for nothing; an error is ignored.
 
         It has a connection of its own: while a node of RabbitMQ is short of memory or disk, it reads nothing more from
@@ -436,7 +434,7 @@ class AmqpAdmin:
             self._hinting.add(task)
             task.add_done_callback(self._hinting.discard)
 
-    async def _announce_hint(self, exchanges: Sequence[str], routing_key: str, body: str) -> None:
+    async def _announce_hint(self, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
         try:
             async with self._hints.channel(within_s=HINT_S) as channel:
                 await _publish_all(channel, exchanges, routing_key, body)

@@ -15,26 +15,18 @@ from typing import Any
 from lbg_core.admin.errors import GroupUnfinished, RecordNewer, RecordUnreadable, UnderWay
 from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_core.admin.plan import problems as drift
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.queue_changes import forwarding_bindings, held_up, named, surplus_queues
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.rows import (
-    PAUSED,
-    READY,
-    STATUSES,
-    UNASSIGNED,
-    UNBOUND,
     UNKNOWN_STATUS,
     Count,
-    MemberQueue,
-    MemberRow,
     ObservedQueue,
-    ParkingRow,
     QueueBinding,
     QueueRow,
     ServiceRow,
     SessionRow,
     SessionRows,
+    member_json,
     members_of,
     plain,
 )
@@ -52,6 +44,7 @@ from lbg_core.admin.snapshot import (
     native_json,
 )
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
+from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState, Status
 
 FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
@@ -97,7 +90,7 @@ class Description:
     queues: tuple[ObservedQueue, ...]
     dead_letters: Count | None
     unrouted: Count | None
-    members: tuple[MemberRow, ...] | Unknown
+    members: tuple[Beat, ...] | Unknown
     problems: tuple[str, ...]
     owner: str = ""
     """As the group's record has it (`lbg_core.admin.ownership`); empty where none is recorded or it was not read."""
@@ -216,11 +209,11 @@ class Description:
 
     # Who serves what
 
-    def member_of(self, tag: str | None) -> MemberRow | None:
+    def member_of(self, tag: str | None) -> Beat | None:
         """The member whose consumer has this tag."""
         return None if tag is None else self._by_tag.get(tag)
 
-    def active_member(self, number: int) -> MemberRow | None:
+    def active_member(self, number: int) -> Beat | None:
         """The member that reports to be active on queue `number`, or whose consumer the broker reports to be.
 
         A member reports it from its first delivery on, the broker at once, RabbitMQ up to 5 s later.
@@ -254,7 +247,7 @@ class Description:
             return True
         rows = self.reported_services
         is_assigned = all(sum(one.is_primary for one in row.bindings) == 1 for row in rows)
-        return bool(rows) and is_assigned and self.rebalance == READY
+        return bool(rows) and is_assigned and self.rebalance == Status.READY
 
     @property
     def unserved(self) -> list[int]:
@@ -271,7 +264,7 @@ class Description:
         statuses = [one.status for one in self.reported_services]
         if not statuses or UNKNOWN_STATUS in statuses:
             return None
-        return {status: statuses.count(status) for status in STATUSES}
+        return {status: statuses.count(status) for status in Status}
 
     @cached_property
     def served_by(self) -> dict[int, list[int]]:
@@ -325,15 +318,15 @@ class Description:
         return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
 
     @property
-    def poisoned(self) -> list[MemberQueue]:
+    def poisoned(self) -> list[QueueState]:
         return [one for _, one in _poisoned(self._member_rows)]
 
     @property
-    def postponed(self) -> list[MemberQueue]:
+    def postponed(self) -> list[QueueState]:
         return [one for _, one in _postponed(self._member_rows)]
 
     @property
-    def parking(self) -> ParkingRow | None:
+    def parking(self) -> ParkingState | None:
         """The parked keys as reported by the member that has read most of them; None without a report. `parked` may be
         more: after a crash the parking queue can have a message twice, or one that was not parked in the end."""
         rows = (one.parking for one in self._member_rows if one.parking is not None)
@@ -349,7 +342,7 @@ class Description:
             "queues": [row.to_json() for row in self.queue_rows],
             **self._sharing_json(),
             **({} if self.parked is None else {"parked": plain(self.parked)}),
-            "members": "unknown" if self.members is UNKNOWN else [one.to_json() for one in self.members],
+            "members": "unknown" if self.members is UNKNOWN else list(map(member_json, self.members)),
             "ready": plain(self.ready),
             "unacked": plain(self.unacked),
             "dead_letters": plain(self.dead_letters),
@@ -382,7 +375,7 @@ class Description:
         return fields
 
     @property
-    def _member_rows(self) -> tuple[MemberRow, ...]:
+    def _member_rows(self) -> tuple[Beat, ...]:
         return () if self.members is UNKNOWN else self.members
 
     @property
@@ -391,14 +384,14 @@ class Description:
         return () if self.services is UNKNOWN else self.services
 
     @cached_property
-    def _by_tag(self) -> dict[str, MemberRow]:
+    def _by_tag(self) -> dict[str, Beat]:
         names = Names(self.group)
         return {names.mailbox(member.index): member for member in self._member_rows}
 
     @cached_property
-    def _reports(self) -> dict[int, list[tuple[MemberRow, MemberQueue]]]:
+    def _reports(self) -> dict[int, list[tuple[Beat, QueueState]]]:
         """The members' reports of each queue, by its number; none of a member that has nothing to do with it."""
-        reports: dict[int, list[tuple[MemberRow, MemberQueue]]] = {}
+        reports: dict[int, list[tuple[Beat, QueueState]]] = {}
         for member in self._member_rows:
             for one in member.queues:
                 reports.setdefault(one.queue, []).append((member, one))
@@ -412,8 +405,8 @@ class Description:
 
     def _progress(self, number: int) -> str | None:
         reports = self._reports.get(number, ())
-        for trouble in ("Stalled", "Blocked"):
-            if any(one.progress == trouble for _, one in reports):
+        for trouble in (Progress.STALLED, Progress.BLOCKED):
+            if any(one.progress is trouble for _, one in reports):
                 return trouble
         # A member reports to be active from its first delivery on, and the broker at once.
         active = None if self.is_one_queue else self.active_member(number)
@@ -452,19 +445,19 @@ class Description:
             ),
         )
 
-    def _status(self, number: int, active: MemberRow | None) -> str:
+    def _status(self, number: int, active: Beat | None) -> str:
         """Served, standing still for a handoff, not served though members consume it, consumed by no member. A member
         does not consume a queue that it does not report."""
         if active is not None:
-            is_paused = any(one.queue == number and one.status == PAUSED for one in active.queues)
-            return PAUSED if is_paused else READY
+            is_paused = any(one.queue == number and one.status is Status.PAUSED for one in active.queues)
+            return Status.PAUSED if is_paused else Status.READY
         if self.members is UNKNOWN:
             return UNKNOWN_STATUS
         is_consumed = any(one.is_consumed for _, one in self._reports.get(number, ()))
-        return UNASSIGNED if is_consumed else UNBOUND
+        return Status.UNASSIGNED if is_consumed else Status.UNBOUND
 
 
-def describe(group: str, observed: Snapshot, *, beats: Iterable[StatusReport] | Unknown) -> Description:
+def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown) -> Description:
     names = Names(group)
     problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
     spec, change_left = None, None
@@ -557,15 +550,15 @@ def _unrouted_problem(names: Names, count: Count | None) -> str:
     )
 
 
-def _poisoned(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
+def _poisoned(members: Iterable[Beat]) -> Iterator[tuple[Beat, QueueState]]:
     return ((member, one) for member in members for one in member.queues if one.poisoned)
 
 
-def _postponed(members: Iterable[MemberRow]) -> Iterator[tuple[MemberRow, MemberQueue]]:
+def _postponed(members: Iterable[Beat]) -> Iterator[tuple[Beat, QueueState]]:
     return ((member, one) for member in members for one in member.queues if one.is_postponed)
 
 
-def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+def _poisoned_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
     for member, one in _poisoned(members):
         queue = names.parent if is_one_queue else names.queue(one.queue)
         keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
@@ -583,7 +576,7 @@ def _poisoned_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue:
         )
 
 
-def _retried_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+def _retried_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
     for member in members:
         for queue in member.queues:
             name = names.parent if is_one_queue else names.queue(queue.queue)
@@ -603,7 +596,7 @@ def _time_text(at_us: int) -> str:
     return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(" ", "seconds").removesuffix("+00:00") + " UTC"
 
 
-def _suspect_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: bool) -> Iterator[str]:
+def _suspect_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
     for member in members:
         for queue in member.queues:
             name = names.parent if is_one_queue else names.queue(queue.queue)
@@ -616,7 +609,7 @@ def _suspect_lines(names: Names, members: Iterable[MemberRow], *, is_one_queue: 
                 )
 
 
-def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str]:
+def _postponed_lines(names: Names, members: Iterable[Beat]) -> Iterator[str]:
     for member, one in _postponed(members):
         yield (
             f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
@@ -624,7 +617,7 @@ def _postponed_lines(names: Names, members: Iterable[MemberRow]) -> Iterator[str
         )
 
 
-def _pause_lines(group: str, members: Iterable[MemberRow], *, is_paused: bool | None) -> Iterator[str]:
+def _pause_lines(group: str, members: Iterable[Beat], *, is_paused: bool | None) -> Iterator[str]:
     if is_paused is None:
         return
     if differing := [one.name for one in members if one.paused != is_paused]:
@@ -636,7 +629,7 @@ def _pause_lines(group: str, members: Iterable[MemberRow], *, is_paused: bool | 
         )
 
 
-def _parking_lines(group: str, members: Iterable[MemberRow]) -> Iterator[str]:
+def _parking_lines(group: str, members: Iterable[Beat]) -> Iterator[str]:
     if differing := [one.name for one in members if one.parking is None]:
         yield (
             f"{', '.join(differing)} would deliver messages of parked keys of group {group}, which only members that "

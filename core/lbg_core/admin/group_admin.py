@@ -14,12 +14,13 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import Created
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.member_requests import PeekedMessage, PeekResult
+from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.parked_messages import Released, administration
 from lbg_core.admin.parked_messages.administration import ParkedListing
 from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.client import BrokerAddress, split_urls
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import PeekedMessage
 
 
 @asynccontextmanager

@@ -8,7 +8,6 @@ another run, or the operator, goes on where one ended. Every step declares a sta
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -58,11 +57,10 @@ from lbg_core.admin.queue_changes import (
     surplus_queues,
     unsettled,
 )
-from lbg_core.admin.rows import MemberRow, members_of
+from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
 from lbg_core.group import (
     IDENTITY_BYTES,
-    MEMBERS_VERSION,
     TO_ALL,
     TO_MOVES,
     GroupSpec,
@@ -73,6 +71,8 @@ from lbg_core.group import (
     recounted,
 )
 from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
+from lbg_core.group.members_protocol import Beat, Identity, KeysMove
+from lbg_core.group.message_codec import encode
 from lbg_core.group.topology import Binding, Topology
 
 FENCE_DELAY_S = 0.2
@@ -101,7 +101,7 @@ class Look:
     bindings: frozenset[Binding]
     ready: Mapping[int, int]
     consumers: Mapping[int, int]
-    members: Sequence[MemberRow]
+    members: Sequence[Beat]
     indexes: frozenset[int]
     now: float
 
@@ -239,15 +239,8 @@ def _order_of(binding: Binding) -> tuple[str, str]:
 
 def key_move_announced(names: Names, move: KeyMove) -> Announce:
     """A change is on its way: members that do not take part in it yet follow its stream."""
-    message = {
-        "v": MEMBERS_VERSION,
-        "type": "keysmove",
-        "index": 0,
-        "name": SENDER,
-        "incarnation": secrets.token_hex(IDENTITY_BYTES),
-        "move": move.id,
-    }
-    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+    sender = Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
+    return Announce(names.members, TO_ALL, encode(KeysMove(sender, move.id)))
 
 
 def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
@@ -323,7 +316,7 @@ class KeyMoveRun:
     is_changed: bool = False
     is_complete: bool = False
     _steps: KeyMoveSteps | None = None
-    _members: Sequence[MemberRow] = ()
+    _members: Sequence[Beat] = ()
     _indexes: frozenset[int] = frozenset()
     _began_at: float = 0.0
     _settling_since: float | None = None

@@ -17,10 +17,11 @@ from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import Refused
 from lbg_core.admin.management_admin import Counts, ManagementAdmin
 from lbg_core.admin.observe import seen
-from lbg_core.admin.rows import MemberRow, members_of
+from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_core.admin.status_reports import ReportQueue
 from lbg_core.group import Engine, GroupSpec, Names, is_native, stream_queues
+from lbg_core.group.members_protocol import Beat
 
 Lag = int | Unknown
 
@@ -180,7 +181,7 @@ class LagReader:
         return total
 
 
-def in_flight(members: Sequence[MemberRow], consumers: Mapping[int, int]) -> Lag:
+def in_flight(members: Sequence[Beat], consumers: Mapping[int, int]) -> Lag:
     """Messages that `members` have in flight, UNKNOWN unless each consumer of each queue is one of them."""
     reported: dict[int, list[int]] = {}
     for member in members:
@@ -192,7 +193,7 @@ def in_flight(members: Sequence[MemberRow], consumers: Mapping[int, int]) -> Lag
     return sum(sum(reported.get(queue, ())) for queue, count in consumers.items() if count)
 
 
-def in_flight_of_one_queue(members: Sequence[MemberRow], consumers: int) -> Lag:
+def in_flight_of_one_queue(members: Sequence[Beat], consumers: int) -> Lag:
     """The same where all members consume one queue, whatever its parts are."""
     if len(members) < consumers:
         return UNKNOWN

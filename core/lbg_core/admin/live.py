@@ -45,12 +45,12 @@ from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.observe import NO_API, SnapshotReader, Survey, observe_many
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.policies import losses, reorderings
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
-from lbg_core.admin.status_reports import collect_reports
+from lbg_core.admin.status_reports import CollectedReports, collect_reports
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import Engine, GroupSpec, Names, Topology, is_native, stream_queues
 from lbg_core.group.key_moves import KeyMoveState
+from lbg_core.group.members_protocol import Beat
 
 
 class LiveAdmin:
@@ -99,11 +99,11 @@ class LiveAdmin:
     async def groups(self) -> Sequence[str]:
         return await self.management_for("groups can only be listed").groups()
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         collected = (await collect_reports(self.amqp, [group], seconds=seconds))[group]
         if isinstance(collected, Refused):
             raise collected
-        return collected
+        return collected.beats
 
     async def indexes(self, group: str, *, below: int) -> frozenset[int]:
         return await self.amqp.indexes(group, below=below)
@@ -130,7 +130,7 @@ class LiveAdmin:
 
     async def listen_many(
         self, groups: Sequence[str], *, seconds: float
-    ) -> Mapping[str, Sequence[StatusReport] | Refused]:
+    ) -> Mapping[str, CollectedReports | Refused]:
         """The status reports of each group within `seconds`, or why they could not be received."""
         return await collect_reports(self.amqp, groups, seconds=seconds)
 

@@ -8,12 +8,11 @@ members' user and administrators, not the publishers' user.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbg_core.admin.actions import Announce, WriteRecord
@@ -21,18 +20,17 @@ from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Refused, Unreachable
 from lbg_core.admin.ownership import Record, paused_words
 from lbg_core.admin.plan import require_by_hand
-from lbg_core.admin.protocol import BrokerAdmin, StatusReport
+from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.record import spec_in
-from lbg_core.admin.rows import MALFORMED, members_of
+from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
-from lbg_core.admin.status_reports import REPORT_KEYS, newer_message, watch_reports
+from lbg_core.admin.status_reports import REPORT_KEYS, message_in, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
     HEADER_TS,
     IDENTITY_BYTES,
-    MEMBERS_VERSION,
     TO_ALL,
     UNCOUNTED_MODES,
     GroupSpec,
@@ -43,6 +41,25 @@ from lbg_core.group import (
     key_of,
     queue_of,
 )
+from lbg_core.group.errors import MessageError
+from lbg_core.group.members_protocol import (
+    ACTIVITY,
+    ANSWER_PREFIX,
+    Activity,
+    Beat,
+    HeldState,
+    Identity,
+    Message,
+    Pause,
+    Peek,
+    Peeked,
+    PeekedMessage,
+    Skip,
+    SkipOutcome,
+    Skipped,
+    Watch,
+)
+from lbg_core.group.message_codec import decode, encode
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -61,53 +78,17 @@ SKIPPED_S = 35.0
 PAUSED_S = 5.0
 """For members to report that they paused or resumed: they do so with the next status report."""
 
-POISONED, REFUSED = "poisoned", "refused"
-RUNNING, DEAD_LETTER = "running", "dead-letter"
-"""Outcomes of a request to skip a message."""
-
-LEAVING = frozenset(("parking", "moving", "processed"))
+LEAVING = frozenset((HeldState.PARKING, HeldState.MOVING, HeldState.PROCESSED))
 """States of a message that is on its way out of its queue, and outcomes of a request to skip it."""
 
-READY = "ready"
-"""State of a message that no member holds."""
+ADMINISTRATOR = Identity(0, "administrator", "")
 
 
-@dataclass(frozen=True, slots=True)
-class PeekedMessage:
-    """A message of a group where it is.
-
-    `member` holds it; None: it waits at the broker. `state`: ready (at the broker), waiting, running, retrying,
-    poisoned, refused, parking, moving or processed. `attempts` and `reason` are of its calls at this member. The body
-    is `body` or `body_base64`, perhaps not all of it; `body_bytes` is the size of all of it.
-    """
-
-    id: str
-    key: str | None
-    queue: int
-    member: str | None
-    member_index: int | None
-    state: str
-    attempts: int
-    reason: str
-    redelivered: bool
-    published_at_us: int | None
-    routing_key: str
-    content_type: str | None
-    body: str | None
-    body_base64: str | None
-    body_bytes: int
-
-    def age_s(self, now_us: int) -> float | None:
-        """Age since it was published; None without that time."""
-        return None if not self.published_at_us else max(0, now_us - self.published_at_us) / 1e6
-
-    def to_json(self, now_us: int) -> dict[str, Any]:
-        fields = {name: getattr(self, name) for name in PeekedMessage.__slots__}
-        del fields["published_at_us"]
-        absent = ("body",) if self.body is None else ("body_base64",)
-        for name in absent:
-            del fields[name]
-        return {**fields, "age_s": self.age_s(now_us)}
+def peeked_json(message: PeekedMessage, now_us: int) -> dict[str, Any]:
+    """For `--json`."""
+    fields = asdict(message)
+    del fields["published_at_us"], fields["body" if message.body is None else "body_base64"]
+    return {**fields, "age_s": message.age_s(now_us)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +108,7 @@ class PeekResult:
         now_us = time.time_ns() // 1000
         return {
             "group": self.group,
-            "messages": [one.to_json(now_us) for one in self.messages],
+            "messages": [peeked_json(one, now_us) for one in self.messages],
             "held": self.held,
             "unread": {
                 name: str(count) if count is UNKNOWN else count for name, count in self.unread.items()
@@ -170,22 +151,25 @@ async def peek_group(
         raise SpecError(
             "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
         )
-    fields = {
-        "queue": wanted.queue,
-        "key": wanted.key,
-        "id": wanted.id,
-        "limit": limit,
-        "body_bytes": body_bytes,
-    }
-    answers, beats = await ask_members(admin.amqp, group, "peek", fields)
-    at_members = [_held(answer, one) for answer in answers for one in answer["messages"]]
+    request = Peek(
+        *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), wanted.queue, wanted.key, wanted.id),
+        limit=limit,
+        body_bytes=body_bytes,
+    )
+    found, beats = await ask_members(admin.amqp, group, request)
+    answers = [answer for answer in found if isinstance(answer, Peeked)]
+    at_members = [
+        replace(one, member=answer.sender.name, member_index=answer.sender.index)
+        for answer in answers
+        for one in answer.messages
+    ]
     at_broker, unread = await _at_broker(admin, observed, spec, wanted, limit=limit, body_bytes=body_bytes)
     messages = sorted((*at_members, *at_broker), key=lambda one: (one.queue, one.member is None))
-    answered = {answer.get("incarnation") for answer in answers}
+    answered = {answer.sender.incarnation for answer in answers}
     return PeekResult(
         group,
         tuple(messages[:limit]),
-        held=sum(int(answer["held"]) for answer in answers),
+        held=sum(answer.held for answer in answers),
         unread=unread,
         silent=tuple(one.name for one in members_of(beats) if one.incarnation not in answered),
         is_rabbitmq=observed.engine.is_rabbitmq,
@@ -214,13 +198,13 @@ async def skip_message(
         raise MessageNotSkipped(
             group, id, f"{held[0].member} and {held[1].member} hold one of this id: try again"
         )
-    if message.state == REFUSED:
+    if message.state is HeldState.REFUSED:
         raise MessageNotSkipped(
             group, id, f"{message.member} has refused it, and waits for the broker to confirm that"
         )
     if message.state in LEAVING:
         raise MessageNotSkipped(group, id, f"{_NOT_SKIPPED[message.state]} (at {message.member})")
-    if message.state != POISONED:
+    if message.state is not HeldState.POISONED:
         raise MessageNotSkipped(
             group,
             id,
@@ -230,19 +214,19 @@ async def skip_message(
     answers, _ = await ask_members(
         admin.amqp,
         group,
-        "skip",
-        {"id": id},
+        Skip(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), id),
         to=message.member_index,
         within_s=within_s,
-        is_last=lambda answer: answer.get("outcome") != RUNNING,
+        is_last=lambda answer: isinstance(answer, Skipped) and answer.outcome is not SkipOutcome.RUNNING,
     )
-    outcome = str(answers[-1].get("outcome")) if answers else "unknown"
-    if outcome == DEAD_LETTER:
+    outcomes = [answer.outcome for answer in answers if isinstance(answer, Skipped)]
+    outcome = outcomes[-1] if outcomes else "unknown"
+    if outcome == SkipOutcome.DEAD_LETTER:
         return message
     why = _NOT_SKIPPED.get(
         outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
     )
-    is_certain = outcome in _NOT_SKIPPED and outcome != RUNNING
+    is_certain = outcome in _NOT_SKIPPED and outcome != SkipOutcome.RUNNING
     raise MessageNotSkipped(group, id, f"{why} (at {message.member})", is_certain=is_certain)
 
 
@@ -285,24 +269,16 @@ async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is
 
 def pause_announced(names: Names, *, is_paused: bool) -> Announce:
     """Members that are there start no new call, or go on."""
-    message = {
-        "v": MEMBERS_VERSION,
-        "type": "pause",
-        "index": 0,
-        "name": "administrator",
-        "incarnation": "",
-        "consumption": is_paused,
-    }
-    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+    return Announce(names.members, TO_ALL, encode(Pause(ADMINISTRATOR, is_paused)))
 
 
-_NOT_SKIPPED = {
-    RUNNING: "it is being called, and becomes a dead letter if this call fails",
-    "processed": "it has just been processed",
-    "parking": "it is on its way to the parking queue: `lbg park list` and `lbg park discard`",
-    "moving": "it is on its way to the queue to which its key moves: try again",
-    "not-poisoned": "it is not poisoned any more",
-    "not-held": "its member does not hold it any more",
+_NOT_SKIPPED: dict[str, str] = {
+    SkipOutcome.RUNNING: "it is being called, and becomes a dead letter if this call fails",
+    SkipOutcome.PROCESSED: "it has just been processed",
+    SkipOutcome.PARKING: "it is on its way to the parking queue: `lbg park list` and `lbg park discard`",
+    SkipOutcome.MOVING: "it is on its way to the queue to which its key moves: try again",
+    SkipOutcome.NOT_POISONED: "it is not poisoned any more",
+    SkipOutcome.NOT_HELD: "its member does not hold it any more",
 }
 
 
@@ -315,45 +291,36 @@ def _spec(group: str, observed: Snapshot) -> GroupSpec:
 async def ask_members(
     amqp: AmqpAdmin,
     group: str,
-    kind: str,
-    fields: Mapping[str, Any],
+    request: Peek | Skip,
     *,
     to: int | None = None,
     within_s: float = ANSWERS_S,
-    is_last: Callable[[Mapping[str, Any]], bool] = lambda answer: False,
-) -> tuple[list[Mapping[str, Any]], list[StatusReport]]:
+    is_last: Callable[[Message], bool] = lambda answer: False,
+) -> tuple[list[Message], list[Beat]]:
     """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
     that come within `within_s`, or those up to an answer that `is_last`. Raises AdminError, also for a member of a
     newer version."""
-    names, answer = Names(group), secrets.token_hex(IDENTITY_BYTES)
-    answer_to = f"answer.{answer}"
-    answers: list[Mapping[str, Any]] = []
-    beats: list[StatusReport] = []
+    names, answer_to = Names(group), f"{ANSWER_PREFIX}{request.answer}"
+    answers: list[Message] = []
+    beats: list[Beat] = []
     refusals: list[Refused] = []
     ended = asyncio.Event()
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            message = _object(bytes(delivery.body))
-            if (newer := newer_message(group, message)) is not None:
+            try:
+                message = message_in(group, bytes(delivery.body))
+            except Refused as newer:
                 refusals.append(newer)
                 ended.set()
-            elif delivery.routing_key == answer_to:
+                continue
+            if isinstance(message, Beat):
+                beats.append(message)
+            elif message is not None and delivery.routing_key == answer_to:
                 answers.append(message)
                 if is_last(message):
                     ended.set()
-            elif message.get("type") == "beat":
-                beats.append(message)
 
-    request = {
-        "v": MEMBERS_VERSION,
-        "type": kind,
-        "index": 0,
-        "name": "administrator",
-        "incarnation": "",
-        "answer": answer,
-        **fields,
-    }
     queue = await amqp.own_queue(of_members_of=group)
     try:
         async with amqp.link.channel(within_s=None) as channel:
@@ -362,7 +329,7 @@ async def ask_members(
             for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
                 raise error
             watch_reports(amqp, [group], seconds=within_s)
-            await amqp.announce(names.members, TO_ALL if to is None else str(to), json.dumps(request))
+            await amqp.announce(names.members, TO_ALL if to is None else str(to), encode(request))
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await ended.wait()
@@ -379,66 +346,26 @@ WATCH_EVERY_S = 5.0
 """Seconds for which members report their activity, and between two requests for it: members that join report soon."""
 
 
-@dataclass(frozen=True, slots=True)
-class Takeover:
-    """A queue that a member began to serve. `former`: index of the member that served it, None where that is unknown.
-    `pause_s`: the time without a call between the two; None where it is unknown, as after a crash."""
-
-    queue: int
-    former: int | None
-    planned: bool
-    pause_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
-class MemberActivity:
-    """Activity of a member: the keys of which it processed most messages in the last second, with their counts, or a
-    queue that it took over."""
-
-    name: str
-    keys: tuple[tuple[str, int], ...]
-    takeover: Takeover | None
-
-
-async def watch_activity(
-    amqp: AmqpAdmin, group: str, on_activity: Callable[[MemberActivity], None]
-) -> NoReturn:
+async def watch_activity(amqp: AmqpAdmin, group: str, on_activity: Callable[[Activity], None]) -> NoReturn:
     """Has the members of a group report their activity until this is cancelled; they count keys meanwhile. Raises
     AdminError, also when the connection is lost."""
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            with suppress(*MALFORMED):
-                on_activity(_activity(_object(bytes(delivery.body))))
+            with suppress(MessageError):
+                if isinstance(message := decode(delivery.body), Activity):
+                    on_activity(message)
 
     names = Names(group)
-    request = {"v": MEMBERS_VERSION, "type": "watch", "index": 0, "name": "administrator", "incarnation": ""}
-    body = json.dumps({**request, "seconds": WATCH_S, "keys": True})
     queue = await amqp.own_queue(of_members_of=group)
     async with amqp.link.channel(within_s=None) as channel:
         await channel.consume(queue, on_deliveries, no_ack=True)
-        for error in (await amqp.bind_own(queue, [names.members], keys=("activity",))).values():
+        for error in (await amqp.bind_own(queue, [names.members], keys=(ACTIVITY,))).values():
             raise error
         while channel.is_open:
-            await amqp.announce(names.members, TO_ALL, body)
+            await amqp.announce(names.members, TO_ALL, encode(Watch(ADMINISTRATOR, WATCH_S)))
             await asyncio.sleep(WATCH_EVERY_S)
     raise Unreachable("the channel was closed")
-
-
-def _activity(fields: Mapping[str, Any]) -> MemberActivity:
-    takeover = fields.get("takeover")
-    return MemberActivity(
-        str(fields["name"]),
-        tuple((str(key), int(count)) for key, count in fields["keys"]),
-        None
-        if takeover is None
-        else Takeover(
-            int(takeover["queue"]),
-            None if takeover["former"] is None else int(takeover["former"]),
-            takeover["planned"] is True,
-            None if takeover["pause_s"] is None else float(takeover["pause_s"]),
-        ),
-    )
 
 
 async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | None:
@@ -449,14 +376,6 @@ async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | No
     heads = [message for name in queues for message in await admin.head_of(name, 1, 1)]
     published = (message["properties"].get("headers", {}).get(HEADER_TS) for message in heads)
     return min((one for one in published if isinstance(one, int)), default=None)
-
-
-def _object(body: bytes) -> Mapping[str, Any]:
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return message if isinstance(message, dict) else {}
 
 
 async def _at_broker(
@@ -495,11 +414,6 @@ def _count(spec: GroupSpec) -> int:
     return 1 if spec.mode in UNCOUNTED_MODES else spec.queue_count
 
 
-def _held(answer: Mapping[str, Any], fields: Mapping[str, Any]) -> PeekedMessage:
-    known = {name: fields[name] for name in PeekedMessage.__slots__ if name in fields}
-    return PeekedMessage(member=str(answer["name"]), member_index=int(answer["index"]), **known)
-
-
 def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
     properties = fields["properties"]
     headers, routing_key = properties.get("headers", {}), str(fields["routing_key"])
@@ -512,13 +426,11 @@ def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
         else f"{publisher}-{hash_}-{seq}",
         key=key_of(headers),
         queue=0 if spec.mode in UNCOUNTED_MODES or hash_ is None else queue_of(hash_, spec.queue_count),
-        member=None,
-        member_index=None,
-        state=READY,
+        state=HeldState.READY,
         attempts=0,
         reason="",
         redelivered=bool(fields["redelivered"]),
-        published_at_us=headers.get(HEADER_TS),
+        published_at_us=headers.get(HEADER_TS) or 0,
         routing_key=routing_key,
         content_type=properties.get("content_type"),
         body=fields["payload"] if is_text else None,

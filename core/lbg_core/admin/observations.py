@@ -12,12 +12,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.rows import MemberRow
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import Names
+from lbg_core.group.members_protocol import Activity, Beat
 
 if TYPE_CHECKING:
-    from lbg_core.admin.member_requests import MemberActivity, PeekResult
+    from lbg_core.admin.member_requests import PeekResult
 
 RATE_OVER_S = 6.0
 """A rate is the mean of so long: members report their counts once a second."""
@@ -136,7 +136,7 @@ class Observations:
         ]:
             del self._counts[name]  # a member that has left
 
-    def report(self, group: str, activity: MemberActivity, now_s: float) -> None:
+    def report(self, group: str, activity: Activity, now_s: float) -> None:
         """Take a report of a member of the watched group."""
         self._keys.extend((now_s, key, count) for key, count in activity.keys)
         takeover = activity.takeover
@@ -149,13 +149,15 @@ class Observations:
             former = f"member {takeover.former}"
         place = (group, takeover.queue)
         for seen in [one for one in self.changes if one.at_s > now_s - REPORTED_FOR_S]:
-            if (seen.group, seen.number) == place and seen.server == activity.name:
+            if (seen.group, seen.number) == place and seen.server == activity.sender.name:
                 self.changes.remove(seen)  # a look has seen it before
-        self.changes.append(Change(now_s, *place, activity.name, former, takeover.planned, takeover.pause_s))
-        self._servers[place] = activity.name
+        self.changes.append(
+            Change(now_s, *place, activity.sender.name, former, takeover.planned, takeover.pause_s)
+        )
+        self._servers[place] = activity.sender.name
         self._reported_at[place] = now_s
 
-    def member_rate(self, group: str, member: MemberRow) -> float:
+    def member_rate(self, group: str, member: Beat) -> float:
         """Messages per second that a member has finished lately, as of the last look."""
         return self._member_rates.get((group, member.name), 0.0)
 

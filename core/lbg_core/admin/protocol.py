@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Protocol
 
 from lbg_core.admin.actions import Action
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import GroupSpec
 from lbg_core.group.key_moves import KeyMoveState
-
-StatusReport = Mapping[str, Any]
-"""A member's status report, its message of type `beat`, as it came."""
+from lbg_core.group.members_protocol import Beat
 
 
 class BrokerAdmin(Protocol):
@@ -34,7 +32,7 @@ class BrokerAdmin(Protocol):
         """The names of all groups, found by their records' queues; raises Unsupported without a management API."""
         ...
 
-    async def listen(self, group: str, *, seconds: float) -> Sequence[StatusReport]:
+    async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         """The status reports that members of `group` send within `seconds`."""
         ...
 

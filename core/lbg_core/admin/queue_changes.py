@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_core.admin.actions import Announce
-from lbg_core.admin.rows import MemberRow
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.group import (
     IDENTITY_BYTES,
-    MEMBERS_VERSION,
     TO_ALL,
     Names,
     balanced_primaries,
     static_primaries,
 )
+from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
+from lbg_core.group.message_codec import encode
 from lbg_core.group.topology import Binding
 
 Report = Callable[[str], None]
@@ -37,16 +36,8 @@ def repartition_done(names: Names, queue_count: int) -> Announce:
 
 
 def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
-    message = {
-        "v": MEMBERS_VERSION,
-        "type": "repartition",
-        "index": 0,
-        "name": SENDER,
-        "incarnation": secrets.token_hex(IDENTITY_BYTES),
-        "queues": queue_count,
-        "done": is_done,
-    }
-    return Announce(names.members, TO_ALL, json.dumps(message, separators=(",", ":")))
+    sender = Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
+    return Announce(names.members, TO_ALL, encode(Repartition(sender, queue_count, is_done)))
 
 
 NAMED_MAX = 5
@@ -78,7 +69,7 @@ def left_in(depths: Sequence[Depth]) -> Iterator[str]:
         yield f"{len(full) - NAMED_MAX} more"
 
 
-def held_up(group: str, members: Sequence[MemberRow], queues: Collection[int]) -> Iterator[str]:
+def held_up(group: str, members: Sequence[Beat], queues: Collection[int]) -> Iterator[str]:
     """Causes, as members report them, for which messages of these queues are not processed until somebody acts, each
     with its remedy."""
     names = Names(group)
@@ -140,7 +131,7 @@ LISTEN_S = 1.3
 """Members that are asked send a status report every second, 1.2 s apart at most."""
 
 
-def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) -> Iterator[str]:
+def unsettled(members: Sequence[Beat], queue_count: int, *, is_late: bool) -> Iterator[str]:
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
     hint = " (restart it)" if is_late else ""
@@ -152,13 +143,13 @@ def unsettled(members: Sequence[MemberRow], queue_count: int, *, is_late: bool) 
                 yield f"{member.name} still uses {len(queues)} queues{hint}"
             else:
                 yield f"{member.name} has not its part of {queue_count} queues yet{hint}"
-        elif member.rebalance != "Ready":
+        elif member.rebalance is not Rebalance.READY:
             yield f"{member.name} is {member.rebalance}"
         elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
             yield f"{member.name} has no consumer yet on {len(unbound)} queues"
 
 
-def _behind(members: Sequence[MemberRow], queue_count: int) -> set[int]:
+def _behind(members: Sequence[Beat], queue_count: int) -> set[int]:
     """Indexes of members whose report is not that of a member with so many queues.
 
     A report has neither the number of queues nor every queue. But the primaries of all members together are those of

@@ -2,228 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
+from lbg_core.group.members_protocol import Beat, Progress, Status
 
 Count = int | Unknown
 
-READY, PAUSED, UNASSIGNED, UNBOUND = "Ready", "Paused", "Unassigned", "Unbound"
-STATUSES = (READY, PAUSED, UNASSIGNED, UNBOUND)
 UNKNOWN_STATUS = "Unknown"
-IDLE = "Idle"
-
-YEAR_9999_US = 253_402_300_799_000_000
-"""No calendar reaches beyond it."""
-
-MALFORMED: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
-"""Errors of reading what somebody put in place of a member's message. 1e999 is infinite in JSON, and no integer."""
-
-POSTPONED_FROM = 2
-"""Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
 
 
-@dataclass(frozen=True, slots=True)
-class RetriedMessage:
-    """A message that is retried because the application's reply is no verdict (`until_us` 0), or that waits until then
-    because the application asked for it."""
-
-    id: str
-    key: str | None
-    reason: str
-    until_us: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class MemberSuspect:
-    """A message in flight that was called when the process of `died` ended. `attempts`: those that failed."""
-
-    id: str
-    key: str | None
-    attempts: int
-    died: str
-
-
-@dataclass(frozen=True, slots=True)
-class MemberQueue:
-    """A queue, as a member reports it. `delivered` counts since the member subscribed."""
-
-    queue: int
-    role: str
-    active: bool
-    status: str
-    in_flight: int
-    delivered: int
-    progress: str = IDLE
-    poisoned: int = 0
-    poisoned_keys: tuple[str, ...] = ()
-    poisoned_ids: tuple[str, ...] = ()
-    put_off: int = 0
-    next_drain_s: float = 0.0
-    retried_messages: tuple[RetriedMessage, ...] = ()
-    suspects: tuple[MemberSuspect, ...] = ()
-
-    @property
-    def is_primary(self) -> bool:
-        return self.role == "primary"
-
-    @property
-    def is_consumed(self) -> bool:
-        """True if the member has a consumer on it, or messages of one that is being closed."""
-        return self.active or self.status != UNBOUND or self.in_flight > 0
-
-    @property
-    def is_news(self) -> bool:
-        """True unless the member would be described the same without it."""
-        return self.is_consumed or self.is_primary or self.progress != IDLE
-
-    @property
-    def is_postponed(self) -> bool:
-        """True if it should be another member's, and calls that do not end keep it here."""
-        return self.put_off >= POSTPONED_FROM
-
-
-@dataclass(frozen=True, slots=True)
-class ParkingRow:
-    """The group's parked keys, as a member reports them. `is_read`: it has read all that was recorded when it
-    connected. `is_full`: a bound is reached, and it parks no further key."""
-
-    keys: int
-    messages: int
-    is_read: bool
-    is_full: bool
-
-
-@dataclass(frozen=True, slots=True)
-class MemberRow:
-    """A member, as its last status report describes it. `queues`: those that it consumes or should serve."""
-
-    index: int
-    name: str
-    incarnation: str
-    rebalance: str
-    queues: tuple[MemberQueue, ...]
-    counts: Mapping[str, int]
-    paused: bool = False
-    oldest_us: int = 0
-    """Publishing time of the oldest message that it has not settled; 0: none, or unknown."""
-    parking: ParkingRow | None = None
-    """None for a member that does not follow parked keys."""
-
-    @property
-    def in_flight(self) -> int:
-        return sum(one.in_flight for one in self.queues)
-
-    @property
-    def delivered(self) -> Count:
-        return self.counts.get("delivered", UNKNOWN)
-
-    @property
-    def primaries(self) -> list[MemberQueue]:
-        return [one for one in self.queues if one.is_primary]
-
-    @property
-    def secondaries(self) -> list[MemberQueue]:
-        return [one for one in self.queues if not one.is_primary]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "index": self.index,
-            "name": self.name,
-            "incarnation": self.incarnation,
-            "rebalance": self.rebalance,
-            "queues": [asdict(one) for one in self.queues],
-            "counts": dict(self.counts),
-            "paused": self.paused,
-            "oldest_published_at_us": self.oldest_us or None,
-        }
-
-
-def members_of(beats: Iterable[StatusReport]) -> tuple[MemberRow, ...]:
-    """The last status report of each member; what is no report is passed over."""
-    last: dict[object, MemberRow] = {}
-    for beat in reversed(tuple(beats)):
-        try:
-            if beat.get("index") not in last:
-                member = _member(beat)
-                last[member.index] = member
-        except MALFORMED:
-            continue
-    return tuple(sorted(last.values(), key=lambda member: member.index))
-
-
-def _member(beat: StatusReport) -> MemberRow:
-    return MemberRow(
-        index=int(beat["index"]),
-        name=str(beat["name"]),
-        incarnation=str(beat["incarnation"]),
-        rebalance=str(beat["rebalance"]),
-        queues=tuple(one for one in map(_queue, beat["queues"]) if one.is_news),
-        counts={str(name): int(value) for name, value in beat["counts"].items()},
-        paused=beat.get("paused") is True,
-        oldest_us=int(beat.get("oldest_us", 0)),
-        parking=None if (parking := beat.get("parking")) is None else _parking(parking),
+def members_of(beats: Iterable[Beat]) -> tuple[Beat, ...]:
+    """The last status report of each member, with the queues that it consumes or should serve."""
+    last = {beat.index: beat for beat in beats}
+    return tuple(
+        replace(beat, queues=tuple(one for one in beat.queues if one.is_news))
+        for _, beat in sorted(last.items())
     )
 
 
-def _parking(fields: Mapping[str, Any]) -> ParkingRow:
-    return ParkingRow(
-        keys=int(fields["keys"]),
-        messages=int(fields["messages"]),
-        is_read=fields["is_read"] is True,
-        is_full=fields["is_full"] is True,
-    )
-
-
-def _queue(fields: Mapping[str, Any]) -> MemberQueue:
-    return MemberQueue(
-        queue=int(fields["queue"]),
-        role=str(fields["role"]),
-        active=bool(fields["active"]),
-        status=str(fields["status"]),
-        in_flight=int(fields["in_flight"]),
-        delivered=int(fields["delivered"]),
-        progress=str(fields["progress"]),
-        poisoned=int(fields["poisoned"]),
-        poisoned_keys=tuple(map(str, fields["poisoned_keys"])),
-        poisoned_ids=tuple(map(str, fields.get("poisoned_ids", ()))),
-        retried_messages=tuple(map(_retried, fields.get("retried_messages", ()))),
-        put_off=int(fields["put_off"]),
-        next_drain_s=float(fields.get("next_drain_s", 0.0)),
-        suspects=tuple(map(_suspect, fields.get("suspects", ()))),
-    )
-
-
-def _suspect(fields: Mapping[str, Any]) -> MemberSuspect:
-    key = fields["key"]
-    return MemberSuspect(
-        str(fields["id"]), None if key is None else str(key), int(fields["attempts"]), str(fields["member"])
-    )
-
-
-def _retried(fields: Mapping[str, Any]) -> RetriedMessage:
-    key = fields["key"]
-    return RetriedMessage(
-        str(fields["id"]),
-        None if key is None else str(key),
-        str(fields["reason"]),
-        min(max(0, int(fields["until_us"])), YEAR_9999_US),
-    )
+def member_json(member: Beat) -> dict[str, Any]:
+    """For `--json`."""
+    return {
+        **member.sender._asdict(),
+        "rebalance": member.rebalance,
+        "queues": [asdict(one) for one in member.queues],
+        "counts": member.counts,
+        "paused": member.paused,
+        "oldest_published_at_us": member.oldest_us or None,
+    }
 
 
 @dataclass(frozen=True, slots=True)
 class QueueBinding:
     """A queue or partition at a member that consumes it, or should serve it."""
 
-    member: MemberRow
+    member: Beat
     is_primary: bool
     is_active: bool
     status: str
     in_flight: int
-    progress: str = IDLE
+    progress: str = Progress.IDLE
     """As the member reports it: Idle, Working, Blocked or Stalled."""
 
     @property
@@ -231,7 +52,7 @@ class QueueBinding:
         """For people: the member is active on it, waits to be, or has no consumer on it."""
         if self.is_active:
             return "active"
-        return "unbound" if self.status == UNBOUND else "waits"
+        return "unbound" if self.status == Status.UNBOUND else "waits"
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +68,7 @@ class ServiceRow:
 
     number: int
     status: str
-    member: MemberRow | None
+    member: Beat | None
     consumer: str | None
     ready: Count | None
     unacked: Count | None
@@ -260,7 +81,7 @@ class ServiceRow:
 
     @property
     def is_served(self) -> bool:
-        return self.status in (READY, PAUSED)
+        return self.status in (Status.READY, Status.PAUSED)
 
     @property
     def server(self) -> str | None:
@@ -283,7 +104,7 @@ class SessionRow:
     """A session, and the member that has it."""
 
     status: SessionStatus
-    member: MemberRow | None
+    member: Beat | None
 
     @property
     def server(self) -> str | None:
@@ -362,7 +183,7 @@ class QueueRow:
     """
 
     queue: ObservedQueue
-    member: MemberRow | None
+    member: Beat | None
     server: str | Unknown | None
     progress: str | None
 

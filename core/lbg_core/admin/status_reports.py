@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from hashlib import blake2b
-from typing import Any, overload
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, Refused
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.client import Channel, ClientConnection, Delivery
 from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names
+from lbg_core.group.errors import MessageError, NewerMessage
+from lbg_core.group.members_protocol import Beat, Identity, Message, Watch
+from lbg_core.group.message_codec import decode, encode
 
 OnReport = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
@@ -49,77 +50,75 @@ def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WA
 
     If they cannot be asked, as without the permission to publish to them, reports come every 5 s.
     """
-    request = {"v": MEMBERS_VERSION, "type": "watch", "index": 0, "name": "observer", "incarnation": ""}
-    body = json.dumps({**request, "seconds": seconds, "keys": False}, separators=(",", ":"))
-    amqp.announce_soon([Names(group).members for group in groups], TO_ALL, body)
+    watch = Watch(Identity(0, "observer", ""), seconds, keys=False)
+    amqp.announce_soon([Names(group).members for group in groups], TO_ALL, encode(watch))
 
 
-TYPE_WITHIN_BYTES = 32
-"""Each message of a member begins with its version and its type."""
+def beat_in(group: str, body: bytes) -> Beat | None:
+    """The status report in a message of a member of `group`; None in any other message. Raises Refused for a message of
+    a newer version than this one."""
+    message = message_in(group, body)
+    return message if isinstance(message, Beat) else None
+
+
+def message_in(group: str, body: bytes) -> Message | None:
+    """The message; None for bytes that are none. Raises Refused for one of a newer version than this one."""
+    try:
+        return decode(body)
+    except NewerMessage as error:
+        raise Refused(
+            f"member {error.name} of group {group!r} sends messages of version {error.version}, and this LBG reads "
+            f"version {MEMBERS_VERSION}: upgrade it",
+            status=0,
+        ) from None
+    except MessageError:
+        return None
 
 
 _OURS = f'{{"v":{MEMBERS_VERSION},'.encode()
 
 
-def newer_message(group: str, message: Mapping[str, Any]) -> Refused | None:
-    """The error for a member's message of a newer version than this one; None for all others."""
-    version = message.get("v")
-    if type(version) is not int or version <= MEMBERS_VERSION:
-        return None
-    return Refused(
-        f"member {message.get('name')} of group {group!r} sends messages of version {version}, and this LBG reads "
-        f"version {MEMBERS_VERSION}: upgrade it",
-        status=0,
-    )
-
-
-class CollectedReports(Sequence[StatusReport]):
-    """The reports of one group, parsed on first use. `digests` are those of their messages: an idle member sends the
-    same bytes every second. `refusal`: the error for one of a newer version."""
+class CollectedReports:
+    """Messages of one group's members, each once, in the order in which it came last: an idle member sends the same
+    bytes every second."""
 
     def __init__(self, group: str) -> None:
-        self.refusal: Refused | None = None
         self._group = group
-        self._bodies: list[bytes] = []
+        self._bodies: dict[bytes, None] = {}
+
+    def append(self, body: bytes) -> None:
+        self._bodies.pop(body, None)
+        self._bodies[body] = None
 
     @property
     def digests(self) -> frozenset[bytes]:
-        return frozenset(blake2b(body, digest_size=16).digest() for body in frozenset(self._bodies))
+        return frozenset(blake2b(body, digest_size=16).digest() for body in self._bodies)
 
-    def append(self, body: bytes) -> None:
-        if b'"beat"' in body[:TYPE_WITHIN_BYTES]:
-            self._bodies.append(body)
-            if not body.startswith(_OURS) and (beat := _beat(body)) is not None:
-                self.refusal = newer_message(self._group, beat) or self.refusal
-
-    @overload
-    def __getitem__(self, index: int) -> StatusReport: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[StatusReport]: ...
-    def __getitem__(self, index: int | slice) -> StatusReport | list[StatusReport]:
-        return self._beats()[index]
-
-    def __iter__(self) -> Iterator[StatusReport]:
-        return iter(self._beats())
-
-    def __len__(self) -> int:
-        return len(self._beats())
-
-    def _beats(self) -> list[StatusReport]:
-        parsed = {body: _beat(body) for body in frozenset(self._bodies)}
-        return [beat for body in self._bodies if (beat := parsed[body]) is not None]
+    @cached_property
+    def beats(self) -> list[Beat]:
+        return [beat for body in self._bodies if (beat := beat_in(self._group, body)) is not None]
 
 
 async def collect_reports(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
 ) -> dict[str, CollectedReports | Refused]:
     """The reports of each group within `seconds`, or why they could not be received."""
-    collected = {group: CollectedReports(group) for group in groups}
+    collected: dict[str, CollectedReports | Refused] = {group: CollectedReports(group) for group in groups}
+
+    def on_report(group: str, body: bytes) -> None:
+        reports = collected[group]
+        if isinstance(reports, Refused):
+            return
+        try:
+            if body.startswith(_OURS) or beat_in(group, body) is not None:
+                reports.append(body)
+        except Refused as newer:
+            collected[group] = newer
+
     queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
     try:
         async with amqp.link.channel(within_s=None) as channel:
-            on_report = _deliveries_to(lambda group, body: collected[group].append(body))
-            tag = await channel.consume(queue, on_report, no_ack=True)
+            tag = await channel.consume(queue, _deliveries_to(on_report), no_ack=True)
             exchanges = {Names(group).members: group for group in groups}
             refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
             watch_reports(
@@ -131,8 +130,7 @@ async def collect_reports(
         # If it cannot be deleted, its connection is lost, and the queue with it.
         with contextlib.suppress(AdminError):
             await amqp.delete_own(queue)
-    newer = {group: found.refusal for group, found in collected.items() if found.refusal is not None}
-    return {**collected, **newer, **{exchanges[name]: error for name, error in refused.items()}}
+    return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
 
 
 class ReportQueue:
@@ -147,7 +145,7 @@ class ReportQueue:
         self._since: dict[str, float] = {}
         self._bound_at: dict[str, float] = {}
         self._watched_at: dict[str, float] = {}
-        self._beats: dict[str, dict[object, tuple[float, StatusReport]]] = {}
+        self._beats: dict[str, dict[int, tuple[float, Beat]]] = {}
         self._refusals: dict[str, Refused] = {}
         self._turn = asyncio.Lock()
 
@@ -171,7 +169,7 @@ class ReportQueue:
                 raise newer
             return self._since[group]
 
-    def latest(self, group: str) -> list[StatusReport]:
+    def latest(self, group: str) -> list[Beat]:
         """Last report of each member of `group`, unless that was too long ago."""
         now = asyncio.get_running_loop().time()
         return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
@@ -219,12 +217,16 @@ class ReportQueue:
             per_group.pop(group, None)
 
     def _on_report(self, group: str, body: bytes) -> None:
-        if group in self._requested_at and (beat := _beat(body)) is not None:
-            if (newer := newer_message(group, beat)) is not None:
-                self._refusals[group] = newer
-                return
+        if group not in self._requested_at:
+            return
+        try:
+            beat = beat_in(group, body)
+        except Refused as newer:
+            self._refusals[group] = newer
+            return
+        if beat is not None:
             now = asyncio.get_running_loop().time()
-            self._beats.setdefault(group, {})[beat.get("index")] = now, beat
+            self._beats.setdefault(group, {})[beat.index] = now, beat
 
 
 def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:
@@ -233,13 +235,3 @@ def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:
             on_report(delivery.exchange.split(".")[1], bytes(delivery.body))
 
     return on_deliveries
-
-
-def _beat(body: bytes) -> StatusReport | None:
-    """None for other messages of members than status reports."""
-    try:
-        message = json.loads(body)
-    except (ValueError, RecursionError):
-        return None
-    is_beat = isinstance(message, dict) and message.get("type") == "beat"
-    return message if is_beat and isinstance(message.get("index"), int) else None

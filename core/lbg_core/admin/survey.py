@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from lbg_core.admin.describe import Description, describe
@@ -10,7 +10,6 @@ from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError, 
 from lbg_core.admin.groups import LISTEN_S
 from lbg_core.admin.lag import Backlog
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
 from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import GroupSpec
@@ -48,7 +47,7 @@ async def survey(
     """
     observed = await admin.observe_many(list(specs.values()))
     served = [name for name, one in observed.items() if one.is_served(name)]
-    beats: Mapping[str, Sequence[StatusReport] | AdminError] = {}
+    beats: Mapping[str, CollectedReports | AdminError] = {}
     if served:
         try:
             beats = await admin.listen_many(served, seconds=listen_s)
@@ -57,7 +56,7 @@ async def survey(
             beats = dict.fromkeys(served, error)
     cache = {} if cache is None else cache
     described = {
-        key: _described(spec.name, observed[spec.name], beats.get(spec.name, ()), cache)
+        key: _described(spec.name, observed[spec.name], beats.get(spec.name), cache)
         for key, spec in specs.items()
     }
     while len(cache) > KNOWN_MAX:  # those that were not surveyed for the longest time
@@ -90,19 +89,19 @@ async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str
 
 
 def _described(
-    group: str, observed: Snapshot, beats: Sequence[StatusReport] | AdminError, cache: dict[str, Described]
+    group: str, observed: Snapshot, reports: CollectedReports | AdminError | None, cache: dict[str, Described]
 ) -> Description | ProvisioningError:
     last = cache.pop(group, None)
     if observed.is_empty:
         return GroupNotFound(group)
-    if isinstance(beats, AdminError):
-        why = {**observed.why, "members": str(beats)}
+    if isinstance(reports, AdminError):
+        why = {**observed.why, "members": str(reports)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
-    digests = beats.digests if isinstance(beats, CollectedReports) else frozenset()
+    digests = frozenset() if reports is None else reports.digests
     if last is not None and last.digests == digests and _is_same(last.observed, observed):
         cache[group] = last
         return last.description
-    description = describe(group, observed, beats=beats)
+    description = describe(group, observed, beats=() if reports is None else reports.beats)
     # Else members changed meanwhile or report by two keys, and which message came last counts.
     if description.members is not UNKNOWN and len(description.members) == len(digests):
         cache[group] = Described(observed, digests, description)

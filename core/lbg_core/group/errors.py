@@ -58,4 +58,5 @@ class NewerMessage(MessageError):
             f"this member reads version {newest}: upgrade this member"
         )
         self.name = name
+        self.version = version
         self.is_member = is_member

@@ -1,4 +1,4 @@
-"""Protocol of members on `lbg.G.members`: the messages. `message_codec` has their JSON.
+"""Protocol of members on `lbg.G.members`: the messages. Their JSON follows from them (`message_codec`).
 
 Everything in here is a hint (docs/assignment.md, "Safety and balance"): a message that is lost, late or repeated
 costs balance for a moment, or a repeat, never order and never a message.
@@ -11,7 +11,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple
 
+from lbg_core.group.assignment import INDEX_MAX
+from lbg_core.group.json_codec import at_most, capped_at, of_length
 from lbg_core.group.sequences import MessageIdentity, StreamRuns
 
 REPORTED_STREAMS_MAX = 512
@@ -25,6 +28,48 @@ SUSPECTS_MAX = 512
 died."""
 
 COUNT_MAX = 1_000_000
+
+YEAR_9999_US = 253_402_300_799_000_000
+"""No calendar reaches beyond it."""
+
+ANSWER_PREFIX = "answer."
+"""Of the routing keys of answers to administrators: no member receives them."""
+
+ANSWER_MAX_CHARS = 64
+
+ACTIVITY = "activity"
+"""The routing key of `Activity`: only administrators who watch receive it."""
+
+WATCH_MAX_S = 60.0
+
+POSTPONED_FROM = 2
+"""Handoffs postponed in a row: the first leaves the application the time of the group's setting."""
+
+
+def _is_answer(answer: str) -> str:
+    """It becomes a part of a routing key, which has 255 bytes at most."""
+    if not (answer.isascii() and answer.isalnum() and len(answer) <= ANSWER_MAX_CHARS):
+        raise ValueError("the request names no answer")
+    return answer
+
+
+def _is_time_to_watch(seconds: float) -> float:
+    if not 0 < seconds <= WATCH_MAX_S:
+        raise ValueError(f"{seconds:g} is not a number of seconds up to {WATCH_MAX_S:g}")
+    return seconds
+
+
+def _has_few_runs(streams: tuple[StreamRuns, ...]) -> tuple[StreamRuns, ...]:
+    count = sum(len(runs) for _, _, runs in streams)
+    if count > REPORTED_RUNS_MAX:
+        raise ValueError(f"{count} runs where at most {REPORTED_RUNS_MAX} are allowed")
+    return streams
+
+
+Index = Annotated[int, at_most(INDEX_MAX)]
+Time = Annotated[int, capped_at(YEAR_9999_US)]
+"""Microseconds since the epoch; 0 where there is none."""
+Answer = Annotated[str, _is_answer]
 
 
 class Status(enum.StrEnum):
@@ -48,18 +93,24 @@ class Progress(enum.StrEnum):
     STALLED = "Stalled"
 
 
+class Role(enum.StrEnum):
+    """A member's role for a queue, by the assignment: who should serve it, or stand by."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+
+
 class Rebalance(enum.StrEnum):
     READY = "Ready"
     HOLD_DOWN = "HoldDown"
     REBALANCING = "Rebalancing"
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Identity of a member. The incarnation is new with every connection, so that messages by or about an earlier one
     of the same index do not count for this one."""
 
-    index: int
+    index: Index  # type: ignore[assignment]  # in place of tuple.index
     name: str
     incarnation: str
 
@@ -72,25 +123,26 @@ class RetriedMessage:
     id: str
     key: str | None
     reason: str
-    until_us: int = 0
+    until_us: Time = 0
 
 
 @dataclass(frozen=True, slots=True)
 class HeldSuspect:
-    """A message in flight that was called when the process of `member` died. `attempts`: those that failed."""
+    """A message in flight that was called when the process of `died` ended. `attempts`: those that failed."""
 
     id: str
     key: str | None
     attempts: int
-    member: str
+    died: str
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
     """A queue's recent positions in a form that can be sent: what was processed, and failed attempts so far."""
 
-    streams: tuple[StreamRuns, ...] = ()
-    attempts: tuple[tuple[str, int, int, int], ...] = ()  # publisher, hash, sequence, attempts
+    streams: Annotated[tuple[StreamRuns, ...], of_length(REPORTED_STREAMS_MAX), _has_few_runs] = ()
+    attempts: Annotated[tuple[tuple[str, int, int, int], ...], of_length(REPORTED_STREAMS_MAX)] = ()
+    """Publisher, hash, sequence and attempts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +152,9 @@ class Suspected:
     since then; both others are counted anew from there. `member`: the name of the one that died."""
 
     identity: MessageIdentity
-    attempts: int
-    calls: int
-    parked: int
+    attempts: Annotated[int, capped_at(COUNT_MAX)]
+    calls: Annotated[int, capped_at(COUNT_MAX)]
+    parked: Annotated[int, capped_at(COUNT_MAX)]
     member: str
 
     @property
@@ -122,8 +174,11 @@ class Suspected:
 
 @dataclass(frozen=True, slots=True)
 class QueueState:
+    """A queue, as a member reports it. `delivered` counts since the member subscribed. `put_off`: handoffs in a row
+    that its calls did not end in time for, and `next_drain_s`: how long the next may wait for them."""
+
     queue: int
-    primary: bool
+    role: Role
     active: bool
     status: Status
     in_flight: int = 0
@@ -133,10 +188,29 @@ class QueueState:
     poisoned: int = 0  # messages whose attempts are used up, and which are retried
     poisoned_keys: tuple[str, ...] = ()  # of the oldest of them
     poisoned_ids: tuple[str, ...] = ()  # of the oldest of them
-    put_off: int = 0  # handoffs in a row that its calls did not end in time for
-    next_drain_s: float = 0.0  # how long the next may wait for them, if one was put off
+    put_off: int = 0
+    next_drain_s: float = 0.0
     retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
     suspects: tuple[HeldSuspect, ...] = ()  # some of those in flight
+
+    @property
+    def is_primary(self) -> bool:
+        return self.role is Role.PRIMARY
+
+    @property
+    def is_consumed(self) -> bool:
+        """True if the member has a consumer on it, or messages of one that is being closed."""
+        return self.active or self.status is not Status.UNBOUND or self.in_flight > 0
+
+    @property
+    def is_news(self) -> bool:
+        """True unless the member would be described the same without it."""
+        return self.is_consumed or self.is_primary or self.progress is not Progress.IDLE
+
+    @property
+    def is_postponed(self) -> bool:
+        """True if it should be another member's, and calls that do not end keep it here."""
+        return self.put_off >= POSTPONED_FROM
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +223,6 @@ class ParkingState:
     messages: int
     size_bytes: int
     is_full: bool
-
-
-@dataclass(frozen=True, slots=True)
-class BeatContent:
-    queues: tuple[QueueState, ...] = ()
-    rebalance: Rebalance = Rebalance.READY
-    counts: dict[str, int] = field(default_factory=dict)
-    paused: bool = False  # starts no new call, as the group's record states
-    oldest_us: int = 0  # when the oldest message that it has not settled was published; 0: none, or unknown
-    parking: ParkingState | None = None  # None: it does not follow parked keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +271,7 @@ class IndexOffer:
     """The answer to an index request: an index that is offered to nobody else for a few seconds."""
 
     sender: Identity
-    offered: int
+    offered: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +284,44 @@ class QueueReport:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`)."""
+    """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`).
+
+    `counts`: messages since the member started, by what became of them. `paused`: it starts no new call, as the group's
+    record states. `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is
+    unknown. `parking` is None if it does not follow parked keys.
+    """
 
     sender: Identity
-    content: BeatContent
+    queues: tuple[QueueState, ...] = ()
+    rebalance: Rebalance = Rebalance.READY
+    counts: dict[str, int] = field(default_factory=dict)
+    paused: bool = False
+    oldest_us: Time = 0
+    parking: ParkingState | None = None
+
+    @property
+    def index(self) -> int:
+        return self.sender.index
+
+    @property
+    def name(self) -> str:
+        return self.sender.name
+
+    @property
+    def incarnation(self) -> str:
+        return self.sender.incarnation
+
+    @property
+    def in_flight(self) -> int:
+        return sum(one.in_flight for one in self.queues)
+
+    @property
+    def primaries(self) -> list[QueueState]:
+        return [one for one in self.queues if one.is_primary]
+
+    @property
+    def secondaries(self) -> list[QueueState]:
+        return [one for one in self.queues if not one.is_primary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +333,10 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """To `dead`, which counts as gone and is not. `by` is the sender's index."""
+    """To `dead`, which counts as gone and is not."""
 
+    sender: Identity
     dead: Identity
-    by: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,7 +435,7 @@ class SuspectReport:
     joins, or reported what the sender knows better."""
 
     sender: Identity
-    suspects: tuple[Suspected, ...]
+    suspects: Annotated[tuple[Suspected, ...], of_length(SUSPECTS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,7 +444,7 @@ class Peek:
     (None: of all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
 
     sender: Identity
-    answer: str
+    answer: Answer
     queue: int | None
     key: str | None
     id: str | None
@@ -355,10 +453,11 @@ class Peek:
 
 
 class HeldState(enum.StrEnum):
-    """State of a message that a member holds: its turn has not come; the application has it; it failed and is to be
-    called again; its attempts are used up, and it is called again; it goes to the dead letters, to the parking queue,
-    or to the queue to which its key moves; it is processed, and that is not confirmed."""
+    """State of a message: no member holds it. At a member: its turn has not come; the application has it; it failed and
+    is to be called again; its attempts are used up, and it is called again; it goes to the dead letters, to the parking
+    queue, or to the queue to which its key moves; it is processed, and that is not confirmed."""
 
+    READY = "ready"
     WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"
@@ -370,9 +469,10 @@ class HeldState(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class HeldMessage:
-    """A message that a member holds. Its body is text or in base64, perhaps not all of it; `body_bytes` is the size of
-    all of it. `reason`: of the last failed attempt."""
+class PeekedMessage:
+    """A message of a group where it is. `attempts` and `reason` are of its calls at the member that holds it. Its body
+    is text or in base64, perhaps not all of it; `body_bytes` is the size of all of it. `member` and `member_index` are
+    of the sender of the answer, for who receives it; None: it waits at the broker."""
 
     id: str
     key: str | None
@@ -387,6 +487,12 @@ class HeldMessage:
     body: str | None
     body_base64: str | None
     body_bytes: int
+    member: str | None = None
+    member_index: int | None = None
+
+    def age_s(self, now_us: int) -> float | None:
+        """Age since it was published; None without that time."""
+        return None if not self.published_at_us else max(0, now_us - self.published_at_us) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,7 +502,7 @@ class Peeked:
 
     sender: Identity
     held: int
-    messages: tuple[HeldMessage, ...]
+    messages: tuple[PeekedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,7 +510,7 @@ class Skip:
     """To one member, from an administrator: the poisoned message of this id is to become a dead letter."""
 
     sender: Identity
-    answer: str
+    answer: Answer
     id: str
 
 
@@ -423,7 +529,7 @@ class Watch:
     `keys` they report their activity for the same time."""
 
     sender: Identity
-    seconds: float
+    seconds: Annotated[float, _is_time_to_watch]
     keys: bool = True
 
 
@@ -500,13 +606,3 @@ Message = (
 
 Request = Peek | Skip | Pause | Watch
 """Of administrators."""
-
-ANSWER_PREFIX = "answer."
-"""Of the routing keys of answers to administrators: no member receives them."""
-
-ANSWER_MAX_CHARS = 64
-
-ACTIVITY = "activity"
-"""The routing key of `Activity`: only administrators who watch receive it."""
-
-WATCH_MAX_S = 60.0

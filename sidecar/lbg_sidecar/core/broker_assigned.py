@@ -11,8 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from lbg_core.group.members_protocol import BeatContent, Message, QueueState, Rebalance, Repartition
-from lbg_core.group.message_codec import encode_content
+from lbg_core.group.members_protocol import Beat, Message, QueueState, Rebalance, Repartition, Role
 from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
 from lbg_sidecar.core.dispatcher import Rules, poisoned_messages
 from lbg_sidecar.core.effects import (
@@ -31,7 +30,9 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
 from lbg_sidecar.core.status_report import (
+    ABSENT,
     common_description,
+    described,
     held_suspects,
     oldest_us,
     poisoned_ids,
@@ -43,14 +44,15 @@ from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import SessionRefused
 
 
-def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
+def broker_assigned_report(machine: BrokerAssignedMember) -> Beat:
     """The one queue, as this member has it. The lowest index is its primary, only to count the messages that wait in
     it; deliveries do not depend on it."""
     me, binding = machine.roster.me, machine.binding
     attachment = binding.attachment
+    is_primary = me is not None and me.index == min(machine.roster.live, default=me.index)
     state = QueueState(
         queue=0,
-        primary=me is not None and me.index == min(machine.roster.live, default=me.index),
+        role=Role.PRIMARY if is_primary else Role.SECONDARY,
         active=binding.active,
         status=binding.status,
         in_flight=attachment.ack_window.unacked if attachment is not None else 0,
@@ -64,16 +66,18 @@ def broker_assigned_content(machine: BrokerAssignedMember) -> BeatContent:
         suspects=held_suspects(machine, binding),
     )
     dispatcher = machine.dispatcher
-    return BeatContent(
-        (state,), Rebalance.READY, asdict(dispatcher.counts), dispatcher.paused, oldest_us((binding,))
+    return Beat(
+        *(me or ABSENT, (state,), Rebalance.READY),
+        *(asdict(dispatcher.counts), dispatcher.paused, oldest_us((binding,))),
     )
 
 
 def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:
-    content = encode_content(broker_assigned_content(machine))
+    report = described(broker_assigned_report(machine))
     binding, me = machine.binding, machine.roster.me
     attachment = binding.attachment
-    content["queues"][0] |= {
+    queue = report["queues"][0]
+    queue |= {
         "poisoned_messages": [asdict(one) for one in poisoned_messages(attachment, now)]
         if attachment
         else [],
@@ -85,7 +89,7 @@ def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> di
     session_fields = (
         {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_in_use}}
     )
-    return {**common_description(machine), **session_fields, **content}
+    return {**report, **common_description(machine), **session_fields}
 
 
 RESOURCE_LOCKED = 405
@@ -293,8 +297,8 @@ class BrokerAssignedMember(MemberCore):
 
     # For a view, and for the others
 
-    def content(self) -> BeatContent:
-        return broker_assigned_content(self)
+    def content(self) -> Beat:
+        return broker_assigned_report(self)
 
     def describe(self, now: float) -> dict[str, Any]:
         return broker_assigned_description(self, now)

@@ -7,7 +7,7 @@ from typing import Any
 
 from lbg_core.client.errors import NotFound, channel_closed
 from lbg_core.group.members_protocol import (
-    BeatContent,
+    Beat,
     Handover,
     Identity,
     KeysMove,
@@ -32,7 +32,7 @@ from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
 from lbg_sidecar.core.roster import JOINS_S, Post, Roster
 from lbg_sidecar.core.stall_watchdog import Watchdog
-from lbg_sidecar.core.status_report import beat_content, description, queue_state
+from lbg_sidecar.core.status_report import description, queue_state, status_report
 from lbg_sidecar.core.takeover import Takeovers
 from lbg_sidecar.core.timings import Timings
 
@@ -452,8 +452,8 @@ class ExclusiveMember(MemberCore):
         # Queues are counted at the ticks that there are: one wake-up for both.
         return min(due, self._reports.due, self.bindings.view.due)
 
-    def content(self) -> BeatContent:
-        return beat_content(self)
+    def content(self) -> Beat:
+        return status_report(self)
 
     def describe(self, now: float) -> dict[str, Any]:
         return description(self, now)

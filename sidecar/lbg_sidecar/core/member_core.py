@@ -17,7 +17,7 @@ from typing import Any
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
 from lbg_core.group.members_protocol import (
     ANSWER_PREFIX,
-    BeatContent,
+    Beat,
     HeldState,
     Hello,
     Message,
@@ -565,8 +565,8 @@ class MemberCore(ABC):
     # For a view, and for the others
 
     @abstractmethod
-    def content(self) -> BeatContent:
-        """Content of this member's status report: of the queues that it consumes or should consume."""
+    def content(self) -> Beat:
+        """This member's status report: of the queues that it consumes or should consume."""
 
     @abstractmethod
     def describe(self, now: float) -> dict[str, Any]:

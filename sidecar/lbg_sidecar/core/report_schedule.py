@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbg_core.group.members_protocol import BeatContent
+from lbg_core.group.members_protocol import Beat
 from lbg_sidecar.core.timings import Timings
 
 JOINED_S = 30.0
@@ -25,7 +25,7 @@ class ReportSchedule:
         self._timings = timings
         self._spread = spread
         self._uniform = uniform
-        self._sent: BeatContent | None = None
+        self._sent: Beat | None = None
         self._sent_at = float("-inf")
         self._watched_until = float("-inf")
 
@@ -45,7 +45,7 @@ class ReportSchedule:
         self._sent = None
         self.due = min(self.due, now + self._timings.report_s * self._uniform())
 
-    def takes(self, content: BeatContent, now: float) -> bool:
+    def takes(self, content: Beat, now: float) -> bool:
         """True if a report of this content is to be sent now. The next look follows."""
         self.due = now + self._spread(self._timings.changed_report_s)
         is_known = content == self._sent and now >= self._watched_until

@@ -19,7 +19,6 @@ from itertools import islice
 from lbg_core.group import TO_OBSERVERS
 from lbg_core.group.members_protocol import (
     Beat,
-    BeatContent,
     Changes,
     Directory,
     Gone,
@@ -64,14 +63,14 @@ SOON_SHARE = 0.15  # of the interval of pings: what is due within it is sent wit
 
 
 class Roster:
-    """`content` makes the content of the status report."""
+    """`content` makes the status report."""
 
     def __init__(
         self,
         timings: Timings,
         *,
         uniform: Callable[[], float],
-        content: Callable[[], BeatContent],
+        content: Callable[[], Beat],
         incarnation: Callable[[], str],
     ) -> None:
         self.me: Identity | None = None
@@ -194,7 +193,7 @@ class Roster:
             return []
         if sender.incarnation in self._ended:
             # It lives: a partition of the broker hid its mailbox. It takes a new incarnation when it receives this.
-            return [Post(Gone(sender, me.index), to=sender.index)]
+            return [Post(Gone(me, sender), to=sender.index)]
         if sender.index == me.index:
             self.conflict = True
             return []
@@ -290,7 +289,7 @@ class Roster:
             # One wake-up and one write for what is due soon.
             soon += max(self._timings.ping_s, SOON_SHARE * ping_s)
         if self.status_reports.due <= soon:
-            posts += self._report(me, now)
+            posts += self._report(now)
         if self._ping_due <= soon:
             self._ping_due = now + self._spread(ping_s)
             posts += self._ping_next(me, now)
@@ -314,10 +313,10 @@ class Roster:
     def next_due(self) -> float:
         return min(self.status_reports.due, self._ping_due, self._hellos.due, self._changes.due)
 
-    def _report(self, me: Identity, now: float) -> list[Post]:
+    def _report(self, now: float) -> list[Post]:
         content = self._content()
         is_due = self.status_reports.takes(content, now) and not self._leaving
-        return [Post(Beat(me, content), to=TO_OBSERVERS)] if is_due else []
+        return [Post(content, to=TO_OBSERVERS)] if is_due else []
 
     def _ping_interval_s(self, is_settled: bool) -> float:
         if not is_settled:

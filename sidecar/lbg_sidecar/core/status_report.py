@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from lbg_core.group.members_protocol import (
     ACTIVITY,
     Activity,
-    BeatContent,
+    Beat,
     HeldSuspect,
     Identity,
     ParkingState,
     Progress,
     QueueState,
     RetriedMessage,
+    Role,
     Takeover,
 )
-from lbg_core.group.message_codec import encode_content
 from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
 from lbg_sidecar.core.effects import TakenOver
 from lbg_sidecar.core.message_states import IS_UNDERWAY
@@ -38,11 +38,16 @@ ID_MAX_CHARS = 200
 """A report may be sent every second, so it has only some of the poisoned keys."""
 
 
-def beat_content(machine: ExclusiveMember) -> BeatContent:
+ABSENT = Identity(0, "", "")
+"""Sender of the report of a member that is not connected, for a view."""
+
+
+def status_report(machine: ExclusiveMember) -> Beat:
     """Of the queues that this member consumes or should consume. Surplus queues are left out: who reports one has not
     the present number of queues yet."""
     dispatcher = machine.dispatcher
-    return BeatContent(
+    return Beat(
+        machine.roster.me or ABSENT,
         tuple(queue_state(machine, binding) for binding in _own(machine)),
         machine.balancer.status,
         asdict(dispatcher.counts),
@@ -67,11 +72,12 @@ def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
     is_primary = (
         me is not None and machine.rules.primaries(machine.bindings.view.live)[binding.queue] == me.index
     )
+    role = Role.PRIMARY if is_primary else Role.SECONDARY
     is_stalled = machine.watchdog.is_stalled(binding.queue)
     if attachment is None:
         return QueueState(
             queue=binding.queue,
-            primary=is_primary,
+            role=role,
             active=False,
             status=binding.status,
             delivered=binding.delivered,
@@ -80,7 +86,7 @@ def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
         )
     return QueueState(
         queue=binding.queue,
-        primary=is_primary,
+        role=role,
         active=binding.active,
         status=binding.status,
         in_flight=attachment.ack_window.unacked,
@@ -221,14 +227,21 @@ def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, .
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
-    content = encode_content(beat_content(machine))
-    for fields, binding in zip(content["queues"], _own(machine), strict=True):
+    report = described(status_report(machine))
+    for fields, binding in zip(report["queues"], _own(machine), strict=True):
         attachment = binding.attachment
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(machine, binding)
-    return {**common_description(machine), **content}
+    return {**report, **common_description(machine)}
+
+
+def described(report: Beat) -> dict[str, Any]:
+    """The report as plain data, without its sender."""
+    fields = asdict(report)
+    del fields["sender"]
+    return fields
 
 
 def common_description(machine: MemberCore) -> dict[str, Any]:

@@ -246,11 +246,10 @@ def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
         yield _gauge("lbg_body_memory_bytes", {(): bodies["memory_bytes"]})
         yield _gauge("lbg_body_memory_limit_bytes", {(): bodies["limit_bytes"]})
         yield _gauge("lbg_body_file_bytes", {(): bodies["file_bytes"]})
-    if "parking" in state:
-        parking = state["parking"]
+    if (parking := state.get("parking")) is not None:
         yield _gauge("lbg_parked_keys", {(): parking["keys"]})
         yield _gauge("lbg_parked_messages", {(): parking["messages"]})
-        yield _gauge("lbg_parked_bytes", {(): parking["bytes"]})
+        yield _gauge("lbg_parked_bytes", {(): parking["size_bytes"]})
         yield _gauge("lbg_parking_full", {(): parking["is_full"]})
     for name, field in _COUNTS.items():
         if field in state.get("counts", {}):

@@ -12,13 +12,11 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import Engine, GroupSpec
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import MESSAGE_GROUPS, PARTITIONS, SESSIONS, made, spec_in
 
 BEAT: dict[str, Any] = {
     "v": 1,
-    "type": "beat",
     "index": 1,
     "name": "m1",
     "incarnation": "af",
@@ -134,7 +132,6 @@ def _serving(number: int, *, active: bool, status: str = "Ready") -> dict[str, A
         "active": active,
         "status": status,
         "in_flight": 0,
-        **CALM,
         "delivered": 0,
     }
 

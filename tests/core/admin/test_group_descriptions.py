@@ -13,7 +13,6 @@ from lbg_core.admin.groups import create_group, list_groups, show_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.group.show import description_lines
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
 
 ORDERS = GroupSpec(
@@ -21,7 +20,6 @@ ORDERS = GroupSpec(
 )
 BEAT = {
     "v": 1,
-    "type": "beat",
     "index": 1,
     "name": "m1",
     "incarnation": "af",
@@ -34,7 +32,6 @@ BEAT = {
             "in_flight": 0,
             "delivered": 5,
             "status": "Ready",
-            **CALM,
         },
         {
             "queue": 1,
@@ -43,7 +40,6 @@ BEAT = {
             "in_flight": 2,
             "delivered": 9,
             "status": "Ready",
-            **CALM,
         },
     ],
     "counts": {"delivered": 14, "acked": 12, "retried": 0, "repeats_dropped": 0, "dead_lettered": 0},
@@ -217,13 +213,6 @@ async def test_a_group_without_its_record_is_shown_with_what_is_there() -> None:
     assert shown["attributes"] is None
     assert len(shown["queues"]) == 2
     assert "record is missing" in shown["problems"][0]
-
-
-async def test_a_message_that_is_no_beat_is_passed_over() -> None:
-    admin = await made()
-    admin.queues["lbg.orders.q.0"] = replace(admin.queues["lbg.orders.q.0"], consumers=1)
-    admin.beats = [BEAT, {"type": "beat", "index": 2}, {**BEAT, "index": "x"}, {}]
-    assert [member["index"] for member in (await show_group(admin, "orders")).to_json()["members"]] == [1]
 
 
 async def test_members_that_may_not_be_listened_to_are_unknown() -> None:

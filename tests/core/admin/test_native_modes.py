@@ -11,9 +11,9 @@ from lbg_core.admin.actions import Action, DeclareQueue
 from lbg_core.admin.errors import ApplyFailed, GroupDiffers, Refused, StillInUse, Unsupported
 from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_group
 from lbg_core.admin.lag import in_flight_of_one_queue
-from lbg_core.admin.rows import MemberQueue, MemberRow
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import NATIVE_MODES, Engine
+from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, made, spec_in
 
@@ -150,11 +150,11 @@ async def test_a_new_user_may_do_on_the_one_queue_what_the_one_before_may(mode: 
     assert admin.permissions["orders-2"] == admin.permissions["orders-app"]
 
 
-def _member(index: int, *in_flight: int) -> MemberRow:
+def _member(index: int, *in_flight: int) -> Beat:
     queues = tuple(
-        MemberQueue(number, "primary", True, "Ready", count, 0) for number, count in enumerate(in_flight)
+        QueueState(number, Role.PRIMARY, True, Status.READY, count) for number, count in enumerate(in_flight)
     )
-    return MemberRow(index, f"m{index}", "af", "Ready", queues, {})
+    return Beat(Identity(index, f"m{index}", "af"), queues)
 
 
 def test_what_members_of_one_queue_have_in_flight_counts_once_all_of_them_are_heard() -> None:

@@ -85,7 +85,7 @@ async def test_what_only_looks_like_a_report_costs_no_observer_its_connection(
     async with members(place, spec, [0]):
         since = await observer.attend("a")
         for index in (b"[]", b"1e999"):
-            body = b'{"v":1,"type":"beat","index":' + index + b"}"
+            body = b'{"v":1,"type":"beat","sender":[' + index + b',"m","of m"]}'
             await forger.publish(Names("a").members, TO_OBSERVERS, body)
         await until(lambda: [one.name for one in members_of(observer.latest("a"))] == ["m0"])
         assert await observer.attend("a") == since
@@ -207,7 +207,7 @@ async def test_a_group_that_cannot_be_subscribed_to_hides_no_other(admin: LiveAd
     for group in ("a", "b"):
         beats = found[group]
         assert not isinstance(beats, Refused)
-        assert [one.name for one in members_of(beats)] == ["m0"]
+        assert [one.name for one in members_of(beats.beats)] == ["m0"]
 
 
 async def test_a_group_that_is_not_observed_any_more_has_no_binding_left(

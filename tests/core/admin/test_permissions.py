@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -23,6 +22,8 @@ from lbg_core.client import (
     connect,
 )
 from lbg_core.group import RABBITMQ, TO_OBSERVERS, Engine, GroupSpec, Names, topology_of
+from lbg_core.group.members_protocol import Beat, Identity
+from lbg_core.group.message_codec import encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from testing.rabbitmq.node import RabbitNode
@@ -164,8 +165,7 @@ async def test_the_groups_user_sends_and_reads_status_reports(
     """With no other permission than those on the members' exchange."""
     channel = await connection.open_channel()
     await channel.consume(OWN.queue(0), lambda deliveries: None)
-    report = {"v": 1, "type": "beat", "index": 0, "name": "m0", "incarnation": "a", "rebalance": "Ready"}
-    body = json.dumps({**report, "queues": [], "counts": {}}).encode()
+    body = encode(Beat(Identity(0, "m0", "a")))
 
     async def send() -> None:
         while True:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lbg_core.admin.queue_changes import Depth, left_in, unsettled
-from lbg_core.admin.rows import MemberRow, members_of
+from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import balanced_primaries, standbys, static_primaries
-from testing.admin.calm_queue import CALM
+from lbg_core.group.members_protocol import Beat, Status
+from testing.admin.reports import beat_of
 
 
-def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[MemberRow, ...]:
+def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[Beat, ...]:
     queue: dict[str, Any] = {
         "role": "primary",
         "active": False,
         "status": status,
         "in_flight": 0,
-        **CALM,
         "delivered": 0,
     }
     beat = {
@@ -31,7 +32,7 @@ def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned")
         "queues": [{"queue": number, **queue} for number in range(queues)],
         "counts": {},
     }
-    return members_of([beat])
+    return members_of([beat_of(beat)])
 
 
 def test_a_member_of_the_new_number_that_is_ready_is_not_waited_for() -> None:
@@ -48,22 +49,15 @@ def test_what_a_member_is_waited_for_is_said() -> None:
     ]
 
 
-def beat(index: int, primaries: Iterable[int], others: Iterable[int] = ()) -> dict[str, Any]:
+def beat(index: int, primaries: Iterable[int], others: Iterable[int] = ()) -> Beat:
     """The report of a member that serves its primaries, and waits behind others."""
-    about = {"in_flight": 0, "delivered": 0, **CALM}
+    about = {"in_flight": 0, "delivered": 0}
     queues = [{"queue": one, "role": "primary", "active": True, "status": "Ready"} for one in primaries]
     queues += [{"queue": one, "role": "secondary", "active": False, "status": "Unassigned"} for one in others]
-    return {
-        "index": index,
-        "name": f"m{index}",
-        "incarnation": "i",
-        "rebalance": "Ready",
-        "queues": [{**one, **about} for one in queues],
-        "counts": {},
-    }
+    return beat_of({"index": index, "name": f"m{index}", "queues": [{**one, **about} for one in queues]})
 
 
-def balanced(queue_count: int, live: Iterable[int], *, ranks: int = 2) -> dict[int, dict[str, Any]]:
+def balanced(queue_count: int, live: Iterable[int], *, ranks: int = 2) -> dict[int, Beat]:
     """The reports of such members, each with its own part of the queues."""
     indexes = sorted(live)
     primaries = balanced_primaries(queue_count, indexes)
@@ -135,16 +129,18 @@ def test_members_that_stand_by_without_queues_are_not_waited_for() -> None:
 def test_a_standby_without_a_consumer_is_not_waited_for_and_a_primary_is() -> None:
     """A member may report all queues, also those that it does not consume."""
     waits, other = beat(0, [0, 2], [1]), beat(1, [1])
-    waits["queues"][2] |= {"status": "Unbound"}
+    first, second, standby = waits.queues
+    standby = replace(standby, status=Status.UNBOUND)
+    waits = replace(waits, queues=(first, second, standby))
     assert list(unsettled(members_of([waits, other]), 3, is_late=True)) == []
-    waits["queues"][1] |= {"active": False, "status": "Unbound"}
+    waits = replace(waits, queues=(first, replace(second, active=False, status=Status.UNBOUND), standby))
     assert list(unsettled(members_of([waits, other]), 3, is_late=True)) == [
         "m0 has no consumer yet on 1 queues"
     ]
 
 
-def _primaries(report: dict[str, Any]) -> list[int]:
-    return [one["queue"] for one in report["queues"] if one["role"] == "primary"]
+def _primaries(report: Beat) -> list[int]:
+    return [one.queue for one in report.primaries]
 
 
 def test_what_is_left_in_thousands_of_queues_is_a_few_lines() -> None:

@@ -18,7 +18,7 @@ from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.key_move import beginning, key_move_announced
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.member_requests import Wanted, ask_members, peek_group, skip_message
+from lbg_core.admin.member_requests import ADMINISTRATOR, Wanted, ask_members, peek_group, skip_message
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import administration
 from lbg_core.admin.parking_queue import enable_parking
@@ -26,6 +26,7 @@ from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import QueueStatus
 from lbg_core.group import GroupSpec, Names, recounted
 from lbg_core.group.key_moves import KeyMove
+from lbg_core.group.members_protocol import Skip
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.cut_admin import KilledError
@@ -174,8 +175,9 @@ async def test_a_message_that_is_being_parked_is_not_skipped(
             async with asyncio.timeout(60):
                 while (await peek_group(admin, "orders", Wanted(id=id_))).messages[0].state == "poisoned":
                     pass
-            asked = await ask_members(admin.amqp, "orders", "skip", {"id": id_}, to=0, is_last=lambda _: True)
-            assert [one["outcome"] for one in asked[0]] == ["parking"]
+            skip = Skip(ADMINISTRATOR, "a1", id_)
+            asked = await ask_members(admin.amqp, "orders", skip, to=0, is_last=lambda _: True)
+            assert [getattr(one, "outcome", None) for one in asked[0]] == ["parking"]
             with pytest.raises(MessageNotSkipped, match="on its way to the parking queue"):
                 await skip_message(admin, "orders", id_)
             await admin.perform(Bind(NAMES.parking, to_parking))

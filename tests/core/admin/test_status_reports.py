@@ -14,10 +14,12 @@ from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.lag import in_flight, in_flight_of_one_queue
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import Beat
 from lbgroup.group.show import description_lines
-from testing.admin.calm_queue import CALM
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.reports import beat_body, beat_of
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=3, queue_size_mb=10, client_username="orders-app"
@@ -31,18 +33,20 @@ NOTHING = {"role": "secondary", "active": False, "status": "Unbound"}
 
 def report(index: int, queues: Mapping[int, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
     return {
-        "v": 1,
-        "type": "beat",
         "index": index,
         "name": f"m{index}",
         "incarnation": "af",
         "rebalance": "Ready",
         "queues": [
-            {"queue": number, "in_flight": 0, "delivered": 0, **CALM, **one} for number, one in queues.items()
+            {"queue": number, "in_flight": 0, "delivered": 0, **one} for number, one in queues.items()
         ],
         "counts": {},
         **fields,
     }
+
+
+def members(reports: list[dict[str, Any]]) -> tuple[Beat, ...]:
+    return members_of(map(beat_of, reports))
 
 
 async def shown(*reports: dict[str, Any]) -> Description:
@@ -97,10 +101,11 @@ async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:
         {"queues": 5},
     ],
 )
-async def test_a_report_that_is_none_hides_no_other(fields: dict[str, Any]) -> None:
-    description = await shown(report(0, {0: SERVES}), report(1, {}) | fields)
-    assert description.members is not UNKNOWN
-    assert [member.name for member in description.members] == ["m0"]
+def test_a_report_that_is_none_hides_no_other(fields: dict[str, Any]) -> None:
+    reports = CollectedReports("orders")
+    for one in (report(0, {0: SERVES}), report(1, {}) | fields):
+        reports.append(beat_body(one))
+    assert [beat.name for beat in reports.beats] == ["m0"]
 
 
 async def test_a_member_that_reports_no_queue_is_live_and_stands_by() -> None:
@@ -136,26 +141,26 @@ async def test_queues_are_settled_when_each_is_the_primary_of_one_member(
 
 
 def test_messages_in_flight_are_known_when_every_consumer_reports_the_queue() -> None:
-    members = members_of([report(0, {0: SERVES, 1: WAITS}), report(1, {1: SERVES}), report(2, {})])
-    assert in_flight(members, {0: 1, 1: 2, 2: 0}) == 4
-    assert in_flight(members, {0: 2, 1: 2, 2: 0}) is UNKNOWN, (
+    reported = members([report(0, {0: SERVES, 1: WAITS}), report(1, {1: SERVES}), report(2, {})])
+    assert in_flight(reported, {0: 1, 1: 2, 2: 0}) == 4
+    assert in_flight(reported, {0: 2, 1: 2, 2: 0}) is UNKNOWN, (
         "one that reports nothing of queue 0 consumes it"
     )
-    assert in_flight(members, {0: 1, 1: 2, 2: 1}) is UNKNOWN
+    assert in_flight(reported, {0: 1, 1: 2, 2: 1}) is UNKNOWN
 
 
 def test_a_member_without_a_consumer_does_not_answer_for_a_consumer() -> None:
-    members = members_of([report(0, {0: SERVES}), report(1, {0: IS_DUE})])
-    assert in_flight(members, {0: 1}) == 2
-    assert in_flight(members, {0: 2}) is UNKNOWN
+    reported = members([report(0, {0: SERVES}), report(1, {0: IS_DUE})])
+    assert in_flight(reported, {0: 1}) == 2
+    assert in_flight(reported, {0: 2}) is UNKNOWN
 
 
 def test_messages_of_a_consumer_that_is_being_closed_are_in_flight() -> None:
-    members = members_of([report(0, {0: {**NOTHING, "in_flight": 5}})])
-    assert in_flight(members, {0: 1}) == 5
+    reported = members([report(0, {0: {**NOTHING, "in_flight": 5}})])
+    assert in_flight(reported, {0: 1}) == 5
 
 
 def test_a_member_without_messages_of_the_one_queue_is_one_of_its_consumers() -> None:
-    members = members_of([report(0, {0: SERVES}), report(1, {})])
-    assert in_flight_of_one_queue(members, 2) == 2
-    assert in_flight_of_one_queue(members, 3) is UNKNOWN
+    reported = members([report(0, {0: SERVES}), report(1, {})])
+    assert in_flight_of_one_queue(reported, 2) == 2
+    assert in_flight_of_one_queue(reported, 3) is UNKNOWN

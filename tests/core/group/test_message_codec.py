@@ -16,12 +16,10 @@ from lbg_core.group.members_protocol import (
     WATCH_MAX_S,
     Activity,
     Beat,
-    BeatContent,
     Changes,
     Directory,
     Gone,
     Handover,
-    HeldMessage,
     HeldState,
     HeldSuspect,
     Hello,
@@ -38,6 +36,7 @@ from lbg_core.group.members_protocol import (
     Pause,
     Peek,
     Peeked,
+    PeekedMessage,
     Ping,
     Positions,
     Progress,
@@ -47,6 +46,7 @@ from lbg_core.group.members_protocol import (
     Rebalance,
     Repartition,
     RetriedMessage,
+    Role,
     Skip,
     SkipOutcome,
     Skipped,
@@ -63,7 +63,7 @@ ADMINISTRATOR = Identity(0, "administrator", "")
 
 QUEUES = (
     QueueState(
-        *(0, True, True, Status.READY, 3, 70, 2, Progress.BLOCKED),
+        *(0, Role.PRIMARY, True, Status.READY, 3, 70, 2, Progress.BLOCKED),
         poisoned=2,
         poisoned_keys=("k", "ключ"),
         poisoned_ids=("p-0-1",),
@@ -72,9 +72,10 @@ QUEUES = (
         retried_messages=(RetriedMessage("p-0-2", None, "no verdict"), RetriedMessage("i", "k", "later", 5)),
         suspects=(HeldSuspect("p-0-3", "k", 1, "m9"),),
     ),
-    QueueState(1, False, False, Status.UNBOUND),
+    QueueState(1, Role.SECONDARY, False, Status.UNBOUND),
 )
-CONTENT = BeatContent(
+BEAT = Beat(
+    A,
     QUEUES,
     Rebalance.HOLD_DOWN,
     {"acked": 9},
@@ -83,7 +84,7 @@ CONTENT = BeatContent(
     parking=ParkingState(is_read=True, keys=2, messages=9, size_bytes=900, is_full=False),
 )
 POSITIONS = Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))
-HELD = HeldMessage(
+HELD = PeekedMessage(
     *("p-0-1", None, 3, HeldState.POISONED, 2, "refused", True, 12, "0.3.k", None, None, "AAE="),
     body_bytes=2,
 )
@@ -96,10 +97,10 @@ MESSAGES: list[Message] = [
     IndexRequest(A, 12, (0, 3)),
     IndexOffer(A, 4),
     QueueReport(A, QUEUES),
-    Beat(A, CONTENT),
-    Beat(A, BeatContent()),
+    BEAT,
+    Beat(A),
     Leave(A),
-    Gone(B, 0),
+    Gone(A, B),
     Ping(A, "life-1"),
     Ping(A, "life-1", 3, 2**64 - 1, 1.5),
     Move(A, 3, 1, "m-1"),
@@ -142,7 +143,7 @@ def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
     ):
         decode(newer)
     with pytest.raises(NewerMessage, match=r"^administrator 'observer' sends") as refused:
-        decode(b'{"v":2,"type":"watch","index":0,"name":"observer","incarnation":""}')
+        decode(b'{"v":2,"type":"watch","sender":[0,"observer",""]}')
     assert not refused.value.is_member
 
 
@@ -163,14 +164,14 @@ def changed(message: Message, **fields: Any) -> bytes:
         b"[]",
         b"{}",
         b"[" * 100_000,
-        b'{"v":"1","type":"hello","index":0,"name":"a","incarnation":"b"}',
-        b'{"v":1,"type":"hello","index":1e999,"name":"a","incarnation":"b"}',
-        b'{"v":1,"type":"hello","name":"a","incarnation":"b"}',
-        changed(Leave(A), index=-1),
-        changed(Leave(A), index=True),
-        changed(Leave(A), index=1.0),
-        changed(Leave(A), index=2**70),
-        changed(Leave(A), index=None),
+        b'{"v":"1","type":"hello","sender":[0,"a","b"]}',
+        b'{"v":1,"type":"hello","sender":[1e999,"a","b"]}',
+        b'{"v":1,"type":"hello","sender":[0,"a"]}',
+        changed(Leave(A), sender=[-1, "a", "b"]),
+        changed(Leave(A), sender=[True, "a", "b"]),
+        changed(Leave(A), sender=[1.0, "a", "b"]),
+        changed(Leave(A), sender=[2**70, "a", "b"]),
+        changed(Leave(A), sender=None),
         changed(Move(A, 3, 1, "m"), queue=-3),
         changed(Move(A, 3, 1, "m"), to="1"),
         changed(IndexRequest(A, 12), refused=[-1]),
@@ -182,10 +183,10 @@ def changed(message: Message, **fields: Any) -> bytes:
         changed(Directory(A, (A,)), members=[[0, "a"]]),
         changed(Directory(A, (A,)), members=[[-1, "a", "b"]]),
         changed(Directory(A, (A,)), members=None),
-        changed(Beat(A, CONTENT), counts=[]),
-        changed(Beat(A, CONTENT), counts={"acked": -1}),
-        changed(Beat(A, CONTENT), rebalance="Song"),
-        changed(Beat(A, CONTENT), parking=3),
+        changed(BEAT, counts=[]),
+        changed(BEAT, counts={"acked": -1}),
+        changed(BEAT, rebalance="Song"),
+        changed(BEAT, parking=3),
         changed(Skipped(A, SkipOutcome.RUNNING), outcome="song"),
         changed(Activity(A), takeover=[]),
         changed(Activity(A), keys=[["k", -1]]),

@@ -51,7 +51,7 @@ async def test_a_status_has_a_partition_for_each_queue_of_the_manifest() -> None
 async def test_where_all_members_consume_one_queue_each_is_active() -> None:
     admin = await made("MessageGroups")
     admin.beats = [
-        {"type": "beat", "index": index, "name": f"m{index}", "incarnation": "a", "rebalance": "Ready"}
+        {"index": index, "name": f"m{index}", "incarnation": "a", "rebalance": "Ready"}
         | {"queues": [], "counts": {}}
         for index in (0, 1)
     ]

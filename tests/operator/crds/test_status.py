@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.rows import MemberQueue, MemberRow, ObservedQueue
+from lbg_core.admin.rows import ObservedQueue
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import Beat, Identity, QueueState, Rebalance, Role, Status
 from lbg_operator.status.condition_rules import Observation, degraded
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.status import seen_of
@@ -24,15 +25,15 @@ SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
 
 
-def member(index: int, *active: int, rebalance: str = "Ready", status: str = "Ready") -> MemberRow:
+def member(index: int, *active: int, rebalance: str = "Ready", status: str = "Ready") -> Beat:
     queues = tuple(
-        MemberQueue(queue, "Primary", queue in active, status if queue in active else "Unassigned", 0, 0)
+        QueueState(queue, Role.PRIMARY, queue in active, Status(status if queue in active else "Unassigned"))
         for queue in (0, 1)
     )
-    return MemberRow(index, f"pod-{index}", "x", rebalance, queues, {})
+    return Beat(Identity(index, f"pod-{index}", "x"), queues, Rebalance(rebalance))
 
 
-def look(*members: MemberRow, counts: tuple[Any, Any] = (3, 4), unknown_members: bool = False) -> Description:
+def look(*members: Beat, counts: tuple[Any, Any] = (3, 4), unknown_members: bool = False) -> Description:
     lines = tuple(
         ObservedQueue(
             f"lbg.g.q.{number}",
@@ -41,7 +42,7 @@ def look(*members: MemberRow, counts: tuple[Any, Any] = (3, 4), unknown_members:
         )
         for number, count in enumerate(counts)
     )
-    said: tuple[MemberRow, ...] | Unknown = UNKNOWN if unknown_members else members
+    said: tuple[Beat, ...] | Unknown = UNKNOWN if unknown_members else members
     return Description("g", SPEC, lines, 0, 0, said, ())
 
 
@@ -88,7 +89,7 @@ def test_members_that_could_not_be_asked_are_not_none() -> None:
         ([member(0, 0, status="Paused"), member(1, 1)], ["Paused", "Ready"]),
     ],
 )
-def test_queues_have_the_document_s_words(members: list[MemberRow], statuses: list[str]) -> None:
+def test_queues_have_the_document_s_words(members: list[Beat], statuses: list[str]) -> None:
     description = look(*members)
     assert [queue["status"] for queue in seen_of(description)["queues"]] == statuses
     assert description.unserved == [n for n, word in enumerate(statuses) if word in ("Unbound", "Unassigned")]

@@ -11,22 +11,20 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import show_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.reconcile.desired import deletion_costs
-from testing.admin.calm_queue import CALM
 from testing.admin.native_groups import made
 
 
 def beat(index: int, in_flight: int) -> dict[str, Any]:
     queue = {
         "queue": 0,
-        "role": "Primary",
+        "role": "primary",
         "active": True,
         "status": "Ready",
         "in_flight": in_flight,
-        **CALM,
         "delivered": 9,
     }
     about = {"index": index, "name": f"m{index}", "incarnation": "a", "rebalance": "Ready", "counts": {}}
-    return {"type": "beat", **about, "queues": [queue]}
+    return {**about, "queues": [queue]}
 
 
 async def shown(mode: str) -> Description:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.rows import MemberQueue, MemberRow
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
 from lbg_operator.reconcile.survey_cache import KEPT, latest, moves
 from lbg_operator.status.status import TIME_ALONE_S, due_in_s, patch_of
 
@@ -17,12 +17,12 @@ SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_
 NOW = "2026-01-01T00:00:05Z"
 
 
-def member(index: int, *active: int, incarnation: str = "") -> MemberRow:
-    queues = tuple(MemberQueue(queue, "Primary", queue in active, "Ready", 0, 0) for queue in (0, 1))
-    return MemberRow(index, f"pod-{index}", incarnation or f"i{index}", "Ready", queues, {})
+def member(index: int, *active: int, incarnation: str = "") -> Beat:
+    queues = tuple(QueueState(queue, Role.PRIMARY, queue in active, Status.READY) for queue in (0, 1))
+    return Beat(Identity(index, f"pod-{index}", incarnation or f"i{index}"), queues)
 
 
-def look(*members: MemberRow, is_unknown: bool = False) -> Description:
+def look(*members: Beat, is_unknown: bool = False) -> Description:
     return Description("g", SPEC, (), 0, 0, UNKNOWN if is_unknown else members, ())
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from lbg_core.admin import GroupNotFound, ProvisioningError, Unreachable
 from lbg_core.admin.describe import Description
-from lbg_core.admin.rows import MemberRow
 from lbg_core.group import GroupSpec
+from lbg_core.group.members_protocol import Beat, Identity, Rebalance
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.survey_cache import INTERVAL_S, LIMIT_S, SOON_S, UNSETTLED_PER_S, SurveyCache
 from testing.virtual_time import in_virtual_time
@@ -260,7 +260,7 @@ async def test_one_slow_broker_holds_up_no_look_at_another() -> None:
 
 
 def rebalancing(name: str, word: str) -> Description:
-    return replace(description(name), members=(MemberRow(0, "pod-0", "i", word, (), {}),))
+    return replace(description(name), members=(Beat(Identity(0, "pod-0", "i"), rebalance=Rebalance(word)),))
 
 
 @in_virtual_time

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.errors import Unreachable
 from lbg_core.admin.ownership import Claim
 from lbg_core.admin.parking_queue import plan_parking
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.group import EMBEDDED, RABBITMQ, Engine, Names
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP
 from lbg_operator.resources.sidecar_injection import SIDECAR
@@ -60,9 +59,9 @@ def park_messages(place: Place, count: int) -> None:
 def report(place: Place, **parking: Any) -> None:
     """Members report parked keys, as those do that joined a group with a parking queue."""
     joined = place.broker.members_of
-    told = {"is_read": True, "keys": 0, "messages": 0, "bytes": 0, "is_full": False, **parking}
+    told = {"is_read": True, "keys": 0, "messages": 0, "size_bytes": 0, "is_full": False, **parking}
 
-    def members(group: str) -> Sequence[StatusReport]:
+    def members(group: str) -> Sequence[Mapping[str, Any]]:
         return [{**beat, "parking": told} for beat in joined(group)]
 
     place.broker.members_of = members

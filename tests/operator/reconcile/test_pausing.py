@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
 from lbg_core.admin.actions import Announce, OpenIngress, WriteRecord
 from lbg_core.admin.ingress_permissions import allows
 from lbg_core.admin.ownership import CONSUMPTION, INGRESS
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.group import Names
+from lbg_core.group.members_protocol import Pause
+from lbg_core.group.message_codec import decode
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
 from lbg_operator.resources.autoscaler import scaled_object_of
@@ -26,15 +27,15 @@ DISABLED = {"selectPolicy": "Disabled"}
 
 
 def announced(place: Place) -> list[bool]:
-    bodies = [json.loads(one.body) for one in place.broker.performed if isinstance(one, Announce)]
-    return [one["consumption"] for one in bodies if one["type"] == "pause"]
+    sent = [decode(one.body) for one in place.broker.performed if isinstance(one, Announce)]
+    return [one.consumption for one in sent if isinstance(one, Pause)]
 
 
 def follow_requests(place: Place) -> None:
     """Members report what the last request states, as those of this version do."""
     joined = place.broker.members_of
 
-    def members(group: str) -> Sequence[StatusReport]:
+    def members(group: str) -> Sequence[Mapping[str, Any]]:
         is_paused = announced(place)[-1:] == [True]
         return [{**beat, "paused": True} if is_paused else beat for beat in joined(group)]
 

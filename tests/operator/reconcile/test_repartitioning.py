@@ -40,7 +40,7 @@ async def test_members_that_do_not_take_part_are_named_by_a_reason_of_its_own_an
             "counts": {},
             "queues": [],
         }
-        place.broker.joins, place.broker.beats = False, [{"type": "beat", **about}]
+        place.broker.joins, place.broker.beats = False, [about]
         place.edit_group({"queues": {"count": 12}})
         for _ in range(100):
             await asyncio.sleep(1.0)

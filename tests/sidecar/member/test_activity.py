@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import Activity, Identity, Watch
 from lbg_sidecar.core.dispatcher import COUNTED_KEYS_MAX, KeyCounts
-from lbg_sidecar.core.status_report import HOT_KEYS_MAX, beat_content
+from lbg_sidecar.core.status_report import HOT_KEYS_MAX, status_report
 from testing.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")
@@ -92,7 +92,7 @@ def test_a_report_names_ten_keys_at_most_and_none_whole_that_is_long() -> None:
 
 def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_without() -> None:
     world, _, second = two_members()
-    of_second = {state.queue for state in beat_content(second.machine).queues if state.primary}
+    of_second = {state.queue for state in status_report(second.machine).queues if state.is_primary}
     assert of_second
     busy(world, 2)
     world.chances, world.calm = Chances(call_s=0.06), False
@@ -108,7 +108,7 @@ def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_wit
     assert any(one.pause_s is not None and 0 <= one.pause_s < 5 for one in planned)
     third = world.join()
     busy(world, 10)
-    taken = {state.queue for state in beat_content(third.machine).queues if state.active}
+    taken = {state.queue for state in status_report(third.machine).queues if state.active}
     before = len(reports(world))
     world.kill(third)
     busy(world, 10)

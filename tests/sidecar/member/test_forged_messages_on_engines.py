@@ -23,6 +23,7 @@ from lbg_core.group.members_protocol import (
     QueueReport,
     QueueState,
     Repartition,
+    Role,
     Status,
 )
 from lbg_core.group.members_protocol import Message as MemberMessage
@@ -42,7 +43,7 @@ POSITIONS = Positions(tuple((PUBLISHER, hash_, ((0, MESSAGES),)) for hash_ in ra
 def claims() -> Iterator[MemberMessage]:
     """Messages of a member that joins and serves every queue."""
     yield Hello(FORGER)
-    states = (QueueState(queue, primary=True, active=True, status=Status.READY) for queue in QUEUES)
+    states = (QueueState(queue, role=Role.PRIMARY, active=True, status=Status.READY) for queue in QUEUES)
     yield QueueReport(FORGER, tuple(states))
 
 

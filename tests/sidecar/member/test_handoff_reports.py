@@ -5,17 +5,19 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group.members_protocol import (
-    BeatContent,
+    Beat,
     Changes,
     Hello,
     Identity,
     Leave,
     QueueReport,
     QueueState,
+    Role,
     Status,
 )
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
 from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import log_effect
 from testing.member.world import World
@@ -118,7 +120,7 @@ def test_standing_by_is_reported_once_when_members_beyond_the_queues_are_settled
 
 def roster() -> Roster:
     """Of member 0, which knows that member 1 serves queue 3."""
-    roster = Roster(Timings(), uniform=lambda: 0.5, content=BeatContent, incarnation=lambda: "0-1")
+    roster = Roster(Timings(), uniform=lambda: 0.5, content=lambda: Beat(ABSENT), incarnation=lambda: "0-1")
     roster.join(0, "me", 0.0)
     roster.receive(Hello(OTHER), 0.0)
     roster.receive(serving(OTHER, active=True), 0.0)
@@ -126,7 +128,7 @@ def roster() -> Roster:
 
 
 def serving(who: Identity, *, active: bool) -> QueueReport:
-    return QueueReport(who, (QueueState(3, True, active, Status.READY),))
+    return QueueReport(who, (QueueState(3, Role.PRIMARY, active, Status.READY),))
 
 
 def test_who_serves_a_queue_and_did_not_announce_to_give_it_has_lost_it() -> None:

@@ -15,7 +15,7 @@ from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
 from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.core.status_report import beat_content
+from lbg_sidecar.core.status_report import status_report
 from testing.member.world import Chances, World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import feed, fine, settled
@@ -196,18 +196,18 @@ def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the
 
 def test_a_member_says_of_each_queue_how_often_its_handoff_was_put_off_until_it_has_moved() -> None:
     world = slow_world(50, call_s=25.0)
-    told = beat_content(world.members[0].machine).queues
+    told = status_report(world.members[0].machine).queues
     assert [(one.put_off, round(one.next_drain_s)) for one in told] == [(0, 0), (2, 12)]
     world.run(60)
-    assert all(one.put_off == 0 for one in beat_content(world.members[0].machine).queues)
+    assert all(one.put_off == 0 for one in status_report(world.members[0].machine).queues)
 
 
 def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
     world = slow_world(60, call_s=600.0, abortable=False)
-    assert beat_content(world.members[0].machine).queues[1].put_off
+    assert status_report(world.members[0].machine).queues[1].put_off
     world.kill(world.members[1])
     world.run(20)
-    assert not beat_content(world.members[0].machine).queues[1].put_off
+    assert not status_report(world.members[0].machine).queues[1].put_off
 
 
 def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
@@ -395,18 +395,18 @@ def test_attempts_are_counted_across_a_move() -> None:
 
 def test_statuses_say_what_a_member_has_of_a_queue() -> None:
     world, members = settled(2)
-    told = {state.queue: state for state in beat_content(members[0].machine).queues}
+    told = {state.queue: state for state in status_report(members[0].machine).queues}
     for queue, index in world.served_by().items():
         if index == 0:
             assert told[queue].status is Status.READY
-            assert told[queue].primary
+            assert told[queue].is_primary
             assert told[queue].active
         else:
             assert told[queue].status is Status.UNASSIGNED
             assert not told[queue].active
     world.drop_connection(members[0])
     world.run(0.02)
-    assert {state.status for state in beat_content(members[0].machine).queues} <= {Status.UNBOUND}
+    assert {state.status for state in status_report(members[0].machine).queues} <= {Status.UNBOUND}
 
 
 def test_static_members_alone_release_nothing() -> None:

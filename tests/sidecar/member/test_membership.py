@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import (
     Beat,
-    BeatContent,
     Gone,
     Hello,
     Identity,
@@ -21,6 +20,7 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.rebalance import HoldDown
 from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
@@ -31,7 +31,7 @@ def roster(index: int = 0, timings: Timings | None = None) -> Roster:
     made = Roster(
         Timings(ping_s=0.65, digest_s=1e9) if timings is None else timings,
         uniform=lambda: 0.5,
-        content=BeatContent,
+        content=lambda: Beat(ABSENT),
         incarnation=lambda: f"mine-{index}-{next(numbers)}",
     )
     made.join(index, f"m{index}", 0.0)
@@ -139,7 +139,7 @@ def test_who_is_called_gone_and_is_not_comes_back_with_a_new_incarnation() -> No
     me = roster()
     assert me.me is not None
     before = me.me
-    (post,) = me.receive(Gone(before, 1), 1.0)
+    (post,) = me.receive(Gone(B, before), 1.0)
     assert isinstance(post.message, Hello)
     assert post.message.sender.index == before.index
     assert post.message.sender.incarnation != before.incarnation
@@ -153,7 +153,7 @@ def test_who_speaks_though_it_was_found_gone_is_told_and_comes_back_under_a_new_
     me.receive(Hello(before), 0.0)
     me.receive(Leave(before), 1.0)
     (post,) = me.receive(QueueReport(before, ()), 2.0)
-    assert (post.message, post.to) == (Gone(before, 0), 1)
+    assert (post.message, post.to) == (Gone(me.me, before), 1)
     (hello,) = other.receive(post.message, 2.0)
     me.receive(hello.message, 2.0)
     assert me.live == {0, 1}

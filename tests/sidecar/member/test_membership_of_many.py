@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import (
-    BeatContent,
+    Beat,
     Changes,
     Directory,
     Hello,
@@ -27,6 +27,7 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
 
 
@@ -54,7 +55,7 @@ class Net:
         roster = Roster(
             Timings(),
             uniform=self.random.random,
-            content=BeatContent,
+            content=lambda: Beat(ABSENT),
             incarnation=lambda: f"{self.random.getrandbits(64):x}",
         )
         self.rosters[index] = roster
@@ -296,7 +297,7 @@ def roster(index: int, *known: Identity) -> Roster:
     made = Roster(
         Timings(ping_s=0.65, digest_s=1e9),
         uniform=lambda: 0.5,
-        content=BeatContent,
+        content=lambda: Beat(ABSENT),
         incarnation=lambda: f"mine-{index}",
     )
     made.join(index, f"m{index}", 0.0)

@@ -13,7 +13,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, NextCall, Rules, WhenExhausted
 from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned, Show
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.status_report import beat_content, description
+from lbg_sidecar.core.status_report import description, status_report
 from lbg_sidecar.message import ACK, retry
 from testing.member.world import Item, SimMember, World
 
@@ -45,7 +45,7 @@ def poisoned(world: World) -> list[Poisoned]:
 
 
 def progress(member: SimMember) -> list[Progress]:
-    return [state.progress for state in beat_content(member.machine).queues]
+    return [state.progress for state in status_report(member.machine).queues]
 
 
 def fine(world: World) -> None:
@@ -140,10 +140,10 @@ def test_a_member_tells_which_messages_are_poisoned_until_they_succeed() -> None
     assert message["id"] == "-".join(map(str, item.identity))
     assert (message["key"], message["attempts"], message["reason"]) == ("bad", 3, "it is poison")
     assert 3 < message["since_s"] < 5
-    assert (told["poisoned"], told["poisoned_keys"]) == (1, ["bad"])
+    assert (told["poisoned"], told["poisoned_keys"]) == (1, ("bad",))
     fine(world)
     told = description(member.machine, world.now)["queues"][0]
-    assert (told["poisoned"], told["poisoned_keys"], told["poisoned_messages"]) == (0, [], [])
+    assert (told["poisoned"], told["poisoned_keys"], told["poisoned_messages"]) == (0, (), [])
 
 
 def test_the_list_of_poisoned_messages_is_bounded_and_their_number_is_not() -> None:
@@ -155,7 +155,7 @@ def test_the_list_of_poisoned_messages_is_bounded_and_their_number_is_not() -> N
     told = description(member.machine, world.now)["queues"][0]
     assert told["poisoned"] == 30
     assert len(told["poisoned_messages"]) == LISTED_MAX
-    assert told["poisoned_keys"] == [one["key"] for one in told["poisoned_messages"]][:3]
+    assert list(told["poisoned_keys"]) == [one["key"] for one in told["poisoned_messages"]][:3]
     fine(world)
 
 
@@ -218,14 +218,14 @@ def test_a_skipped_message_is_a_dead_letter_once_confirmed_and_its_key_goes_on()
     world, member = alone()
     (item, behind) = publish(world, "bad", "bad")
     world.run(2)
-    (id_,) = beat_content(member.machine).queues[0].poisoned_ids
+    (id_,) = status_report(member.machine).queues[0].poisoned_ids
     assert id_ == "-".join(map(str, item.identity))
     skip(member, id_)
     assert outcomes(world) == [], "the answer waits for the confirm"
     world.run(1)
     assert outcomes(world) == [SkipOutcome.DEAD_LETTER]
     assert (world.dead[item.identity], world.dead[behind.identity]) == (1, 0)
-    assert beat_content(member.machine).queues[0].poisoned == 1, "the next one of the key had its attempts"
+    assert status_report(member.machine).queues[0].poisoned == 1, "the next one of the key had its attempts"
     skip(member, "-".join(map(str, behind.identity)))
     world.run(1)
     assert world.dead[behind.identity] == 1
@@ -354,7 +354,7 @@ def test_queues_move_while_the_group_is_paused_and_nothing_is_called_or_repeated
     assert sum(world.finished.values()) == done < 40
     assert set(world.served_by().values()) == {0, 1}, "queues are handed over"
     for member in (first, second):
-        assert beat_content(member.machine).paused
+        assert status_report(member.machine).paused
         member.driver.pause(False)
     fine(world)
     assert world.repeats == 0

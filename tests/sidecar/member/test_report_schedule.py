@@ -2,11 +2,12 @@
 
 import pytest
 
-from lbg_core.group.members_protocol import BeatContent
+from lbg_core.group.members_protocol import Beat, Identity
 from lbg_sidecar.core.report_schedule import JOINED_S, ReportSchedule
 from lbg_sidecar.core.timings import Timings
 
-IDLE, BUSY = BeatContent(), BeatContent(paused=True)
+ME = Identity(0, "m0", "life-0")
+IDLE, BUSY = Beat(ME), Beat(ME, paused=True)
 TIMINGS = Timings()
 
 
@@ -16,7 +17,7 @@ def schedule() -> ReportSchedule:
     return made
 
 
-def sent(reports: ReportSchedule, since: float, until: float, content: BeatContent = IDLE) -> list[float]:
+def sent(reports: ReportSchedule, since: float, until: float, content: Beat = IDLE) -> list[float]:
     """Times of the reports of this content."""
     times, now = [], since
     while (now := max(reports.due, now)) < until:

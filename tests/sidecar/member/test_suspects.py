@@ -12,10 +12,9 @@ from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import Engine
 from lbg_core.group.members_protocol import Identity, Suspected, SuspectReport
-from lbg_core.group.message_codec import encode_content
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, WhenExhausted
-from lbg_sidecar.core.status_report import beat_content
+from lbg_sidecar.core.status_report import status_report
 from lbg_sidecar.core.suspects import WAIT_MIN_S, Suspects
 from lbg_sidecar.message import ACK, retry
 from testing.member.world import SimMember, World
@@ -226,13 +225,9 @@ def test_a_problem_names_the_suspect_and_the_member_that_died() -> None:
     item = world.publish("bad", hash_=0)
     member.machine.suspected([Suspected(item.identity, 2, 2, 0, "m9")], world.now)
     world.run(1)
-    beat = {
-        "index": 0,
-        "name": "m0",
-        "incarnation": "i",
-        **encode_content(beat_content(member.machine)),
-    }
-    described = describe("g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[beat])
+    described = describe(
+        "g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[status_report(member.machine)]
+    )
     assert any(
         f"has message {'-'.join(map(str, item.identity))} of key 'bad' at m0, which was called when m9 died"
         in one

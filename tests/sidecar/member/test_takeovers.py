@@ -19,6 +19,7 @@ from lbg_core.group.members_protocol import (
     QueueReport,
     QueueState,
     Reattached,
+    Role,
     Status,
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -62,7 +63,8 @@ def report(*queues: int, is_active: bool = True) -> QueueReport:
     """Of the mover, that it serves these queues."""
     status = Status.READY if is_active else Status.UNASSIGNED
     return QueueReport(
-        MOVER, tuple(QueueState(queue, primary=False, active=is_active, status=status) for queue in queues)
+        MOVER,
+        tuple(QueueState(queue, role=Role.SECONDARY, active=is_active, status=status) for queue in queues),
     )
 
 

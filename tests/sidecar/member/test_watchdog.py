@@ -16,7 +16,7 @@ from lbg_sidecar.core.stall_watchdog import (
     COUNTS_TO_ACT,
     RECOUNT_INTERVAL_S,
 )
-from lbg_sidecar.core.status_report import beat_content, progress_of
+from lbg_sidecar.core.status_report import progress_of, status_report
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world import Chances, SimMember, World, situations
 from testing.member.world.queues import Link
@@ -33,7 +33,7 @@ def stalls(world: World) -> list[Stalled]:
 
 
 def progress(member: SimMember, queue: int) -> Progress:
-    return beat_content(member.machine).queues[queue].progress
+    return status_report(member.machine).queues[queue].progress
 
 
 def looks_at(world: World) -> list[float]:

@@ -34,7 +34,7 @@ STATE = {
         },
     ],
     "bodies": {"memory_bytes": 5_000, "file_bytes": 200, "limit_bytes": 64_000_000},
-    "parking": {"is_read": True, "keys": 2, "messages": 30, "bytes": 4_000, "is_full": False},
+    "parking": {"is_read": True, "keys": 2, "messages": 30, "size_bytes": 4_000, "is_full": False},
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
         **dict.fromkeys(("delivered", "acked", "dead_lettered", "parked", "repeats_dropped", "retried"), 5),

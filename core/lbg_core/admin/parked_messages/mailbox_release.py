@@ -109,8 +109,8 @@ class MailboxRelease:
     async def _serving(self) -> Mapping[int, int]:
         """Index of the member that serves each queue, as members report it."""
         return {
-            int(queue["queue"]): int(report["index"])
+            queue.queue: report.index
             for report in await self._stream.reports()
-            for queue in report.get("queues", ())
-            if queue.get("active")
+            for queue in report.queues
+            if queue.active
         }

@@ -14,7 +14,6 @@ from contextlib import asynccontextmanager
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable, Refused
-from lbg_core.admin.protocol import StatusReport
 from lbg_core.admin.record import read_record, spec_in
 from lbg_core.admin.status_reports import collect_reports
 from lbg_core.client import (
@@ -28,6 +27,7 @@ from lbg_core.client import (
 )
 from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import IDENTITY_BYTES, GroupSpec, Names, repartition_in
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
     BarrierEntry,
     Entry,
@@ -152,7 +152,7 @@ class ParkedStream:
         ]
         await asyncio.gather(*confirms)
 
-    async def reports(self) -> Sequence[StatusReport]:
+    async def reports(self) -> Sequence[Beat]:
         """Status reports of the group's members; none if they cannot be had."""
         amqp = AmqpAdmin([self.connection.settings])
         try:
@@ -161,7 +161,7 @@ class ParkedStream:
             return ()
         finally:
             await amqp.close()
-        return () if isinstance(reports, Refused) else reports
+        return () if isinstance(reports, Refused) else reports.beats
 
     async def wait(self, seconds: float) -> None:
         """Until an entry is read, for so long at most. Raises EntryError."""
