@@ -17,13 +17,13 @@ from lbg_core.admin.parked_messages.release import release_first
 from lbg_core.client import ClientConnection, ClientError, ConfirmingPublisher
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
+    PARKED_ENTRIES,
     Entry,
     KeyState,
     ParkedKeys,
     ParkEntry,
     ReleaseEntry,
     SettleEntry,
-    decoded_entry,
 )
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.parked_keys import ParkingBounds
@@ -116,7 +116,7 @@ class Parkings:
 
     def appended(self, body: bytes) -> None:
         """The broker has an entry for good."""
-        entry, judge = decoded_entry(body), self._history.judge
+        entry, judge = PARKED_ENTRIES.decode(body), self._history.judge
         match entry:
             case ParkEntry(key):
                 if entry.cause in self._released_causes:
@@ -143,7 +143,7 @@ class Parkings:
         """A broker starts with these entries."""
         self.keys = ParkedKeys()
         for body in bodies:
-            self.keys.apply(decoded_entry(body))
+            self.keys.apply(PARKED_ENTRIES.decode(body))
         self._beyond = {one.key for one in self.keys.parked()}
         judge = self._history.judge
         judge.discarded_bodies.clear()

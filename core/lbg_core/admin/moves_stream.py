@@ -12,22 +12,15 @@ from lbg_core.admin.errors import RecordUnavailable
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import ConfirmingPublisher
 from lbg_core.client.republication import copied_properties
+from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY, IDENTITY_BYTES, TO_MOVES, Names
-from lbg_core.group.key_moves import (
-    BarrierEntry,
-    Entry,
-    EntryError,
-    KeyMoveState,
-    PassEntry,
-    decoded_entry,
-    encoded_entry,
-)
+from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, BarrierEntry, Entry, KeyMoveState, PassEntry
+from lbg_core.stream_follower import StreamFollower, entry_properties
 
 if TYPE_CHECKING:
     from lbg_core.admin.amqp import AmqpAdmin
     from lbg_core.client import Channel, Delivery
 
-ANSWER_S = 10.0
 READ_AHEAD_MESSAGES = 100
 PERSISTENT = 2
 
@@ -40,15 +33,18 @@ NEXT_S = 0.05
 async def append(amqp: AmqpAdmin, group: str, entry: Entry) -> None:
     """Returns when the stream has the entry. Raises AdminError."""
     await amqp.renew_lock(group)
+    await _append_unlocked(amqp, group, entry)
+
+
+async def _append_unlocked(amqp: AmqpAdmin, group: str, entry: Entry) -> None:
     async with amqp.link.channel() as channel:
         await _append(channel, group, entry)
 
 
 async def _append(channel: Channel, group: str, entry: Entry) -> None:
-    properties = BasicProperties(content_type="application/json", delivery_mode=PERSISTENT)
-    publisher = await _publisher(channel)
+    publisher, body = await _publisher(channel), KEY_MOVE_ENTRIES.encode(entry)
     await publisher.publish(
-        Names(group).members, TO_MOVES, encoded_entry(entry), properties=properties, mandatory=True
+        Names(group).members, TO_MOVES, body, properties=entry_properties(), mandatory=True
     )
 
 
@@ -71,41 +67,25 @@ async def read(amqp: AmqpAdmin, group: str) -> KeyMoveState:
     """State by all entries that were confirmed before. Raises AdminError, EntryError, and RecordUnavailable where the
     stream does not answer."""
     state, barrier = KeyMoveState(), BarrierEntry(secrets.token_hex(IDENTITY_BYTES))
-    is_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_read(read: list[tuple[Entry, Delivery]]) -> None:
+        for entry, _ in read:
+            state.apply(entry)
+
     with amqp.link.translated_errors():
-        connection = await amqp.link.connection()
-        channel = await connection.open_channel()
-
-        def on_deliveries(deliveries: list[Delivery]) -> None:
-            channel.ack(deliveries[-1].delivery_tag, multiple=True)
-            for delivery in deliveries:
-                if is_read.done():
-                    return
-                try:
-                    entry = decoded_entry(bytes(delivery.body))
-                except EntryError as error:
-                    is_read.set_exception(error)
-                    return
-                state.apply(entry)
-                if entry == barrier:
-                    is_read.set_result(None)
-
+        connection, stream = await amqp.link.connection(), Names(group).moves
+        follower = StreamFollower(
+            connection, stream, KEY_MOVE_ENTRIES, on_read=on_read, on_unreadable=lambda error: None
+        )
         try:
             async with asyncio.timeout(ANSWER_S):
-                await channel.consume(
-                    Names(group).moves,
-                    on_deliveries,
-                    prefetch_count=READ_AHEAD_MESSAGES,
-                    arguments={"x-stream-offset": "first"},
-                )
-                async with amqp.link.channel() as writing:
-                    await _append(writing, group, barrier)
-                await is_read
+                await follower.follow()
+            await follower.read_up_to(barrier, lambda: _append_unlocked(amqp, group, barrier))
         except TimeoutError:
-            why = f"stream {Names(group).moves} gives no answer in {ANSWER_S:g} s"
+            why = f"stream {stream} gives no answer in {ANSWER_S:g} s"
             raise RecordUnavailable(group, why) from None
         finally:
-            channel.close_soon()
+            follower.stop()
     return state
 
 

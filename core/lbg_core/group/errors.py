@@ -4,6 +4,7 @@
     ├── SpecError      a field of a group, a name, a key: field, value and rule
     │   └── NewerRecordError  the record of a group is of a newer version
     ├── JournalError   a journal line that cannot be read, with the reason
+    ├── EntryError     a message of a group's stream that is no entry: what the stream adds up to is unknown
     └── MessageError   bytes on the members exchange that are no member's message
         └── NewerMessage  a message of a newer version
 
@@ -42,6 +43,10 @@ class JournalError(GroupError):
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
         self.reason = reason
+
+
+class EntryError(GroupError):
+    """A message of a group's stream that is no entry: without it, what the stream adds up to may be incomplete."""
 
 
 class MessageError(GroupError):

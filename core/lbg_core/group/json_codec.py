@@ -16,9 +16,13 @@ from reprlib import repr as short
 from types import NoneType, UnionType
 from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
+from lbg_core.group.errors import EntryError
+
 T = TypeVar("T")
 Sized = TypeVar("Sized", tuple[Any, ...], str)
 Reader = Callable[[Any], Any]
+
+ENTRY_VERSION = 1
 
 UNREADABLE = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError)
 """Errors of `json.loads` and of `JsonCodec.read`, for whatever was sent."""
@@ -120,6 +124,36 @@ class JsonCodec(Generic[T]):
             return class_(**{name: readers[name](one) for name, one in value.items() if name in readers})
 
         return read
+
+
+class EntryCodec(Generic[T]):
+    """The codec of the entries of a group's stream. `stream`: its name in errors."""
+
+    def __init__(self, stream: str, classes: Iterable[type]) -> None:
+        self._stream = stream
+        self._codec = JsonCodec[T](classes, suffix="entry")
+
+    def encode(self, entry: T) -> bytes:
+        return self._codec.encode(ENTRY_VERSION, entry)
+
+    def decode(self, body: bytes | memoryview) -> T:
+        """Raises EntryError."""
+        try:
+            content = json.loads(bytes(body))
+            version = content["v"]
+            entry = self._codec.read(content) if version == ENTRY_VERSION else None
+        except UNREADABLE as error:
+            raise EntryError(f"no entry of {self._stream}: {bytes(body[:80])!r}") from error
+        if version != ENTRY_VERSION:
+            raise EntryError(
+                f"the stream of {self._stream} has an entry of version {version}, and this LBG reads version "
+                f"{ENTRY_VERSION}: upgrade it"
+            )
+        if entry is None:
+            raise EntryError(
+                f"an entry of {self._stream} of the type {short(content['type'])}, which is unknown"
+            )
+        return entry
 
 
 def _default(field: Any) -> Any:

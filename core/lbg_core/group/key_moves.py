@@ -10,17 +10,14 @@ in the queue itself. The entries are in the stream `lbg.G.moves`, whose order de
 from __future__ import annotations
 
 import enum
-import json
 import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Annotated, get_args
 
+from lbg_core.group.json_codec import EntryCodec
 from lbg_core.group.sequences import StreamRuns
-
-_VERSION = 1
-
 
 _ID_BYTES = 8
 
@@ -87,11 +84,19 @@ class KeyMove:
         return self.moves(hash_) and queue in self.queues_of(hash_)[:2]
 
 
+def _is_possible(move: KeyMove) -> KeyMove:
+    if min(move.old, move.new) < 1 or max(move.old, move.new) > move.hash_count:
+        raise ValueError(
+            f"no change of {move.old} to {move.new} queues of {move.hash_count} hashes is possible"
+        )
+    return move
+
+
 @dataclass(frozen=True, slots=True)
 class BeginEntry:
     """The change begins: members take part in it from here on."""
 
-    move: KeyMove
+    move: Annotated[KeyMove, _is_possible]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,74 +147,8 @@ class EndEntry:
 Entry = BeginEntry | JoinEntry | BarrierEntry | PassEntry | NumbersEntry | EndEntry
 
 
-class EntryError(ValueError):
-    """A message of the stream that is no entry."""
-
-
-def encoded_entry(entry: Entry) -> bytes:
-    return json.dumps({"v": _VERSION, **_content(entry)}, separators=(",", ":")).encode()
-
-
-def _content(entry: Entry) -> dict[str, Any]:
-    match entry:
-        case BeginEntry(move):
-            numbers = {"old": move.old, "new": move.new, "hashes": move.hash_count}
-            return {"op": "begin", "move": move.id, **numbers}
-        case JoinEntry(index, incarnation):
-            return {"op": "join", "index": index, "incarnation": incarnation}
-        case BarrierEntry(id_, queues):
-            return {"op": "barrier", "id": id_, "queues": queues}
-        case PassEntry(move_id, queue, by, streams):
-            return {"op": "pass", "move": move_id, "queue": queue, "by": by, "streams": streams}
-        case NumbersEntry(move_id, queue, streams):
-            return {"op": "numbers", "move": move_id, "queue": queue, "streams": streams}
-        case EndEntry(move_id):
-            return {"op": "end", "move": move_id}
-
-
-def decoded_entry(body: bytes) -> Entry:
-    """Raises EntryError."""
-    try:
-        content = json.loads(body)
-        if content["v"] != _VERSION:
-            raise EntryError(
-                f"the stream of key moves has an entry of version {content['v']}, and this LBG reads version "
-                f"{_VERSION}: upgrade it"
-            )
-        return _entry_of(content)
-    except (ValueError, LookupError, TypeError, RecursionError) as error:
-        if isinstance(error, EntryError):
-            raise
-        raise EntryError(f"not an entry: {body[:80]!r}") from error
-
-
-def _entry_of(content: dict[str, Any]) -> Entry:
-    match content["op"]:
-        case "begin":
-            old, new, hashes = int(content["old"]), int(content["new"]), int(content["hashes"])
-            if min(old, new) < 1 or max(old, new) > hashes:
-                raise EntryError(f"no change of {old} to {new} queues of {hashes} hashes is possible")
-            return BeginEntry(KeyMove(str(content["move"]), old, new, hashes))
-        case "join":
-            return JoinEntry(int(content["index"]), str(content["incarnation"]))
-        case "barrier":
-            return BarrierEntry(str(content["id"]), tuple(map(int, content["queues"])))
-        case "pass":
-            streams = _streams_of(content)
-            return PassEntry(str(content["move"]), int(content["queue"]), str(content["by"]), streams)
-        case "numbers":
-            return NumbersEntry(str(content["move"]), int(content["queue"]), _streams_of(content))
-        case "end":
-            return EndEntry(str(content["move"]))
-        case other:
-            raise EntryError(f"an entry {other!r}, which is unknown")
-
-
-def _streams_of(content: dict[str, Any]) -> tuple[StreamRuns, ...]:
-    return tuple(
-        (str(publisher), int(hash_), tuple((int(first), int(last)) for first, last in runs))
-        for publisher, hash_, runs in content["streams"]
-    )
+KEY_MOVE_ENTRIES = EntryCodec[Entry]("key moves", get_args(Entry))
+"""Their JSON."""
 
 
 class Turn(enum.Enum):

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import enum
 import heapq
-import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import get_args
 
+from lbg_core.group.json_codec import EntryCodec
 from lbg_core.group.sequences import MessageIdentity, SequenceSet, epoch_of
-
-_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,88 +97,8 @@ Entry = (
 )
 
 
-class EntryError(ValueError):
-    """A message of the stream that is no entry: without it the set may be incomplete."""
-
-
-def encoded_entry(entry: Entry) -> bytes:
-    return json.dumps({"v": _VERSION, **_content(entry)}, separators=(",", ":")).encode()
-
-
-def _content(entry: Entry) -> dict[str, Any]:
-    match entry:
-        case ParkEntry(key, identity, size_bytes, cause, copy):
-            place = {"op": "park", "key": key, "id": identity}
-            return {**place, "bytes": size_bytes, "cause": cause, "copy": copy}
-        case SettleEntry(key, identity):
-            return {"op": "settle", "key": key, "id": identity}
-        case ReleaseEntry(key, causes, only):
-            return {"op": "release", "key": key, "causes": causes, "only": only}
-        case VoidEntry(copies):
-            return {"op": "void", "copies": copies}
-        case BarrierEntry(id_):
-            return {"op": "barrier", "id": id_}
-        case MarkEntry(id_):
-            return {"op": "mark", "id": id_}
-        case SettledEntry(publisher, hash_, runs):
-            return {"op": "settled", "publisher": publisher, "hash": hash_, "runs": runs}
-        case SnapshotEntry(mark, entries, is_last):
-            return {"op": "snapshot", "mark": mark, "last": is_last, "entries": list(map(_content, entries))}
-
-
-def decoded_entry(body: bytes) -> Entry:
-    """Raises EntryError."""
-    try:
-        content = json.loads(body)
-        if content["v"] != _VERSION:
-            raise EntryError(
-                f"the stream of parked keys has an entry of version {content['v']}, and this LBG reads version "
-                f"{_VERSION}: upgrade it"
-            )
-        return _entry_of(content)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        if isinstance(error, EntryError):
-            raise
-        raise EntryError(f"no entry of parked keys: {bytes(body[:80])!r}") from None
-
-
-def _entry_of(content: dict[str, Any]) -> Entry:
-    match content["op"]:
-        case "park":
-            identity, size_bytes = _identity(content["id"]), int(content["bytes"])
-            cause, copy = str(content["cause"]), str(content["copy"])
-            return ParkEntry(str(content["key"]), identity, size_bytes, cause, copy)
-        case "settle":
-            return SettleEntry(str(content["key"]), _identity(content["id"]))
-        case "release":
-            only = tuple(_identity(one) for one in content["only"])
-            return ReleaseEntry(str(content["key"]), tuple(map(str, content["causes"])), only)
-        case "void":
-            return VoidEntry(tuple(map(str, content["copies"])))
-        case "barrier":
-            return BarrierEntry(str(content["id"]))
-        case "mark":
-            return MarkEntry(str(content["id"]))
-        case "settled":
-            runs = tuple((int(first), int(last)) for first, last in content["runs"])
-            return SettledEntry(str(content["publisher"]), int(content["hash"]), runs)
-        case "snapshot":
-            entries = tuple(map(_entry_of_snapshot, content["entries"]))
-            return SnapshotEntry(str(content["mark"]), entries, bool(content["last"]))
-        case op:
-            raise EntryError(f"an entry of the kind {op!r}, which is unknown")
-
-
-def _entry_of_snapshot(content: dict[str, Any]) -> ParkEntry | ReleaseEntry | SettledEntry | VoidEntry:
-    entry = _entry_of(content)
-    if isinstance(entry, ParkEntry | ReleaseEntry | SettledEntry | VoidEntry):
-        return entry
-    raise EntryError(f"a snapshot with an entry of the kind {content['op']!r}")
-
-
-def _identity(content: Any) -> MessageIdentity:
-    publisher, hash_, seq = content
-    return str(publisher), int(hash_), int(seq)
+PARKED_ENTRIES = EntryCodec[Entry]("parked keys", get_args(Entry))
+"""Their JSON."""
 
 
 class KeyState(enum.StrEnum):

@@ -206,8 +206,7 @@ class KeyMoves:
         """The first delivery of an attachment: it starts nothing until a barrier that is written now is read. Its
         former consumer may have passed the fence."""
         if self.followed is not None:
-            self._lanes.hold(attachment, Hold.KEY_MOVES)
-            self._serve(attachment, now)
+            self._barriers.hold(attachment, now)
 
     def _write_barrier(self, barrier: Barrier) -> None:
         self._effects.append(RecordKeyMove(BarrierEntry(barrier.id, barrier.queues)))

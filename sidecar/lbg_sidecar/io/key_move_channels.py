@@ -10,16 +10,15 @@ from typing import Protocol
 from lbg_core.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
 from lbg_core.client.republication import copied_properties
 from lbg_core.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
-from lbg_core.group.key_moves import Entry, EntryError, decoded_entry, encoded_entry
+from lbg_core.group.errors import EntryError
+from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, Entry
+from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink
 
 log = logging.getLogger("lbg.member")
-
-READ_AHEAD_MESSAGES = 1000
-"""Entries that the broker sends before they are acknowledged; an acknowledgement in a stream only asks for more."""
 
 
 class KeyMoveEvents(Protocol):
@@ -36,6 +35,8 @@ class KeyMoveLink(PublishingLink, Protocol):
     """The link, as far as moves of keys use it."""
 
     consume_connection: ClientConnection
+
+    def watch(self, channel: Channel) -> None: ...
 
 
 class KeyMoveChannels:
@@ -60,19 +61,24 @@ class KeyMoveChannels:
             patience=RetransmitTimeouts(),
         )
         self._queue_of: dict[InFlight, int] = {}
-        self._channel: Channel | None = None
+        self._stream = StreamFollower(
+            link.consume_connection,
+            names.moves,
+            KEY_MOVE_ENTRIES,
+            on_read=lambda read: events.on_key_moves_read([entry for entry, _ in read]),
+            on_unreadable=self._on_unreadable,
+            on_cancelled=events.on_key_move_absent,
+            watch=link.watch,
+        )
         self._opening: asyncio.Task[None] | None = None
         self._finding: asyncio.Task[None] | None = None
-        self._is_closed = False
 
     def follow(self, is_on: bool) -> None:
         """Reads the stream from its first entry on, or stops that."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
-        if self._channel is not None:
-            self._channel.close_soon()
-            self._channel = None
+        self._stream.stop()
         if is_on:
             self._opening = asyncio.get_running_loop().create_task(self._open())
 
@@ -84,7 +90,7 @@ class KeyMoveChannels:
     def record(self, entry: Entry) -> None:
         """It may get lost: then the machine writes it again."""
         if not self._link.is_blocked:
-            self._publisher.publish_once(TO_MOVES, _entry_properties(), encoded_entry(entry))
+            self._publisher.publish_once(TO_MOVES, entry_properties(), KEY_MOVE_ENTRIES.encode(entry))
 
     def forward(self, in_flight: InFlight, queue: int) -> None:
         """To this queue of the group, until it is confirmed."""
@@ -93,7 +99,7 @@ class KeyMoveChannels:
 
     def close(self) -> None:
         """The connection is gone, or about to be."""
-        self._is_closed = True
+        self._stream.stop()
         for task in (self._opening, self._finding):
             if task is not None:
                 task.cancel()
@@ -102,19 +108,9 @@ class KeyMoveChannels:
 
     async def _open(self) -> None:
         try:
-            channel = await self._link.consume_connection.open_channel()
-            try:
-                await channel.consume(
-                    self._names.moves,
-                    lambda deliveries: self._on_deliveries(channel, deliveries),
-                    prefetch_count=READ_AHEAD_MESSAGES,
-                    arguments={"x-stream-offset": "first"},
-                    on_cancelled=lambda: self._on_cancelled(channel),
-                )
-            except NotFound:
-                self._events.on_key_move_absent()
-                return
-            self._channel = channel
+            await self._stream.follow()
+        except NotFound:
+            self._events.on_key_move_absent()
         except ClientError as error:
             self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
 
@@ -136,34 +132,16 @@ class KeyMoveChannels:
             await channel.close()
             self._events.on_staging_found(move, True)
 
-    def _on_cancelled(self, channel: Channel) -> None:
-        """The stream was deleted: the change is over, or was taken back."""
-        if channel is self._channel and not self._is_closed:
-            self._channel = None
-            self._events.on_key_move_absent()
-
     def _forwarded(self, in_flight: InFlight) -> None:
         del self._queue_of[in_flight]
         self._events.on_confirmed(in_flight, NextCall.FORWARD)
 
-    def _on_deliveries(self, channel: Channel, deliveries: list[Delivery]) -> None:
-        if self._is_closed or self._opening is None:
-            return
-        channel.ack(deliveries[-1].delivery_tag, multiple=True)
-        try:
-            entries = [decoded_entry(bytes(one.body)) for one in deliveries]
-        except EntryError as error:
-            # Whoever does not know where keys are must not deliver anything.
-            self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
-            return
-        self._events.on_key_moves_read(entries)
+    def _on_unreadable(self, error: EntryError) -> None:
+        """Whoever does not know where keys are must not deliver anything."""
+        self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
 
 
 def _forwarded_properties(in_flight: InFlight) -> BasicProperties:
     delivery: Delivery = in_flight.delivery
     copied = copied_properties(delivery, added={HEADER_ROUTING_KEY: delivery.routing_key})
     return replace(copied, expiration=delivery.properties.expiration)
-
-
-def _entry_properties() -> BasicProperties:
-    return BasicProperties(content_type="application/json", delivery_mode=2)

@@ -6,20 +6,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lbg_core.group.errors import EntryError
 from lbg_core.group.key_moves import (
+    KEY_MOVE_ENTRIES,
     BarrierEntry,
     BeginEntry,
     EndEntry,
     Entry,
-    EntryError,
     JoinEntry,
     KeyMove,
     KeyMoveState,
     NumbersEntry,
     PassEntry,
     Turn,
-    decoded_entry,
-    encoded_entry,
 )
 
 MOVE = KeyMove("m1", old=2, new=3, hash_count=12)
@@ -165,12 +164,12 @@ def test_at_each_moment_one_open_queue_delivers_a_hash(move: KeyMove, data: st.D
 @given(ENTRIES)
 @example(EndEntry("m1"))
 def test_an_entry_is_read_as_it_was_written(entry: Entry) -> None:
-    assert decoded_entry(encoded_entry(entry)) == entry
+    assert KEY_MOVE_ENTRIES.decode(KEY_MOVE_ENTRIES.encode(entry)) == entry
 
 
 def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
     with pytest.raises(EntryError) as refused:
-        decoded_entry(b'{"v":2,"op":"end","move":"m"}')
+        KEY_MOVE_ENTRIES.decode(b'{"v":2,"op":"end","move":"m"}')
     assert str(refused.value) == (
         "the stream of key moves has an entry of version 2, and this LBG reads version 1: upgrade it"
     )
@@ -181,12 +180,12 @@ def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
     [
         b"",
         b"[]",
-        b'{"v":1,"op":"turn"}',
-        b'{"v":1,"op":"begin","move":"m","old":0,"new":2,"hashes":9}',
-        b'{"v":1,"op":"begin","move":"m","old":2,"new":10,"hashes":9}',
-        b'{"v":1,"op":"pass","move":"m","queue":1,"by":"b","streams":[["p",1]]}',
+        b'{"v":1,"type":"turn"}',
+        b'{"v":1,"type":"begin","move":{"id":"m","old":0,"new":2,"hash_count":9}}',
+        b'{"v":1,"type":"begin","move":{"id":"m","old":2,"new":10,"hash_count":9}}',
+        b'{"v":1,"type":"pass","move":"m","queue":1,"by":"b","streams":[["p",1]]}',
     ],
 )
 def test_what_is_no_entry_is_refused(body: bytes) -> None:
     with pytest.raises(EntryError):
-        decoded_entry(body)
+        KEY_MOVE_ENTRIES.decode(body)

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_core.group.errors import EntryError
 from lbg_core.group.parked_keys import (
+    PARKED_ENTRIES,
     BarrierEntry,
     Entry,
-    EntryError,
     KeyState,
     MarkEntry,
     ParkedKeys,
@@ -22,8 +23,6 @@ from lbg_core.group.parked_keys import (
     SettleEntry,
     SnapshotEntry,
     VoidEntry,
-    decoded_entry,
-    encoded_entry,
 )
 from lbg_core.group.parked_snapshot import SnapshotMissing, SnapshotPlace, SnapshotReader, parts_of
 from lbg_core.group.sequences import MessageIdentity
@@ -177,7 +176,7 @@ def test_a_reader_from_a_snapshot_has_the_set_of_one_from_the_first_entry(
     parts = parts_of("m", parked.snapshot(recorded))
     another = SnapshotEntry("another", (), is_last=True)
     stream: list[Entry] = [*before, MarkEntry("m"), *meanwhile, another, *parts, *after]
-    decoded = [decoded_entry(encoded_entry(entry)) for entry in stream]
+    decoded = [PARKED_ENTRIES.decode(PARKED_ENTRIES.encode(entry)) for entry in stream]
     place = SnapshotPlace(len(before), "m")
     reader = SnapshotReader(place)
     tail = decoded[place.offset :]
@@ -291,12 +290,12 @@ def test_a_cause_that_is_not_released_is_named_before_others() -> None:
     ],
 )
 def test_an_entry_survives_the_stream(entry: Entry) -> None:
-    assert decoded_entry(encoded_entry(entry)) == entry
+    assert PARKED_ENTRIES.decode(PARKED_ENTRIES.encode(entry)) == entry
 
 
 def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
     with pytest.raises(EntryError) as refused:
-        decoded_entry(b'{"v":2,"op":"park"}')
+        PARKED_ENTRIES.decode(b'{"v":2,"op":"park"}')
     assert str(refused.value) == (
         "the stream of parked keys has an entry of version 2, and this LBG reads version 1: upgrade it"
     )
@@ -308,15 +307,15 @@ def test_an_entry_of_a_newer_version_is_refused_in_one_line() -> None:
         b"",
         b"[]",
         b"{}",
-        b'{"v":1,"op":"merge"}',
-        b'{"v":1,"op":"park","key":"k"}',
-        b'{"v":1,"op":"snapshot","mark":"m","last":true,"entries":[{"op":"barrier","id":"b"}]}',
+        b'{"v":1,"type":"merge"}',
+        b'{"v":1,"type":"park","key":"k"}',
+        b'{"v":1,"type":"snapshot","mark":"m","is_last":true,"entries":[{"type":"barrier","id":"b"}]}',
         b"\xff",
     ],
 )
 def test_what_is_no_entry_is_an_error_and_not_passed_over(body: bytes) -> None:
     with pytest.raises(EntryError):
-        decoded_entry(body)
+        PARKED_ENTRIES.decode(body)
 
 
 def test_a_release_that_is_written_again_reaches_who_took_the_key_for_free_and_counts_from_its_beginning() -> (

@@ -59,7 +59,7 @@ async def test_an_observer_gets_the_reports_of_idle_members_in_its_time(place: P
     async with silent_members(place) as admin:
         beats = (await collect_reports(admin, [place.spec.name], seconds=1.0))[place.spec.name]
         assert not isinstance(beats, Refused)
-        assert {one.name for one in members_of(beats)} == {"a", "b"}
+        assert {one.name for one in members_of(beats.beats)} == {"a", "b"}
 
 
 async def test_an_observer_that_stays_gets_them_every_second(

@@ -17,8 +17,6 @@ from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadabl
 from lbg_core.admin.record import read_record, spec_in
 from lbg_core.admin.status_reports import collect_reports
 from lbg_core.client import (
-    BasicProperties,
-    Channel,
     ClientConnection,
     ConfirmingPublisher,
     ConnectionSettings,
@@ -29,24 +27,19 @@ from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import IDENTITY_BYTES, GroupSpec, Names, repartition_in
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
+    PARKED_ENTRIES,
     BarrierEntry,
     Entry,
     MarkEntry,
     ParkedKeys,
     RecordedCopies,
     SnapshotEntry,
-    decoded_entry,
-    encoded_entry,
 )
 from lbg_core.group.parked_snapshot import (
-    FIRST_ENTRY_S,
-    SnapshotMissing,
     SnapshotPlace,
-    SnapshotReader,
     parts_of,
 )
-
-READ_AHEAD_MESSAGES = 2000
+from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked
 
 REPORTS_S = 1.5
 """For the status reports of members, which come every second once they are asked for."""
@@ -79,38 +72,19 @@ class ParkedStream:
         self.read_count = 0
         self.changed = asyncio.Event()
         self._place = place
-        self._reader = SnapshotReader(place)
-        self._first_read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._stream = StreamFollower(
+            connection,
+            self.names.parked,
+            PARKED_ENTRIES,
+            on_read=self._on_read,
+            on_unreadable=lambda error: self.changed.set(),
+        )
         self._marks: dict[str, asyncio.Future[tuple[SnapshotPlace, list[SnapshotEntry]]]] = {}
         self._publisher = publisher
-        self._barriers: dict[str, asyncio.Future[None]] = {}
-        self._failure: Exception | None = None
 
     async def follow(self) -> None:
         """Reads the stream. Raises ClientError."""
-        channel = await self._consume("first" if self._place is None else self._place.offset)
-        if self._place is not None and not await self._has_snapshot():
-            await channel.close()
-            self._reader = SnapshotReader(None)
-            await self._consume("first")
-
-    async def _consume(self, offset: str | int) -> Channel:
-        channel = await self.connection.open_channel()
-        await channel.consume(
-            self.names.parked,
-            lambda deliveries: self._on_deliveries(channel, deliveries),
-            prefetch_count=READ_AHEAD_MESSAGES,
-            arguments={"x-stream-offset": offset},
-        )
-        return channel
-
-    async def _has_snapshot(self) -> bool:
-        try:
-            async with asyncio.timeout(FIRST_ENTRY_S):
-                await self._first_read
-        except (SnapshotMissing, TimeoutError):
-            return False
-        return True
+        await follow_parked(self._stream, self._place)
 
     async def mark(self) -> tuple[SnapshotPlace, list[SnapshotEntry]]:
         """Writes a mark; returns its place, and the set as it is there in parts. Raises as `catch_up`."""
@@ -127,16 +101,11 @@ class ParkedStream:
     async def catch_up(self) -> None:
         """Returns when all that was confirmed before is read. Raises ClientError, EntryError, RecordUnavailable."""
         barrier = BarrierEntry(secrets.token_hex(IDENTITY_BYTES))
-        read = self._barriers[barrier.id] = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(ANSWER_S):
-                await self.write([barrier])
-                await read
+            await self._stream.read_up_to(barrier, lambda: self.write([barrier]))
         except TimeoutError:
             why = f"stream {self.names.parked} gives no answer in {ANSWER_S:g} s"
             raise RecordUnavailable(self.spec.name, why) from None
-        finally:
-            del self._barriers[barrier.id]
 
     async def write(self, entries: Iterable[Entry]) -> None:
         """Returns when the stream has the entries. Raises ClientError."""
@@ -144,8 +113,8 @@ class ParkedStream:
             self._publisher.publish_soon(
                 self.names.parked,
                 "",
-                encoded_entry(entry),
-                properties=BasicProperties(content_type="application/json", delivery_mode=2),
+                PARKED_ENTRIES.encode(entry),
+                properties=entry_properties(),
                 mandatory=True,
             )
             for entry in entries
@@ -175,47 +144,20 @@ class ParkedStream:
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        if self._failure is not None:
-            raise self._failure
+        if self._stream.failure is not None:
+            raise self._stream.failure
 
-    def _on_deliveries(self, channel: Channel, deliveries: Sequence[Delivery]) -> None:
-        channel.ack(deliveries[-1].delivery_tag, multiple=True)
-        try:
-            for delivery in deliveries:
-                self._read(delivery)
-        except SnapshotMissing as error:
-            if not self._first_read.done():
-                self._first_read.set_exception(error)
-            return
-        except ValueError as error:
-            self._failure = error
-            for read in self._barriers.values():
-                if not read.done():
-                    read.set_exception(error)
-        if not self._first_read.done():
-            self._first_read.set_result(None)
+    def _on_read(self, read: list[tuple[Entry, Delivery]]) -> None:
+        for entry, delivery in read:
+            self.read_count += len(entry.entries) if isinstance(entry, SnapshotEntry) else 1
+            self.keys.apply(entry)
+            self.copies.applied(entry, self.keys)
+            if isinstance(entry, MarkEntry) and (mark := self._marks.get(entry.id)) and not mark.done():
+                offset = delivery.headers["x-stream-offset"]
+                assert isinstance(offset, int)
+                parts = parts_of(entry.id, self.keys.snapshot(self.copies))
+                mark.set_result((SnapshotPlace(offset, entry.id), parts))
         self.changed.set()
-
-    def _read(self, delivery: Delivery) -> None:
-        """Raises SnapshotMissing, EntryError."""
-        entry = decoded_entry(bytes(delivery.body))
-        self.read_count += len(entry.entries) if isinstance(entry, SnapshotEntry) else 1
-        for one in self._reader.read([entry]):
-            self.keys.apply(one)
-            self.copies.applied(one, self.keys)
-            match one:
-                case BarrierEntry():
-                    self._barrier_read(one)
-                case MarkEntry(id_) if id_ in self._marks and not self._marks[id_].done():
-                    offset = delivery.headers["x-stream-offset"]
-                    assert isinstance(offset, int)
-                    parts = parts_of(id_, self.keys.snapshot(self.copies))
-                    self._marks[id_].set_result((SnapshotPlace(offset, id_), parts))
-
-    def _barrier_read(self, barrier: BarrierEntry) -> None:
-        read = self._barriers.get(barrier.id)
-        if read is not None and not read.done():
-            read.set_result(None)
 
 
 @asynccontextmanager
