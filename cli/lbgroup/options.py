@@ -5,7 +5,8 @@ from __future__ import annotations
 import base64
 import functools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -13,6 +14,7 @@ import click
 
 from lbg_core.admin.rows import Count
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.declaration import Declaration, declarations, option_of, without_links
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 
@@ -53,6 +55,42 @@ def require_consent(question: Callable[[], str], *, refused: str) -> None:
         raise click.UsageError("this deletes for good, and there is no terminal to confirm it: add --yes")
     if not click.confirm(question(), err=True):
         raise CliError(refused)
+
+
+def declared_options(*holders: type, without: Collection[str] = ()) -> Callable[[C], C]:
+    """An option for each declared field of the dataclasses, handed to the command under the field's name."""
+
+    def decorate(command: C) -> C:
+        found = declarations(*holders)
+        for one in reversed([one for one in found.values() if one.name not in without]):
+            command = click.option(
+                one.option,
+                one.name,
+                type=_type_of(one),
+                is_flag=one.kind is bool,
+                required=one.is_required,
+                default=one.default.value if isinstance(one.default, StrEnum) else one.default,
+                show_default=one.default not in (None, "", False, 0.0),
+                metavar=_metavar_of(one),
+                envvar=one.variable or None,
+                show_envvar=bool(one.variable),
+                help=f"{without_links(one.help_for(option_of))}.",
+            )(command)
+        return command
+
+    return decorate
+
+
+def _type_of(one: Declaration) -> Any:
+    if issubclass(one.kind, StrEnum):
+        return click.Choice([word.value for word in one.kind])
+    return click.Path(file_okay=False, path_type=Path) if one.kind is Path else one.kind
+
+
+def _metavar_of(one: Declaration) -> str | None:
+    if one.metavar or one.name.endswith("_mb"):
+        return one.metavar or "MB"
+    return {int: "N", float: "S", str: "TEXT"}.get(one.kind)
 
 
 body_bytes_option = click.option(

@@ -26,7 +26,7 @@ import jsonschema
 import pytest
 import yaml
 
-from lbg_sidecar.process.settings import configure, table
+from lbg_sidecar.process.settings import configure, table, variable_of
 from lbgroup.cli import cli
 from testing.command_line import Where, clean_environment
 from testing.images.build_context import DOCKERFILE, ROOT, instructions
@@ -147,7 +147,7 @@ def test_the_product_reads_its_command_and_its_environment(
         command = found
     command.make_context("lbg", words)  # the options are there; nothing runs
     if command.name == "sidecar":
-        assert environment.keys() <= {row.variable for row in table().values()}
+        assert environment.keys() <= set(map(variable_of, table()))
         assert configure(environment).member.group == "flights"
     else:
         assert environment.keys() <= variables_of(command)

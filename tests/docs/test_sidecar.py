@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 from pathlib import Path
 
 from lbg_sidecar.process.metrics import SERIES
-from lbg_sidecar.process.settings import configure, table
+from lbg_sidecar.process.settings import configure, table, variable_of
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sidecar.md").read_text()
 
 
-def test_the_table_of_settings_is_that_of_the_code() -> None:
-    rows = re.findall(r"^\| `(LBG_\w+)` \|(?: (.*?))? \| (.+) \|$", PAGE, re.M)
-    told = {variable: default for variable, default, _ in rows}
-    assert len(rows) == len(told)
-    assert told.keys() == {row.variable for row in table().values()}
-    for row in table().values():
-        if row.required:
-            assert told[row.variable] == "required"
-        elif row.name != "broker":
-            assert told[row.variable] == ("" if row.default in (None, "") else f"`{row.default}`")
+def test_the_table_of_settings_is_that_of_the_declarations() -> None:
+    filled = runpy.run_path(str(ROOT / "docs" / "sidecar_reference.py"))["filled"]
+    assert filled(PAGE) == PAGE, "run: python docs/sidecar_reference.py"
+    assert set(re.findall(r"^\| `(LBG_\w+)` \|", PAGE, re.M)) == set(map(variable_of, table()))
 
 
 def test_the_settings_are_in_one_section_that_is_the_first_and_begins_with_a_command() -> None:
     """A reader who looks for a variable finds it there, and what most sidecars need before the rest."""
     section = re.split(r"^## ", PAGE, flags=re.M)[1]
     assert section.startswith("Settings\n")
-    assert all(f"| `{row.variable}` |" in section for row in table().values())
+    assert all(f"| `{variable_of(name)}` |" in section for name in table())
     (command,) = re.findall(r"```sh\n(.*)\n```", section)
     *assigned, program, name = shlex.split(command)
     assert [program, name] == ["lbg", "sidecar"]

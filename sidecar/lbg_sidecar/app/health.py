@@ -10,12 +10,11 @@ from urllib.parse import quote
 
 from lbg_sidecar.app.channel import Calls, parse_reported
 from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable, cause_of
-from lbg_sidecar.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HealthRules:
-    """Rules of probing an application. Raises SettingsError.
+    """Rules of probing an application.
 
     - `path`: what to GET, 2xx being healthy; None: that the port can be connected to is enough.
     - `interval_s`, `timeout_s`: 1 s each notices a dead application before a handoff would end.
@@ -31,18 +30,6 @@ class HealthRules:
     down_after: int = 3
     up_after: int = 1
     positions_path: str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("interval_s", "timeout_s"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(f"app health {name}", getattr(self, name), "must be above 0")
-        for name in ("down_after", "up_after"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"app health {name}", getattr(self, name), "must be at least 1")
-        for name in ("path", "positions_path"):
-            path = getattr(self, name)
-            if path is not None and not path.startswith("/"):
-                raise SettingsError(f"app health {name}", path, "must start with /")
 
 
 class HealthTracker:

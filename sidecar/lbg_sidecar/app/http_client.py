@@ -66,7 +66,7 @@ def parse_target(value: str) -> Target:
     if value.startswith("unix:"):
         socket, colon, path = value.removeprefix("unix:").rpartition(":")
         if not colon or not socket.startswith("/") or not path.startswith("/"):
-            raise SettingsError("app", value, _RULE)
+            raise SettingsError("target", value, _RULE)
         return Target("http://localhost", path, socket)
     try:
         parts = urlsplit(value)
@@ -75,8 +75,8 @@ def parse_target(value: str) -> Target:
         is_fit = False
     if not is_fit or parts.fragment or "@" in parts.netloc:
         if "@" in value:  # what is before it may be a password
-            raise SettingsError("app", "an address with '@'", f"{_RULE}, without a login")
-        raise SettingsError("app", value, _RULE)
+            raise SettingsError("target", "an address with '@'", f"{_RULE}, without a login")
+        raise SettingsError("target", value, _RULE)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(f"{parts.scheme}://{parts.netloc}", path)
 

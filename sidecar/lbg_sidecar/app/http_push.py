@@ -32,7 +32,6 @@ from lbg_sidecar.app.http_client import (
 )
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
-from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry
 
 REPLY_MAX_BYTES = 64 * 1024
@@ -115,7 +114,7 @@ attempts of the others."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSettings:
-    """Limits of a batch. Raises SettingsError.
+    """Limits of a batch.
 
     - `size`: messages in a request, at most. A member without the setting `concurrency` has `size` x `requests`; with
       less, batches stay smaller.
@@ -132,14 +131,6 @@ class BatchSettings:
     linger_ms: float = 5.0
     requests: int = 2
     abort_wait_s: float = 1.0
-
-    def __post_init__(self) -> None:
-        for name in ("size", "max_bytes", "requests"):
-            if getattr(self, name) < 1:
-                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 1")
-        for name in ("linger_ms", "abort_wait_s"):
-            if not getattr(self, name) >= 0:
-                raise SettingsError(f"batch {name}", getattr(self, name), "must be at least 0")
 
 
 class BatchBuffer:

@@ -28,7 +28,7 @@ from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.member import ConnectionStatus, Member
 from lbg_sidecar.process.metrics import Measures
-from lbg_sidecar.process.settings import Channel, SidecarSettings, batch_settings, health_rules
+from lbg_sidecar.process.settings import Channel, SidecarSettings
 
 _NOT_ALLOWED = (
     530  # AMQP 0-9-1, section 1.2: RabbitMQ's answer for a virtual host that is missing or not allowed
@@ -185,11 +185,9 @@ class MemberLifecycle:
         process, concurrency_setting = self._settings.process, self._settings.member.concurrency
         concurrency = concurrency_setting or CONCURRENCY
         if process.app is Channel.HTTP:
-            return PushChannel(process.target, concurrency=concurrency, health=health_rules(process))
+            return PushChannel(process.target, concurrency=concurrency, health=process.health)
         if process.app is Channel.HTTP_BATCH:
-            return BatchChannel(
-                process.target, settings=batch_settings(process), health=health_rules(process)
-            )
+            return BatchChannel(process.target, settings=process.batches, health=process.health)
         if process.app is Channel.STREAM:
             self._stream = StreamChannel(
                 StreamSettings(concurrency=concurrency_setting or STREAM_CONCURRENCY)

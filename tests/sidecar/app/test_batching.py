@@ -16,7 +16,6 @@ from aiohttp.test_utils import TestServer
 from lbg_sidecar import ACK, MemberSettings, Message, drop, retry
 from lbg_sidecar.app import BatchChannel, BatchSettings, concurrency_of, http_push
 from lbg_sidecar.app.http_client import verdicts_of_reply
-from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import INTERRUPTED, Kind, Verdict, unreadable
 from lbg_sidecar.settings import processing_rules
 from testing.app.application_channel import Offering, offering_to
@@ -365,15 +364,6 @@ async def test_a_request_that_was_taken_whole_is_closed() -> None:
             offering.revoke(*offering.taken, taken=True)
             await until(lambda: app.cut == 1)
             await until(lambda: offering.ended == [(offering.taken[0], INTERRUPTED)])
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [{"size": 0}, {"requests": 0}, {"max_bytes": 0}, {"linger_ms": -1}, {"abort_wait_s": float("nan")}],
-)
-def test_settings_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(SettingsError, match=next(iter(wrong))):
-        BatchSettings(**wrong)
 
 
 @pytest.mark.parametrize(("told", "counts"), [(None, 150), (8, 8)])

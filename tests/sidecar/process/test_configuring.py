@@ -22,7 +22,7 @@ def test_environment_counts_over_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variable", "value", "said"),
     [
-        ("LBG_CONCURRENCY", "many", "LBG_CONCURRENCY is 'many', but it must be a whole number"),
+        ("LBG_CONCURRENCY", "many", "LBG_CONCURRENCY is 'many', but must be a whole number"),
         ("LBG_CONCURRENCY", "0", "must be at least 1"),
         ("LBG_ORDER", "size", "must be one of key, queue"),
         ("LBG_REPUBLISH", "perhaps", "must be true or false"),
@@ -90,10 +90,13 @@ def test_an_http_application_needs_an_address() -> None:
     assert told.process.target == "http://127.0.0.1:8080/on"
 
 
-def test_a_batch_has_a_message_at_least() -> None:
-    batches = {"LBG_GROUP": "orders", "LBG_APP": "http-batch", "LBG_TARGET": "http://127.0.0.1:8080/on"}
-    with pytest.raises(ConfigurationError, match=r"^LBG_BATCH_SIZE is 0, but must be at least 1$"):
-        configure({**batches, "LBG_BATCH_SIZE": "0"})
+@pytest.mark.parametrize(
+    ("name", "value", "least"), [("SIZE", 0, 1), ("REQUESTS", 0, 1), ("LINGER_MS", -1.0, 0)]
+)
+def test_batches_that_cannot_work_are_refused(name: str, value: float, least: int) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        configure({**LEAST, f"LBG_BATCH_{name}": str(value)})
+    assert str(refused.value) == f"LBG_BATCH_{name} is {value}, but must be at least {least}"
 
 
 def test_a_path_of_positions_begins_with_a_slash() -> None:
