@@ -27,7 +27,8 @@ from typing import (
     is_typeddict,
 )
 
-from lbgroup.documents import DOCUMENTS, STREAMS, Extended
+from lbg_core.declaration import declarations, without_links
+from lbgroup.documents import DOCUMENTS, STREAMS, Declared, Extended
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}
@@ -45,6 +46,8 @@ class Definitions:
         if isinstance(kind, Extended):
             return self._reference(kind)
         origin, arguments = get_origin(kind), get_args(kind)
+        if origin is Annotated and isinstance(arguments[1], Declared):
+            return self._declared(arguments[1])
         if origin is Annotated:
             words = [one for one in arguments[1:] if isinstance(one, str)]
             return {**self.schema_of(arguments[0]), **({"description": words[0]} if words else {})}
@@ -84,6 +87,20 @@ class Definitions:
             self.found[name] = {}  # its place, before those of the objects in it
             self.found[name] = self._object(base, more)
         return {"$ref": f"#/$defs/{name}"}
+
+    def _declared(self, holder: Declared) -> Schema:
+        properties = {}
+        for name, one in declarations(holder.base).items():
+            values: Schema = {"enum": list(one.choices)} if one.choices else {"type": PLAIN[one.kind]}
+            text = without_links(one.help_for(lambda other: f"`{other}`"))
+            properties[name] = {**values, "description": text}
+        self.found[holder.name] = {
+            "description": holder.about,
+            "type": "object",
+            "properties": properties,
+            "required": list(properties),
+        }
+        return {"$ref": f"#/$defs/{holder.name}"}
 
     def _object(self, kind: Any, more: Mapping[str, Any]) -> Schema:
         hints = get_type_hints(kind, include_extras=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import QueueState
 from lbg_core.group.order_checker import Lost
 from lbg_core.publisher import PublishingReport
@@ -38,20 +39,16 @@ Count = int | Unknown | None
 Changes = Annotated[list[str], "what was done, a line each"]
 
 
-class Attributes(TypedDict):
-    """Attributes of a group."""
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """The declared fields of a dataclass as an object of this name."""
 
     name: str
-    hash_prefix: Annotated[str, "first word of every routing key"]
-    hash_count: int
-    queue_count: int
-    queue_size_mb: Annotated[int, "spool limit of each queue, in MB"]
-    client_username: Annotated[str, "user of the members"]
-    hash_function: str
-    mode: str
-    max_clients: int
-    rebalance_delay_s: float
-    max_handoff_s: float
+    base: type
+    about: str
+
+
+Attributes = Annotated[dict[str, object], Declared("Attributes", GroupSpec, "Attributes of a group.")]
 
 
 class Queue(TypedDict):

@@ -81,15 +81,34 @@ def declared_options(*holders: type, without: Collection[str] = ()) -> Callable[
     return decorate
 
 
+class _Bounded(click.types.StringParamType):
+    """A number in the bounds of its declaration."""
+
+    name = "number"
+
+    def __init__(self, declaration: Declaration) -> None:
+        self._declaration = declaration
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self._declaration.read(value)
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
 def _type_of(one: Declaration) -> Any:
-    if issubclass(one.kind, StrEnum):
-        return click.Choice([word.value for word in one.kind])
+    if one.choices:
+        return click.Choice([str(word) for word in one.choices])
+    if one.kind in (int, float):
+        return _Bounded(one)
     return click.Path(file_okay=False, path_type=Path) if one.kind is Path else one.kind
 
 
 def _metavar_of(one: Declaration) -> str | None:
-    if one.metavar or one.name.endswith("_mb"):
-        return one.metavar or "MB"
+    if one.metavar or one.choices or one.kind is bool:
+        return one.metavar or None
+    if one.name.endswith("_mb"):
+        return "MB"
     return {int: "N", float: "S", str: "TEXT"}.get(one.kind)
 
 

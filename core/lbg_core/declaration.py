@@ -34,7 +34,8 @@ class Declaration:
     - `metavar`: the value's word in help; empty: it follows from the type and the unit.
     - `variable`: the environment variable that an option reads; empty: none.
     - `is_secret`: no error shows the value.
-    - `kind`: its type, without None and without the texts that are accepted beside an enum or a path.
+    - `kind`: its type, without None and without the texts that are accepted beside an enum or a path. `choices`: its
+      values, of an enum or a Literal.
     - `default`: None where there is none.
     """
 
@@ -48,6 +49,7 @@ class Declaration:
     is_secret: bool = False
     name: str = ""
     kind: Any = str
+    choices: tuple[str, ...] = ()
     default: Any = None
     is_required: bool = False
 
@@ -64,39 +66,53 @@ class Declaration:
         """`value`, a text of the environment or a value of TOML, as `kind`. Raises ValueError with the rule."""
         if self.kind is bool:
             return _boolean(value)
-        if self.kind is int:
-            return _whole(value)
-        if self.kind is float:
-            return _number(value)
-        if not isinstance(value, str):
+        if isinstance(value, str) and self.kind in (int, float):
+            try:
+                value = self.kind(value)
+            except ValueError:
+                raise ValueError(self._number_rule) from None
+        if self.kind not in (int, float) and not isinstance(value, str):
             raise ValueError("must be a text")
         return self.checked(value)
 
     def checked(self, value: Any) -> Any:
         """`value` in its bounds, an enum or a path of its text. Raises ValueError with the rule."""
-        if self.kind is Path:
-            if not str(value):
-                raise ValueError("must be a path")
-            return Path(value)
-        if issubclass(self.kind, enum.StrEnum):
-            if value not in list(self.kind):
-                raise ValueError(f"must be one of {', '.join(self.kind)}")
+        if self.kind in (int, float):
+            if (
+                not isinstance(value, int | self.kind)
+                or isinstance(value, bool)
+                or not self._has_room_for(value)
+            ):
+                raise ValueError(self._number_rule)
             return self.kind(value)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if self.least is not None and not (is_number and value >= self.least):
-            raise ValueError(f"must be at least {self.least}")
-        if self.above is not None and not (is_number and value > self.above):
-            raise ValueError(f"must be above {self.above}")
-        if self.most is not None and not (is_number and value <= self.most):
-            raise ValueError(f"must be at most {self.most}")
+        if self.choices and value not in self.choices:
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
+        if self.kind is Path and not str(value):
+            raise ValueError("must be a path")
         if not str(value).startswith(self.begins):
             raise ValueError(f"must start with {self.begins}")
-        return value
+        return value if self.kind in (str, bool) else self.kind(value)
+
+    def _has_room_for(self, value: float) -> bool:
+        return (
+            (self.least is None or value >= self.least)
+            and (self.above is None or value > self.above)
+            and (self.most is None or value <= self.most)
+        )
+
+    @property
+    def _number_rule(self) -> str:
+        noun = "a whole number" if self.kind is int else "a number"
+        if self.most is not None:
+            return f"must be {noun} from {self.least} to {self.most}"
+        if self.above is not None:
+            return f"must be {noun} above {self.above}"
+        return f"must be {noun}" if self.least is None else f"must be {noun} of at least {self.least}"
 
 
-def about(help_: str, **more: Any) -> Mapping[str, Declaration]:
+def about(help_: str, declaration: type[Declaration] = Declaration, **more: Any) -> Mapping[str, Declaration]:
     """The metadata of a field without a default: its help, and fields of its Declaration."""
-    return {_ABOUT: Declaration(help_, **more)}
+    return {_ABOUT: declaration(help_, **more)}
 
 
 def declared(default: T, help_: str, **more: Any) -> T:
@@ -114,10 +130,12 @@ def declarations(*holders: type) -> Mapping[str, Declaration]:
         for one in fields(holder):
             if _ABOUT in one.metadata and one.name not in found:
                 is_required = one.default is MISSING
+                kind, choices = _kind_of(kinds[one.name])
                 found[one.name] = replace(
                     one.metadata[_ABOUT],
                     name=one.name,
-                    kind=_kind_of(kinds[one.name]),
+                    kind=kind,
+                    choices=choices,
                     default=None if is_required else one.default,
                     is_required=is_required,
                 )
@@ -148,13 +166,15 @@ def without_links(text: str) -> str:
     return _LINK.sub(r"\1", _REFERENCE.sub(r"(docs/\1)", text))
 
 
-def _kind_of(kind: Any) -> Any:
-    if get_origin(kind) not in (Union, types.UnionType):
-        return kind
-    choices: Sequence[Any] = get_args(kind)
-    kinds = [one for one in choices if one is not types.NoneType and get_origin(one) is not Literal]
-    found = [one for one in kinds if one is not str] or kinds
-    return found[0] if isinstance(found[0], type) else str
+def _kind_of(kind: Any) -> tuple[type, tuple[str, ...]]:
+    """The type that a hint stands for, and its choices: None is an absent value, and texts are accepted beside an enum
+    or a path."""
+    options: Sequence[Any] = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    words = [one for one in options if get_origin(one) is Literal]
+    found = [one for one in options if isinstance(one, type) and one not in (str, types.NoneType)]
+    if not found:
+        return str, tuple(get_args(words[0])) if words else ()
+    return found[0], tuple(found[0]) if issubclass(found[0], enum.StrEnum) else ()
 
 
 def _boolean(value: object) -> bool:
@@ -163,25 +183,3 @@ def _boolean(value: object) -> bool:
     if isinstance(value, str) and value.lower() in (*YES, *NO):
         return value.lower() in YES
     raise ValueError("must be true or false")
-
-
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool):
-        return value
-    if isinstance(value, str):
-        try:
-            return int(value)
-        except ValueError:
-            pass
-    raise ValueError("must be a whole number")
-
-
-def _number(value: object) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    raise ValueError("must be a number")

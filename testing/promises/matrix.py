@@ -63,7 +63,7 @@ class Cell:
         return f"{self.mode}/{self.engine}/{self.move}/{self.time_ms}/{self.channel}"
 
 
-GROUP, HASHES, QUEUES = "promises", "100", "8"
+GROUP, HASHES, QUEUES = "promises", 100, 8
 
 _EXAMPLE = "Exclusive/embedded/join/50/callable"
 
@@ -71,15 +71,8 @@ _EXAMPLE = "Exclusive/embedded/join/50/callable"
 def why_left_out(mode: str, engine: str, move: str) -> str | None:
     """The reason for which there is no such cell, None where there is one. What an engine cannot do is said by the
     table with which it refuses to create a group."""
-    attributes = {
-        "hash_prefix": GROUP,
-        "client_username": GROUP,
-        "hash_count": HASHES,
-        "queue_size_mb": "100",
-    }
-    if mode in COUNTED_MODES:
-        attributes["queue_count"] = QUEUES
-    spec = GroupSpec.parse({"name": GROUP, "mode": mode, **attributes})
+    counted = {"queue_count": QUEUES} if mode in COUNTED_MODES else {}
+    spec = GroupSpec(GROUP, mode=mode, hash_count=HASHES, queue_size_mb=100, **counted)
     if reason := why_unsupported(spec, _engine(engine)):
         return reason
     if move == "repartition" and mode not in COUNTED_MODES:

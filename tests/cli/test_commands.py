@@ -78,7 +78,7 @@ NOWHERE = "amqp://127.0.0.1:1/"
         (["validate", "--group", "g", "--idle-timeout", "0"], 2, "--idle-timeout"),
         (["group", "create", "g", "--client-password-file", "/nowhere"], 2, "'/nowhere' does not exist"),
         (["group", "create", "Bad.Name"], 2, "name 'Bad.Name': must be a DNS label"),
-        (["group", "create", "g", "--hash-count", "ten"], 2, "hash_count 'ten': must be an integer"),
+        (["group", "create", "g", "--hash-count", "ten"], 2, "'ten' must be a whole number from 1 to 65536"),
         (["group", "create", "g", "--hash-count", "3"], 2, "queue_count 4: must be at most hash_count (3)"),
         (["group", "create", "g", "--hash-prefix", "a.b"], 2, "hash_prefix 'a.b': must not contain"),
         (["group", "create", "g", "--max-clients", "9"], 2, "max_clients 9: must be at most queue_count (4)"),
@@ -102,7 +102,7 @@ NOWHERE = "amqp://127.0.0.1:1/"
             1,
             "/dev/null: its first line is empty",
         ),
-        (["group", "create", "g", "--mode", "Foo"], 2, "mode 'Foo': must be one of Exclusive"),
+        (["group", "create", "g", "--mode", "Foo"], 2, "'Foo' is not one of 'Exclusive'"),
         (["dead", "list", "g", "--broker", NOWHERE], 1, "`lbg broker serve` starts a broker, and --broker"),
         (
             [

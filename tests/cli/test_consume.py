@@ -127,10 +127,26 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
     ("arguments", "status", "words"),
     [
         (["--quiet", "--", "cat"], 2, "--quiet and --work go without a command"),
-        (["--concurrency", "0"], 2, "--concurrency is 0, but must be at least 1"),
-        (["--park-max-keys", "0"], 2, "--park-max-keys is 0, but must be at least 1"),
-        (["--park-max-messages", "0"], 2, "--park-max-messages is 0, but must be at least 1"),
-        (["--park-max-mb", "0"], 2, "--park-max-mb is 0, but must be at least 1"),
+        (
+            ["--concurrency", "0"],
+            2,
+            "Invalid value for '--concurrency': '0' must be a whole number of at least 1",
+        ),
+        (
+            ["--park-max-keys", "0"],
+            2,
+            "Invalid value for '--park-max-keys': '0' must be a whole number of at least 1",
+        ),
+        (
+            ["--park-max-messages", "0"],
+            2,
+            "Invalid value for '--park-max-messages': '0' must be a whole number of at least 1",
+        ),
+        (
+            ["--park-max-mb", "0"],
+            2,
+            "Invalid value for '--park-max-mb': '0' must be a whole number of at least 1",
+        ),
         (["--assignment", "static", "--clients", "9"], 1, "the group has 4 queues"),
         (["--index", "3", "--clients", "2"], 2, "must be below clients (2)"),
         (["--assignment", "fair"], 2, "'fair' is not one of 'balanced', 'static'"),
@@ -270,7 +286,7 @@ def test_settings_come_from_a_file_and_options_take_precedence(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ('concurrency = "x"', "concurrency in {} is 'x', but must be a whole number"),
+        ('concurrency = "x"', "concurrency in {} is 'x', but must be a whole number of at least 1"),
         ('assignment = "odd"', "assignment in {} is 'odd', but must be one of balanced, static"),
         (
             "target = 'http://h/'",

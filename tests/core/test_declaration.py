@@ -47,11 +47,11 @@ def test_an_instance_holds_enums_and_paths_of_texts() -> None:
     ("wrong", "words"),
     [
         ({"colour": "blue"}, "colour 'blue' must be one of red, dark-red"),
-        ({"delay_s": 0}, "delay_s 0 must be above 0"),
-        ({"delay_s": float("nan")}, "must be above 0"),
-        ({"count": 0}, "count 0 must be at least 1"),
-        ({"count": 10}, "count 10 must be at most 9"),
-        ({"count": True}, "count True must be at least 1"),
+        ({"delay_s": 0}, "delay_s 0 must be a number above 0"),
+        ({"delay_s": float("nan")}, "must be a number above 0"),
+        ({"count": 0}, "count 0 must be a whole number from 1 to 9"),
+        ({"count": 10}, "count 10 must be a whole number from 1 to 9"),
+        ({"count": True}, "count True must be a whole number from 1 to 9"),
         ({"path": "x"}, "path 'x' must start with /"),
         ({"folder": ""}, "folder '' must be a path"),
     ],
@@ -81,8 +81,9 @@ def test_texts_are_read_as_the_type(name: str, text: object, value: object) -> N
 @pytest.mark.parametrize(
     ("name", "text", "rule"),
     [
-        ("count", "many", "must be a whole number"),
-        ("delay_s", "soon", "must be a number"),
+        ("count", "many", "must be a whole number from 1 to 9"),
+        ("count", "10", "must be a whole number from 1 to 9"),
+        ("delay_s", "soon", "must be a number above 0"),
         ("is_on", "perhaps", "must be true or false"),
         ("place", 3, "must be a text"),
     ],

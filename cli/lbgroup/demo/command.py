@@ -188,16 +188,14 @@ async def _perform(settings: DemoSettings, *, is_plain: bool, as_json: bool) -> 
 
 
 def _spec(group: str, mode: Mode, queues: int, rebalance_delay_s: float) -> GroupSpec:
-    return GroupSpec(
-        group,
+    spec = GroupSpec(
         group,
         hash_count=max(100, queues),
         queue_count=1 if mode in UNCOUNTED_MODES else queues,
         queue_size_mb=256,
-        client_username=group,
         mode=mode,
-        rebalance_delay_s=rebalance_delay_s if mode == PARTITIONED else None,
     )
+    return spec.altered(rebalance_delay_s=rebalance_delay_s) if mode == PARTITIONED else spec
 
 
 def _input(source: Path | None, key: str | None) -> tuple[Path, str]:

@@ -7,27 +7,22 @@ import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from lbg_core.command_output import echo_json, output_option
 from lbg_core.group import (
-    DEFAULT_HASH_COUNT,
-    DEFAULT_HASH_FUNCTION,
-    DEFAULT_QUEUE_COUNT,
-    DEFAULT_QUEUE_SIZE_MB,
     EXCLUSIVE,
     ONE_USER,
     PARTITIONED,
-    UNCOUNTED_MODES,
     GroupSpec,
     Names,
     Publishers,
 )
 from lbg_core.private_files import open_private
 from lbgroup.commands import CliError
-from lbgroup.options import FILE, broker_options, management_of
+from lbgroup.options import FILE, broker_options, declared_options, management_of
 
 if TYPE_CHECKING:
     from lbg_core.admin.groups import Created
@@ -150,32 +145,7 @@ def password_lines(handed: documents.Password, of: str = "") -> Iterator[str]:
 
 @click.command(epilog="Example: lbg group create orders --hash-count 100 --queue-count 4 --queue-size-mb 100")
 @click.argument("name")
-@click.option("--hash-prefix", metavar="TEXT", help="First word of every routing key; by default the name.")
-@click.option(
-    "--hash-count",
-    metavar="N",
-    default=str(DEFAULT_HASH_COUNT),
-    show_default=True,
-    help="Number of hashes of the key space.",
-)
-@click.option(
-    "--queue-count",
-    metavar="N",
-    show_default=f"{DEFAULT_QUEUE_COUNT}; 1 in modes MessageGroups and Sessions",
-    help="Number of queues or partitions, and so of members that are active at a time.",
-)
-@click.option(
-    "--queue-size-mb",
-    metavar="MB",
-    default=str(DEFAULT_QUEUE_SIZE_MB),
-    show_default=True,
-    help="Spool limit of each queue; a full queue refuses.",
-)
-@click.option(
-    "--client-username",
-    metavar="NAME",
-    help="User of the members, which is created; by default the name.",
-)
+@declared_options(GroupSpec, without=("name",))
 @click.option(
     "--publisher-user",
     type=click.Choice((SHARED, ADDITIONAL, EXCLUSIVE_USER)),
@@ -183,39 +153,6 @@ def password_lines(handed: documents.Password, of: str = "") -> Iterator[str]:
     show_default=True,
     help="User of a new group's publishers. Additional: NAME.publisher, who can publish and nothing else; members may "
     "publish too. Exclusive: members may not. Shared: publishers log in as members.",
-)
-@click.option(
-    "--hash-function",
-    default=DEFAULT_HASH_FUNCTION,
-    show_default=True,
-    help="Hash function: crc32, java, murmur2 or modulo.",
-    metavar="NAME",
-)
-@click.option(
-    "--mode",
-    default=EXCLUSIVE,
-    show_default=True,
-    metavar="MODE",
-    help="Exclusive, Partitioned, MessageGroups or Sessions (docs/modes.md).",
-)
-@click.option(
-    "--max-clients",
-    metavar="N",
-    help="Highest number of members; by default the queue count, in modes MessageGroups and Sessions the hash count.",
-)
-@click.option(
-    "--rebalance-delay",
-    "rebalance_delay_s",
-    metavar="S",
-    show_default="5",
-    help="Mode Partitioned: how long membership must be stable before partitions move.",
-)
-@click.option(
-    "--max-handoff-time",
-    "max_handoff_s",
-    metavar="S",
-    show_default="3",
-    help="Mode Partitioned: longest pause of a partition for a handoff.",
 )
 @password_options
 @publisher_password_options
@@ -232,7 +169,7 @@ def create(
     write_publisher_password: Path | None,
     no_user: bool,
     as_json: bool,
-    **attributes: str | None,
+    **attributes: Any,
 ) -> None:
     """Create group NAME: its exchange, queues, bindings, users and record; all of it or nothing.
 
@@ -242,11 +179,7 @@ def create(
     """
     from lbg_core.admin.groups import create_group
 
-    defaults = {"hash_prefix": name, "client_username": name}
-    if attributes["mode"] not in UNCOUNTED_MODES:
-        defaults["queue_count"] = str(DEFAULT_QUEUE_COUNT)
-    declared = {field: value for field, value in attributes.items() if value is not None}
-    spec = GroupSpec.parse({"name": name, **defaults, **declared})
+    spec = GroupSpec(name, **attributes)
     password = None if no_user else password_from(client_password_file)
     publisher_password = None
     if publisher_password_file is not None:
@@ -301,7 +234,7 @@ def _document(
     return {
         "group": created.spec.name,
         "action": _action(created),
-        "attributes": cast("documents.Attributes", created.spec.attributes()),
+        "attributes": created.spec.attributes(),
         "changes": list(map(str, created.changes)),
         "undone": list(created.undone),
         "unchecked": list(created.unchecked),

@@ -28,7 +28,7 @@ from lbg_core.admin.snapshot import (
     native_json,
 )
 from lbg_core.command_output import echo_json, output_option, text_table
-from lbg_core.group import UNCOUNTED_MODES, GroupSpec
+from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
 from lbg_core.group.members_protocol import Beat, PeekedMessage, QueueState
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
@@ -182,8 +182,12 @@ def description_lines(shown: Description) -> Iterator[str]:
             f"  {room_text(spec, is_one_queue=shown.is_one_queue)}, at most {spec.max_clients} members, "
             f"user {spec.client_username}"
         )
-        if shown.has_partitions:
-            yield f"  rebalance delay {spec.rebalance_delay_s:g} s, handoffs within {spec.max_handoff_s:g} s"
+        if further := [
+            one.shown.format(getattr(spec, name))
+            for name, one in ATTRIBUTES.items()
+            if one.shown and one.mode in ("", spec.mode)
+        ]:
+            yield f"  {', '.join(further)}"
     if username := shown.publishers.username:
         members = ", and members may publish too" if shown.publishers.members_publish else ""
         yield f"  publishers: user {username}{members}"

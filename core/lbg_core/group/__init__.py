@@ -79,10 +79,7 @@ from lbg_core.group.names import (
 from lbg_core.group.order_checker import OrderChecker, SessionChecker
 from lbg_core.group.sequences import Epoch, SequenceSet, epoch_of, incarnation_of_epoch
 from lbg_core.group.spec import (
-    DEFAULT_HASH_COUNT,
-    DEFAULT_HASH_FUNCTION,
-    DEFAULT_QUEUE_COUNT,
-    DEFAULT_QUEUE_SIZE_MB,
+    ATTRIBUTES,
     EXCLUSIVE,
     MESSAGE_GROUPS,
     MODES,
@@ -91,6 +88,7 @@ from lbg_core.group.spec import (
     RECORD_VERSION,
     SESSIONS,
     UNCOUNTED_MODES,
+    Attribute,
     Difference,
     GroupSpec,
     Mode,
@@ -119,10 +117,7 @@ from lbg_core.group.topology import (
 )
 
 __all__ = [
-    "DEFAULT_HASH_COUNT",
-    "DEFAULT_HASH_FUNCTION",
-    "DEFAULT_QUEUE_COUNT",
-    "DEFAULT_QUEUE_SIZE_MB",
+    "ATTRIBUTES",
     "EMBEDDED",
     "EXCLUSIVE",
     "GROUP_NAME_ANNOTATION",
@@ -178,6 +173,7 @@ __all__ = [
     "TO_MOVES",
     "TO_OBSERVERS",
     "UNCOUNTED_MODES",
+    "Attribute",
     "DeliveredRecord",
     "Difference",
     "Engine",

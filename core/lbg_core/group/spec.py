@@ -11,15 +11,17 @@ was, nothing is decided yet; with `QC` equal to it, all that is left is to let m
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from dataclasses import field as dataclass_field
-from typing import Final, Literal, TypeAlias
+from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, TypeVar, cast
 
+from lbg_core.declaration import Declaration, about, check, declarations
 from lbg_core.group.errors import NewerRecordError, SpecError
-from lbg_core.group.hashing import HASH_FUNCTIONS, HashFunction
+from lbg_core.group.hashing import HashFunction
 from lbg_core.group.names import require_group_name
+
+T = TypeVar("T")
 
 Mode: TypeAlias = Literal["Exclusive", "Partitioned", "MessageGroups", "Sessions"]
 
@@ -45,31 +47,6 @@ PREFIX_MAX_BYTES = 128
 USERNAME_MAX_BYTES = 255
 DURATION_MAX_S = 3600
 
-_WHOLE = re.compile(r"[0-9]{1,18}")
-_DECIMAL = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
-
-
-def number(value: object) -> object:
-    """The number in a text; anything else as it is."""
-    if not isinstance(value, str):
-        return value
-    if _WHOLE.fullmatch(value):
-        return int(value)
-    return float(value) if _DECIMAL.fullmatch(value) else value
-
-
-def integer(field: str, value: object, maximum: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= maximum:
-        raise SpecError(field, value, f"must be an integer from 1 to {maximum}")
-    return value
-
-
-def seconds(field: str, value: object) -> float:
-    """To the millisecond, the unit of a queue's arguments."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= DURATION_MAX_S:
-        raise SpecError(field, value, f"must be a number of seconds from 0 to {DURATION_MAX_S}")
-    return round(float(value), 3)
-
 
 def prefix(value: object) -> str:
     if not isinstance(value, str) or not value:
@@ -88,12 +65,6 @@ def username(value: object, *, field: str = "client_username") -> str:
     return _plain(field, value, USERNAME_MAX_BYTES)
 
 
-def one_of(field: str, value: object, allowed: tuple[str, ...]) -> str:
-    if not isinstance(value, str) or value not in allowed:
-        raise SpecError(field, value, f"must be one of {', '.join(allowed)}")
-    return value
-
-
 def _plain(field: str, value: str, maximum_bytes: int) -> str:
     if not value.isprintable() or " " in value:
         raise SpecError(field, value, "must not contain spaces or unprintable characters")
@@ -102,33 +73,14 @@ def _plain(field: str, value: str, maximum_bytes: int) -> str:
     return value
 
 
-DEFAULT_HASH_COUNT = 100
-DEFAULT_QUEUE_COUNT = 4
-"""In modes MessageGroups and Sessions there is one queue."""
-DEFAULT_QUEUE_SIZE_MB = 1000
-DEFAULT_HASH_FUNCTION: HashFunction = "crc32"
-
-REBALANCE_DELAY_S = 5.0
-MAX_HANDOFF_S = 3.0
-"""Solace's defaults ("Configuring Partitioned Queues")."""
+DERIVED: Any = None
+"""Default of an attribute that follows from others."""
 
 BYTES_PER_MB = 1_000_000
 
 RECORD_VERSION: Final = 1
 VERSION_KEY: Final = "V"
 
-_RECORD_FIELDS = {
-    "HP": "hash_prefix",
-    "HC": "hash_count",
-    "QC": "queue_count",
-    "QS": "queue_size_mb",
-    "CU": "client_username",
-    "HF": "hash_function",
-    "MD": "mode",
-    "CC": "max_clients",
-    "RD": "rebalance_delay_s",
-    "MH": "max_handoff_s",
-}
 _PASSWORDS = frozenset({"CP", "client_password"})
 
 REPARTITION_KEY = "RP"
@@ -137,7 +89,29 @@ UNFINISHED_KEY = "UF"
 """Fields of a record that are no attributes: a repartition under way, a closed group, an unfinished create."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True)
+class Attribute(Declaration):
+    """An attribute of a group.
+
+    - `key`: its key in the record; empty: it has none.
+    - `manifest`: its field in a LoadBalancedGroup; empty: it has none.
+    - `mode`: the only one in which it is another than its default; empty: any.
+    - `shown`: its words in `lbg group show`, beside those that every group has.
+    """
+
+    key: str = ""
+    manifest: str = ""
+    mode: str = ""
+    shown: str = ""
+
+
+def attribute(key: str, default: T, help_: str, **more: Any) -> T:
+    """The field of an attribute: its key in the record, its default, its help, and fields of its Attribute."""
+    made: T = field(default=default, metadata=about(help_, Attribute, key=key, **more))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
 class GroupSpec:
     """A group's attributes, always valid. Raises SpecError.
 
@@ -145,94 +119,106 @@ class GroupSpec:
 
         GroupSpec("orders", hash_count=100, queue_count=8, queue_size_mb=64)
 
-    `hash_prefix` and `client_username` are the group's name unless they are given, `queue_count` is 4.
-    `queue_size_mb` is the spool limit of one queue in megabytes of 1,000,000 bytes. `max_clients` is CC of
-    HC >= QC >= CC ("Sticky Load Balancing"); None stands for as many as there are queues. In modes MessageGroups and
-    Sessions all members consume one queue: `queue_count` is 1, and None stands for as many clients as there are hashes.
-    `limits_clients`: `max_clients` was given, so it stays when the number of queues changes; two specs that differ in
-    nothing else are equal.
-    `rebalance_delay_s` and `max_handoff_s` are of the partitions of mode Partitioned. There is no password in it.
+    `max_clients` is CC of HC >= QC >= CC ("Sticky Load Balancing"). `limits_clients`: it was given, so it stays when
+    the number of queues changes; two specs that differ in nothing else are equal. There is no password in it.
     """
 
-    name: str
-    hash_prefix: str
-    hash_count: int
-    queue_count: int
-    queue_size_mb: int
-    client_username: str
-    hash_function: HashFunction
-    mode: Mode
-    max_clients: int
-    rebalance_delay_s: float
-    max_handoff_s: float
-    limits_clients: bool = dataclass_field(init=False, compare=False)
+    name: str = field(metadata=about("Name of the group", Attribute))
+    hash_prefix: str = attribute(
+        "HP", DERIVED, "First word of every routing key; by default the name", manifest="hash.prefix"
+    )
+    _: KW_ONLY
+    hash_count: int = attribute(
+        "HC", 100, "Number of hashes of the key space", least=1, most=HASH_COUNT_MAX, manifest="hash.count"
+    )
+    queue_count: int = attribute(
+        "QC",
+        DERIVED,
+        "Number of queues or partitions, and so of members that are active at a time; by default 4, in modes "
+        "MessageGroups and Sessions 1",
+        least=1,
+        most=QUEUE_COUNT_MAX,
+        manifest="queues.count",
+    )
+    queue_size_mb: int = attribute(
+        "QS",
+        1000,
+        "Spool limit of each queue in megabytes (1,000,000 bytes); a full queue refuses",
+        least=1,
+        most=QUEUE_SIZE_MAX_MB,
+        manifest="queues.size",
+    )
+    client_username: str = attribute(
+        "CU", DERIVED, "User of the members, which is created; by default the name", metavar="NAME"
+    )
+    hash_function: HashFunction = attribute(
+        "HF", "crc32", "Function from a key to its hash", manifest="hash.function"
+    )
+    mode: Mode = attribute(
+        "MD", EXCLUSIVE, "Rule by which members share the stream ([modes.md](modes.md))", manifest="mode"
+    )
+    max_clients: int = attribute(
+        "CC",
+        DERIVED,
+        "Highest number of members; by default the queue count, in modes MessageGroups and Sessions the hash count",
+        least=1,
+        most=HASH_COUNT_MAX,
+    )
+    rebalance_delay_s: float = attribute(
+        "RD",
+        5.0,
+        "Mode Partitioned: how long membership must be stable before partitions move",
+        least=0,
+        most=DURATION_MAX_S,
+        manifest="rebalanceDelaySeconds",
+        mode=PARTITIONED,
+        shown="rebalance delay {:g} s",
+    )
+    """Solace's default, and that of `max_handoff_s` ("Configuring Partitioned Queues")."""
+    max_handoff_s: float = attribute(
+        "MH",
+        3.0,
+        "Mode Partitioned: longest pause of a partition for a handoff",
+        least=0,
+        most=DURATION_MAX_S,
+        manifest="maxHandoffSeconds",
+        mode=PARTITIONED,
+        shown="handoffs within {:g} s",
+    )
+    limits_clients: bool = field(init=False, compare=False)
 
-    def __init__(
-        self,
-        name: str,
-        hash_prefix: str | None = None,
-        *,
-        hash_count: int = DEFAULT_HASH_COUNT,
-        queue_count: int | None = None,
-        queue_size_mb: int = DEFAULT_QUEUE_SIZE_MB,
-        client_username: str | None = None,
-        hash_function: HashFunction = DEFAULT_HASH_FUNCTION,
-        mode: Mode = EXCLUSIVE,
-        max_clients: int | None = None,
-        rebalance_delay_s: float | None = None,
-        max_handoff_s: float | None = None,
-    ) -> None:
-        set_field = object.__setattr__
-        set_field(self, "name", require_group_name(name))
-        set_field(self, "hash_prefix", prefix(name if hash_prefix is None else hash_prefix))
-        set_field(self, "hash_count", integer("hash_count", hash_count, HASH_COUNT_MAX))
-        set_field(self, "mode", one_of("mode", mode, MODES))
-        set_field(self, "queue_count", _queue_count(queue_count, hash_count, mode))
-        set_field(self, "queue_size_mb", integer("queue_size_mb", queue_size_mb, QUEUE_SIZE_MAX_MB))
-        set_field(self, "client_username", username(name if client_username is None else client_username))
-        set_field(self, "hash_function", one_of("hash_function", hash_function, tuple(HASH_FUNCTIONS)))
-        set_field(self, "limits_clients", max_clients is not None)
-        if max_clients is None:
-            max_clients = self._most_clients
-        set_field(self, "max_clients", integer("max_clients", max_clients, HASH_COUNT_MAX))
-        if mode not in UNCOUNTED_MODES and max_clients > self.queue_count:
-            raise SpecError(
-                "max_clients",
-                max_clients,
-                f"must be at most queue_count ({self.queue_count}): HC >= QC >= CC",
-            )
-        for field, value, default in (
-            ("rebalance_delay_s", rebalance_delay_s, REBALANCE_DELAY_S),
-            ("max_handoff_s", max_handoff_s, MAX_HANDOFF_S),
+    def __post_init__(self) -> None:
+        set_field = partial(object.__setattr__, self)
+        set_field("limits_clients", self.max_clients is not None)
+        has_one_queue = self.mode in UNCOUNTED_MODES
+        for name, derived in (
+            ("hash_prefix", self.name),
+            ("client_username", self.name),
+            ("queue_count", 1 if has_one_queue else 4),
         ):
-            duration = default if value is None else seconds(field, value)
-            if duration != default and mode != PARTITIONED:
-                raise SpecError(field, value, f"goes with mode {PARTITIONED} only, and this is {mode}")
-            set_field(self, field, duration)
-
-    @classmethod
-    def parse(cls, mapping: Mapping[str, object]) -> GroupSpec:
-        """A spec from field names (`hash_count` or `hashCount`) and values.
-
-        Counts may be decimal strings; a password is accepted and forgotten. Raises SpecError for what is
-        missing, unknown or invalid.
-        """
-        fields: dict[str, object] = {}
-        for name, value in mapping.items():
-            field = re.sub(r"(?<=[a-z])[A-Z]", lambda match: "_" + match[0].lower(), str(name))
-            if field in _PASSWORDS:
-                continue
-            if field not in _FIELDS:
-                # Not the value: under a mistyped name it may be a password.
-                raise SpecError("attribute", name, f"is none of a group's: {', '.join(_FIELDS)}")
-            if field in fields:
-                raise SpecError("attribute", name, "is given twice, in two spellings")
-            if value is not None:
-                fields[field] = number(value) if field in _NUMBERS else value
-        for field in _REQUIRED:
-            if field not in fields and not (field == "queue_count" and fields.get("mode") in UNCOUNTED_MODES):
-                raise SpecError(field, None, "is required")
-        return cls(**fields)  # type: ignore[arg-type]  # checked in __post_init__
+            if getattr(self, name) is None:
+                set_field(name, derived)
+        if not self.limits_clients:
+            set_field("max_clients", self.hash_count if has_one_queue else self.queue_count)
+        require_group_name(self.name)
+        prefix(self.hash_prefix)
+        username(self.client_username)
+        check(self, SpecError)
+        if has_one_queue and self.queue_count != 1:
+            rule = f"must be 1 in mode {self.mode}: all members consume the one queue"
+            raise SpecError("queue_count", self.queue_count, rule)
+        if self.queue_count > self.hash_count:
+            rule = f"must be at most hash_count ({self.hash_count}): HC >= QC >= CC"
+            raise SpecError("queue_count", self.queue_count, rule)
+        if not has_one_queue and self.max_clients > self.queue_count:
+            rule = f"must be at most queue_count ({self.queue_count}): HC >= QC >= CC"
+            raise SpecError("max_clients", self.max_clients, rule)
+        for name, one in ATTRIBUTES.items():
+            value = getattr(self, name)
+            if one.kind is float:  # to the millisecond, the unit of a queue's arguments
+                set_field(name, round(value, 3))
+            if one.mode not in ("", self.mode) and value != one.default:
+                raise SpecError(name, value, f"goes with mode {one.mode} only, and this is {self.mode}")
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:
@@ -251,16 +237,24 @@ class GroupSpec:
             )
         if version != RECORD_VERSION:
             raise SpecError(VERSION_KEY, version, f"must be {RECORD_VERSION}, the version of a record")
-        fields: dict[str, object] = {"name": name}
+        found: dict[str, Any] = {}
         for key, value in record.items():
             if key in _PASSWORDS or key in (REPARTITION_KEY, CLOSED_KEY):
                 continue
             if key == UNFINISHED_KEY:
                 raise SpecError("key", key, "is of a group whose create was not finished")
-            if key not in _RECORD_FIELDS:
-                raise SpecError("key", key, f"is none of a record's: {', '.join(_RECORD_FIELDS)}")
-            fields[_RECORD_FIELDS[key]] = value
-        return cls.parse(fields)
+            if key not in _BY_KEY:
+                # Not the value: under a mistyped name it may be a password.
+                raise SpecError("key", key, f"is none of a record's: {', '.join(_BY_KEY)}")
+            one = _BY_KEY[key]
+            try:
+                found[one.name] = one.read(value)
+            except ValueError as error:
+                raise SpecError(one.name, value, str(error)) from None
+        for key in _REQUIRED_KEYS:
+            if key not in record and not (key == "QC" and found.get("mode") in UNCOUNTED_MODES):
+                raise SpecError(_BY_KEY[key].name, None, "is required")
+        return cls(name, **found)
 
     @classmethod
     def from_unfinished(cls, text: str | bytes, *, name: str) -> GroupSpec | None:
@@ -285,18 +279,13 @@ class GroupSpec:
     def to_record(self) -> str:
         """The record as compact JSON, with the names of "Sticky Load Balancing".
 
-        V, its version; HP, HC, QC, QS, CU; HF, MD, RD, MH where they are not the default; CC where it was given.
+        V, its version; HP, HC, QC, QS, CU; the others where they are not the default, and CC where it was given.
         """
         record: dict[str, object] = {VERSION_KEY: RECORD_VERSION}
-        record |= {key: getattr(self, field) for key, field in list(_RECORD_FIELDS.items())[:5]}
-        for key, default in (
-            ("HF", DEFAULT_HASH_FUNCTION),
-            ("MD", EXCLUSIVE),
-            ("CC", None if self.limits_clients else self.max_clients),
-            ("RD", REBALANCE_DELAY_S),
-            ("MH", MAX_HANDOFF_S),
-        ):
-            if (value := getattr(self, _RECORD_FIELDS[key])) != default:
+        for key, one in _BY_KEY.items():
+            value = getattr(self, one.name)
+            is_default = not self.limits_clients if one.name == "max_clients" else value == one.default
+            if key in _REQUIRED_KEYS or not is_default:
                 record[key] = value
         return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
 
@@ -305,29 +294,26 @@ class GroupSpec:
 
         Raises SpecError.
         """
-        fields = self.attributes()
+        fields: dict[str, Any] = self.attributes()
         if not self.limits_clients:
-            fields["max_clients"] = None
-        return GroupSpec(**fields | changes)  # type: ignore[arg-type]  # checked in __init__
+            del fields["max_clients"]
+        return GroupSpec(**fields | changes)
 
     def attributes(self) -> dict[str, object]:
         """Every attribute and its value."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return {name: getattr(self, name) for name in ATTRIBUTES}
 
     @property
     def queue_size_bytes(self) -> int:
         return self.queue_size_mb * BYTES_PER_MB
 
-    @property
-    def _most_clients(self) -> int:
-        return self.hash_count if self.mode in UNCOUNTED_MODES else self.queue_count
 
+ATTRIBUTES = cast(Mapping[str, Attribute], declarations(GroupSpec))
+"""All attributes by name, in the order to show them."""
 
-_FIELDS = tuple(one.name for one in fields(GroupSpec) if one.compare)
-_NUMBERS = frozenset(
-    {"hash_count", "queue_count", "queue_size_mb", "max_clients", "rebalance_delay_s", "max_handoff_s"}
-)
-_REQUIRED = _FIELDS[:6]
+_BY_KEY = {one.key: one for one in ATTRIBUTES.values() if one.key}
+_REQUIRED_KEYS = ("HP", "HC", "QC", "QS", "CU")
+"""Those of "Sticky Load Balancing", also for values that are the default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,20 +332,9 @@ def differences(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ..
     """Every field in which the two differ, in the order of the fields; empty when they are the same group."""
     return tuple(
         Difference(field, getattr(existing, field), getattr(desired, field))
-        for field in _FIELDS
+        for field in ATTRIBUTES
         if getattr(existing, field) != getattr(desired, field)
     )
-
-
-def _queue_count(value: int | None, hash_count: int, mode: str) -> int:
-    if value is None:
-        value = 1 if mode in UNCOUNTED_MODES else DEFAULT_QUEUE_COUNT
-    count = integer("queue_count", value, QUEUE_COUNT_MAX)
-    if mode in UNCOUNTED_MODES and count != 1:
-        raise SpecError("queue_count", count, f"must be 1 in mode {mode}: all members consume the one queue")
-    if count > hash_count:
-        raise SpecError("queue_count", count, f"must be at most hash_count ({hash_count}): HC >= QC >= CC")
-    return count
 
 
 def _excerpt(text: str | bytes) -> str:

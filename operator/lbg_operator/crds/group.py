@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
+from operator import getitem
 from typing import Any
 
 from lbg_core.group import (
-    PARTITIONED,
+    ATTRIBUTES,
     SESSIONS,
     UNCOUNTED_MODES,
     GroupSpec,
@@ -54,16 +56,8 @@ def old_crds(missing: KeyError) -> ManifestError:
     )
 
 
-_FIELDS = {
-    "name": "spec.groupName",
-    "hash_prefix": "spec.hash.prefix",
-    "hash_count": "spec.hash.count",
-    "hash_function": "spec.hash.function",
-    "queue_count": "spec.queues.count",
-    "queue_size_mb": "spec.queues.size",
-    "mode": "spec.mode",
-    "rebalance_delay_s": "spec.rebalanceDelaySeconds",
-    "max_handoff_s": "spec.maxHandoffSeconds",
+_FIELDS = {one.name: f"spec.{one.manifest}" for one in ATTRIBUTES.values() if one.manifest} | {
+    "name": "spec.groupName"
 }
 """Field of a manifest for each attribute of a group."""
 
@@ -243,22 +237,17 @@ class GroupManifest:
 
 def _spec(name: str, spec: Mapping[str, Any], queue_count: int) -> GroupSpec:
     """Without maxReplicas: the group's record cannot be changed, and scaling can."""
-    size_bytes = bytes_in("spec.queues.size", spec["queues"]["size"])
-    is_partitioned = spec["mode"] == PARTITIONED
+    given: dict[str, Any] = {}
+    for one in ATTRIBUTES.values():
+        # In other modes it is the members that have some of these, each for itself.
+        if one.manifest and one.mode in ("", spec["mode"]):
+            *parents, last = one.manifest.split(".")
+            fields = reduce(getitem, parents, spec)
+            if one.default is not None or last in fields:
+                given[one.name] = fields[last]
+    given["queue_size_mb"] = bytes_in("spec.queues.size", given["queue_size_mb"]) // BYTES_PER_MB
     try:
-        return GroupSpec(
-            name,
-            spec["hash"].get("prefix", name),
-            hash_count=spec["hash"]["count"],
-            queue_count=queue_count,
-            queue_size_mb=size_bytes // BYTES_PER_MB,
-            client_username=name,
-            hash_function=spec["hash"]["function"],
-            mode=spec["mode"],
-            # In other modes it is the members that have these, each for itself.
-            rebalance_delay_s=spec["rebalanceDelaySeconds"] if is_partitioned else None,
-            max_handoff_s=spec["maxHandoffSeconds"] if is_partitioned else None,
-        )
+        return GroupSpec(name, **given | {"queue_count": queue_count, "client_username": name})
     except SpecError as error:
         where = _FIELDS.get(error.field, error.field)
         if error.field == "name" and "groupName" not in spec:

@@ -168,16 +168,7 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_same_comm
     place = Place(
         ConnectionSettings.parse(own_broker.url), ManagementSettings.parse(own_broker.management_url)
     )
-    spec = GroupSpec.parse(
-        {
-            "name": "orders",
-            "hash_prefix": "orders",
-            "hash_count": 100,
-            "queue_count": 40,
-            "queue_size_mb": 1000,
-            "client_username": "orders",
-        }
-    )
+    spec = GroupSpec("orders", queue_count=40)
     async with place.administered() as admin:
         while True:
             try:

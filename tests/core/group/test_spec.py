@@ -27,7 +27,7 @@ GIVEN: dict[str, Any] = {
     "queue_size_mb": 50,
     "client_username": "orders-client",
 }
-SPEC = GroupSpec.parse(GIVEN)
+SPEC = GroupSpec(**GIVEN)
 
 
 def test_a_spec_has_the_defaults_that_the_document_implies() -> None:
@@ -58,42 +58,41 @@ BROKEN = [
     ("hash_prefix", "a\n", "spaces or unprintable"),
     ("hash_prefix", "\ud800", "spaces or unprintable"),
     ("hash_prefix", "é" * 65, "at most 128 bytes"),
-    ("hash_count", 0, "integer from 1 to 65536"),
-    ("hash_count", -4, "integer from 1 to 65536"),
-    ("hash_count", 65_537, "integer from 1 to 65536"),
-    ("hash_count", 4.0, "integer from 1 to 65536"),
-    ("hash_count", True, "integer from 1 to 65536"),
-    ("hash_count", "many", "integer from 1 to 65536"),
-    ("hash_count", "-1", "integer from 1 to 65536"),
-    ("queue_count", 0, "integer from 1 to 4096"),
-    ("queue_count", 4_097, "integer from 1 to 4096"),
+    ("hash_count", 0, "whole number from 1 to 65536"),
+    ("hash_count", -4, "whole number from 1 to 65536"),
+    ("hash_count", 65_537, "whole number from 1 to 65536"),
+    ("hash_count", 4.0, "whole number from 1 to 65536"),
+    ("hash_count", True, "whole number from 1 to 65536"),
+    ("hash_count", "many", "whole number from 1 to 65536"),
+    ("hash_count", "-1", "whole number from 1 to 65536"),
+    ("queue_count", 0, "whole number from 1 to 4096"),
+    ("queue_count", 4_097, "whole number from 1 to 4096"),
     ("queue_count", 101, "at most hash_count (100): HC >= QC >= CC"),
-    ("queue_size_mb", 0, "integer from 1 to 6000000"),
-    ("queue_size_mb", 6_000_001, "integer from 1 to 6000000"),
+    ("queue_size_mb", 0, "whole number from 1 to 6000000"),
+    ("queue_size_mb", 6_000_001, "whole number from 1 to 6000000"),
     ("client_username", "", "at least one character"),
-    ("client_username", None, "is required"),
     ("client_username", "a:b", "colon"),
     ("client_username", "a b", "spaces or unprintable"),
     ("client_username", "u" * 256, "at most 255 bytes"),
     ("hash_function", "md5", "one of crc32, java, murmur2, modulo"),
     ("hash_function", ["crc32"], "one of crc32, java, murmur2, modulo"),
     ("mode", "exclusive", "one of Exclusive, Partitioned, MessageGroups, Sessions"),
-    ("max_clients", 0, "integer from 1"),
+    ("max_clients", 0, "whole number from 1"),
     ("max_clients", 9, "at most queue_count (8): HC >= QC >= CC"),
     ("rebalance_delay_s", 2.5, "goes with mode Partitioned only, and this is Exclusive"),
     ("max_handoff_s", 1, "goes with mode Partitioned only, and this is Exclusive"),
-    ("rebalance_delay_s", -1, "number of seconds from 0 to 3600"),
-    ("rebalance_delay_s", "soon", "number of seconds from 0 to 3600"),
-    ("rebalance_delay_s", True, "number of seconds from 0 to 3600"),
-    ("max_handoff_s", 3600.5, "number of seconds from 0 to 3600"),
-    ("max_handoff_s", float("nan"), "number of seconds from 0 to 3600"),
+    ("rebalance_delay_s", -1, "number from 0 to 3600"),
+    ("rebalance_delay_s", "soon", "number from 0 to 3600"),
+    ("rebalance_delay_s", True, "number from 0 to 3600"),
+    ("max_handoff_s", 3600.5, "number from 0 to 3600"),
+    ("max_handoff_s", float("nan"), "number from 0 to 3600"),
 ]
 
 
 @pytest.mark.parametrize(("field", "value", "rule"), BROKEN)
 def test_a_broken_rule_is_reported_with_field_value_and_rule(field: str, value: object, rule: str) -> None:
     with pytest.raises(SpecError) as caught:
-        GroupSpec.parse({**GIVEN, field: value})
+        GroupSpec(**{**GIVEN, field: value})
 
     error = caught.value
     assert error.field == field
@@ -104,17 +103,6 @@ def test_a_broken_rule_is_reported_with_field_value_and_rule(field: str, value: 
     assert value is None or repr(value)[:10] in str(error)
 
 
-@pytest.mark.parametrize("field", list(GIVEN))
-def test_a_missing_attribute_is_named(field: str) -> None:
-    with pytest.raises(SpecError, match=f"{field} None: is required"):
-        GroupSpec.parse({name: value for name, value in GIVEN.items() if name != field})
-
-
-def test_an_unknown_attribute_is_refused_rather_than_ignored() -> None:
-    with pytest.raises(SpecError, match="attribute 'queues': is none of a group's: name, hash_prefix"):
-        GroupSpec.parse({**GIVEN, "queues": 4})
-
-
 def test_the_most_queues_and_clients_that_the_hash_count_allows_are_accepted() -> None:
     spec = replace(SPEC, queue_count=100, max_clients=100)
 
@@ -123,7 +111,7 @@ def test_the_most_queues_and_clients_that_the_hash_count_allows_are_accepted() -
 
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_parses_because_refusing_one_is_for_provisioning(mode: str) -> None:
-    assert GroupSpec.parse({**GIVEN, "queue_count": 1, "mode": mode}).mode == mode
+    assert GroupSpec(**{**GIVEN, "queue_count": 1, "mode": mode}).mode == mode
 
 
 @pytest.mark.parametrize("mode", UNCOUNTED_MODES)
@@ -132,72 +120,42 @@ def test_where_all_members_consume_one_queue_none_is_counted_and_they_are_not_bo
 ) -> None:
     given = {name: value for name, value in GIVEN.items() if name != "queue_count"}
 
-    spec = GroupSpec.parse({**given, "mode": mode})
+    spec = GroupSpec(**{**given, "mode": mode})
 
     assert (spec.queue_count, spec.max_clients) == (1, spec.hash_count)
-    assert GroupSpec.parse({**given, "mode": mode, "max_clients": 250}).max_clients == 250
-    assert GroupSpec.parse({**given, "mode": mode, "queue_count": "1"}) == spec
+    assert GroupSpec(**{**given, "mode": mode, "max_clients": 250}).max_clients == 250
+    assert GroupSpec(**{**given, "mode": mode, "queue_count": 1}) == spec
 
 
 @pytest.mark.parametrize("mode", UNCOUNTED_MODES)
 def test_more_than_one_queue_is_refused_where_all_members_consume_one(mode: str) -> None:
     with pytest.raises(SpecError) as caught:
-        GroupSpec.parse({**GIVEN, "mode": mode})
+        GroupSpec(**{**GIVEN, "mode": mode})
     assert str(caught.value) == f"queue_count 8: must be 1 in mode {mode}: all members consume the one queue"
 
 
 def test_the_times_of_partitions_are_kept_to_the_millisecond() -> None:
-    spec = GroupSpec.parse(
-        {**GIVEN, "mode": "Partitioned", "rebalance_delay_s": "2.5", "max_handoff_s": 0.0004}
-    )
+    spec = GroupSpec(**{**GIVEN, "mode": "Partitioned", "rebalance_delay_s": 2.5, "max_handoff_s": 0.0004})
 
     assert (spec.rebalance_delay_s, spec.max_handoff_s) == (2.5, 0.0)
 
 
 def test_without_times_partitions_have_those_of_the_document() -> None:
-    spec = GroupSpec.parse({**GIVEN, "mode": "Partitioned"})
+    spec = GroupSpec(**{**GIVEN, "mode": "Partitioned"})
 
     assert (spec.rebalance_delay_s, spec.max_handoff_s) == (5.0, 3.0)
     assert "RD" not in spec.to_record()
     assert "MH" not in spec.to_record()
 
 
-def test_names_may_be_written_as_kubernetes_does_and_counts_as_text() -> None:
-    spelled = {
-        "name": "orders",
-        "hashPrefix": "orders",
-        "hashCount": "100",
-        "queueCount": "8",
-        "queueSizeMb": "50",
-        "clientUsername": "orders-client",
-        "maxClients": None,
-    }
-
-    assert GroupSpec.parse(spelled) == SPEC
-
-
-def test_the_same_attribute_in_two_spellings_is_refused() -> None:
-    with pytest.raises(SpecError, match="given twice"):
-        GroupSpec.parse({**GIVEN, "hashCount": 100})
-
-
-def test_a_password_is_accepted_and_kept_nowhere() -> None:
-    for key in ("client_password", "clientPassword", "CP"):
-        spec = GroupSpec.parse({**GIVEN, key: "hunter2"})
-        assert spec == SPEC
-        assert "hunter2" not in repr(spec) + spec.to_record()
-
-
 @pytest.mark.parametrize("key", ["pasword_typo", "clientPasswd", "cp"])
 def test_a_mistyped_password_does_not_reach_the_error(key: str) -> None:
-    with pytest.raises(SpecError) as from_mapping:
-        GroupSpec.parse({**GIVEN, key: "hunter2"})
     with pytest.raises(SpecError) as from_record:
         GroupSpec.from_record(json.dumps({"HP": "o", key: "hunter2"}), name="orders")
 
-    for error in (from_mapping.value, from_record.value):
-        assert key in str(error)
-        assert "hunter2" not in str(error) + repr(error.value)
+    error = from_record.value
+    assert key in str(error)
+    assert "hunter2" not in str(error) + repr(error.value)
 
 
 def test_the_record_is_the_documents_compact_json_with_a_version() -> None:
@@ -223,6 +181,7 @@ def test_a_record_with_the_documents_password_is_read_and_the_password_forgotten
     record = '{"HP":"orders","HC":100,"QC":8,"QS":50,"CU":"orders-client","CP":"hunter2"}'
 
     assert GroupSpec.from_record(record, name="orders") == SPEC
+    assert GroupSpec.from_record(record.replace(":100", ':"100"'), name="orders") == SPEC
 
 
 @pytest.mark.parametrize(
@@ -263,7 +222,9 @@ def specs(draw: st.DrawFn) -> GroupSpec:
     hash_count = draw(st.integers(1, 65_536))
     mode = draw(st.sampled_from(MODES))
     queue_count = 1 if mode in UNCOUNTED_MODES else draw(st.integers(1, min(hash_count, 4_096)))
-    times = st.none() | (st.floats(0, 3_600) if mode == "Partitioned" else st.nothing())
+    times = st.fixed_dictionaries(
+        {}, optional=dict.fromkeys(("rebalance_delay_s", "max_handoff_s"), st.floats(0, 3_600))
+    )
     return GroupSpec(
         draw(st.from_regex(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", fullmatch=True)),
         draw(WORDS),
@@ -274,8 +235,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
         hash_function=draw(st.sampled_from(["crc32", "java", "murmur2", "modulo"])),
         mode=mode,
         max_clients=draw(st.none() | st.integers(1, 65_536 if mode in UNCOUNTED_MODES else queue_count)),
-        rebalance_delay_s=draw(times),
-        max_handoff_s=draw(times),
+        **(draw(times) if mode == "Partitioned" else {}),
     )
 
 
@@ -309,7 +269,7 @@ def test_differences_tell_field_existing_and_wanted() -> None:
 
 def test_a_huge_value_is_shortened_in_the_error() -> None:
     with pytest.raises(SpecError) as caught:
-        GroupSpec.parse({**GIVEN, "hash_prefix": "x" * 100_000})
+        GroupSpec(**{**GIVEN, "hash_prefix": "x" * 100_000})
     assert len(str(caught.value)) < 200
 
 

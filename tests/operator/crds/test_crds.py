@@ -12,16 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from lbg_core.group import HASH_FUNCTIONS, MODES
-from lbg_core.group.spec import (
-    BYTES_PER_MB,
-    DURATION_MAX_S,
-    HASH_COUNT_MAX,
-    MAX_HANDOFF_S,
-    PREFIX_MAX_BYTES,
-    QUEUE_COUNT_MAX,
-    REBALANCE_DELAY_S,
-)
+from lbg_core.group import ATTRIBUTES, Attribute
+from lbg_core.group.spec import BYTES_PER_MB, PREFIX_MAX_BYTES
 from lbg_operator.crds.consumer import bytes_in
 from lbg_operator.crds.group import REPLICAS_MAX
 from lbg_sidecar import MemberSettings
@@ -129,14 +121,20 @@ def test_every_rule_says_what_to_do(manifest: Schema) -> None:
         assert re.search(r"\bmust\b|: |needs", message), message
 
 
+@pytest.mark.parametrize(
+    "one", [one for one in ATTRIBUTES.values() if one.manifest], ids=lambda one: one.name
+)
+def test_attributes_of_a_group_have_the_limits_of_their_declarations(one: Attribute) -> None:
+    schema = field(GROUP, f"spec.{one.manifest}")
+    assert schema.get("enum", []) == list(one.choices)
+    if schema.get("type") == "integer":
+        assert (schema["maximum"], schema["minimum"] >= one.least) == (one.most, True)
+    if one.mode:  # the others have defaults of their own
+        assert schema["default"] == one.default
+
+
 def test_limits_are_those_of_a_group() -> None:
-    assert field(GROUP, "spec.hash.count")["maximum"] == HASH_COUNT_MAX
-    assert field(GROUP, "spec.queues.count")["maximum"] == QUEUE_COUNT_MAX
     assert field(GROUP, "spec.hash.prefix")["maxLength"] == PREFIX_MAX_BYTES
-    assert field(GROUP, "spec.hash.function")["enum"] == list(HASH_FUNCTIONS)
-    assert field(GROUP, "spec.mode")["enum"] == list(MODES)
-    assert field(GROUP, "spec.rebalanceDelaySeconds")["maximum"] == DURATION_MAX_S
-    assert field(GROUP, "spec.maxHandoffSeconds")["maximum"] == DURATION_MAX_S
     assert field(GROUP, "spec.replicas")["maximum"] == REPLICAS_MAX
 
 
@@ -175,11 +173,6 @@ def test_the_default_size_of_parked_messages_is_that_of_the_sidecar() -> None:
         bytes_in("maxSize", default)
         == MemberSettings.__dataclass_fields__["park_max_mb"].default * BYTES_PER_MB
     )
-
-
-def test_defaults_are_those_of_a_group() -> None:
-    assert field(GROUP, "spec.rebalanceDelaySeconds")["default"] == REBALANCE_DELAY_S
-    assert field(GROUP, "spec.maxHandoffSeconds")["default"] == MAX_HANDOFF_S
 
 
 def test_the_reference_is_what_the_schemas_say() -> None:

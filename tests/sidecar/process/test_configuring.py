@@ -23,7 +23,7 @@ def test_environment_counts_over_the_file(tmp_path: Path) -> None:
     ("variable", "value", "said"),
     [
         ("LBG_CONCURRENCY", "many", "LBG_CONCURRENCY is 'many', but must be a whole number"),
-        ("LBG_CONCURRENCY", "0", "must be at least 1"),
+        ("LBG_CONCURRENCY", "0", "must be a whole number of at least 1"),
         ("LBG_ORDER", "size", "must be one of key, queue"),
         ("LBG_REPUBLISH", "perhaps", "must be true or false"),
         ("LBG_LOCAL", "8750", "must be HOST:PORT or unix:/PATH"),
@@ -91,12 +91,17 @@ def test_an_http_application_needs_an_address() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "least"), [("SIZE", 0, 1), ("REQUESTS", 0, 1), ("LINGER_MS", -1.0, 0)]
+    ("name", "value", "rule"),
+    [
+        ("SIZE", 0, "a whole number of at least 1"),
+        ("REQUESTS", 0, "a whole number of at least 1"),
+        ("LINGER_MS", -1, "a number of at least 0"),
+    ],
 )
-def test_batches_that_cannot_work_are_refused(name: str, value: float, least: int) -> None:
+def test_batches_that_cannot_work_are_refused(name: str, value: int, rule: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         configure({**LEAST, f"LBG_BATCH_{name}": str(value)})
-    assert str(refused.value) == f"LBG_BATCH_{name} is {value}, but must be at least {least}"
+    assert str(refused.value) == f"LBG_BATCH_{name} is '{value}', but must be {rule}"
 
 
 def test_a_path_of_positions_begins_with_a_slash() -> None:

@@ -107,7 +107,7 @@ def test_a_bad_setting_ends_it_with_one_line_and_status_2() -> None:
     process = start_lbg("sidecar", environment={"LBG_GROUP": "g", "LBG_COMMAND": "x", "LBG_PREFETCH": "few"})
     _, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 2
-    assert err == "lbg: error: LBG_PREFETCH is 'few', but must be a whole number\n"
+    assert err == "lbg: error: LBG_PREFETCH is 'few', but must be a whole number from 1 to 65535\n"
 
 
 @pytest.mark.process
