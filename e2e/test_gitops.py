@@ -71,7 +71,7 @@ def test_who_applies_a_manifest_does_not_fight_the_operator_nor_an_autoscaler(sh
     until(lambda: stage.is_condition(shop, "lbg", "orders", "Ready"), what="a group that is served")
     shop("scale", "lbg/orders", "--replicas=2")
     until(lambda: shop.get("deployment", "orders")["spec"]["replicas"] == 2, what="two consumers")
-    group["spec"]["releasePeriodSeconds"] = 2
+    group["spec"]["releaseIntervalSeconds"] = 2
     apply_as(shop, GITOPS, group)  # without --force-conflicts
     assert shop.get("lbg", "orders")["spec"]["replicas"] == 2
     entries = managed(shop, "orders")
@@ -123,7 +123,7 @@ def test_a_sync_leaves_replicas_that_are_in_no_manifest_to_the_autoscaler(shop: 
     sync(shop, group)
     until(lambda: is_served(shop, 2, "orders"), what="the autoscaler's two members", timeout_s=240)
     for change in (2, 3):
-        group["spec"]["releasePeriodSeconds"] = change
+        group["spec"]["releaseIntervalSeconds"] = change
         assert sync(shop, group)["spec"]["replicas"] == 2
         assert is_in_sync(shop, group)
     until(lambda: is_served(shop, 2, "orders"), what="two members still")

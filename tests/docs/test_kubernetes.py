@@ -93,7 +93,7 @@ def test_the_journal_that_it_shows_is_kept() -> None:
     manifest["metadata"]["namespace"] = "default"
     group = GroupManifest.parse(manifest)
     assert group.consumer is not None
-    assert group.consumer.sidecar.journal == Journal(claim="journals", volume=None)
+    assert group.consumer.sidecar.journal == Journal(volume_claim="journals")
 
 
 def test_the_parking_that_the_page_of_parked_keys_shows_is_the_default() -> None:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeVar
 
 from lbg_core.group.spec import BYTES_PER_MB
 from lbg_operator.errors import ManifestError
@@ -179,43 +179,43 @@ class ParkingBounds:
     max_mb: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class App:
     """Channel to the application; words as the manifest has them."""
 
     channel: str
-    container: str | None
-    port: int | None
+    container: str | None = None
+    port: int | None = None
     path: str
-    health_path: str | None
-    positions_path: str | None
+    batch: Batch | None = None
+    parking: ParkingBounds | None = None
     order: str
-    concurrency: int | None
-    prefetch: int | None
+    health_path: str | None = None
+    positions_path: str | None = None
+    concurrency: int | None = None
+    prefetch: int | None = None
     call_timeout_s: int
     max_attempts: int
     when_exhausted: str
-    batch: Batch | None
-    parking: ParkingBounds | None
 
 
 @dataclass(frozen=True, slots=True)
 class Journal:
     """Volume of the sidecars' journals: a claim of the group's namespace, or a volume that the template has."""
 
-    claim: str | None
-    volume: str | None
+    volume_claim: str | None = None
+    volume: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Sidecar:
-    image: str | None
-    resources: Mapping[str, Any] | None
+    image: str | None = None
+    resources: Mapping[str, Any] | None = None
     log_format: str
-    republish: bool
-    journal: Journal | None
+    republish: bool = False
+    journal: Journal | None = None
     publishes: bool = False
-    env: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    env: Sequence[Mapping[str, Any]] = field(default=(), hash=False)
     """Further variables (EnvVar); the API server judges them when a Deployment is made of it."""
 
 
@@ -239,51 +239,44 @@ class Consumer:
 
 
 def consumer_of(spec: Mapping[str, Any]) -> Consumer:
-    app, sidecar = spec["app"], spec["sidecar"]
+    app, sidecar = dict(spec["app"]), dict(spec["sidecar"])
+    if "batch" in app:
+        app["batch"] = _part(Batch, app["batch"])
+    if (parking := app.get("parking")) is not None:
+        size_bytes = bytes_in("spec.consumer.app.parking.maxSize", parking["maxSize"])
+        app["parking"] = _part(ParkingBounds, {**parking, "maxMb": size_bytes // BYTES_PER_MB})
+    if "journal" in sidecar:
+        sidecar["journal"] = _part(Journal, sidecar["journal"])
     return Consumer(
         template=pod_template_of(spec["template"], "spec.consumer.template"),
-        app=App(
-            channel=app["channel"],
-            container=app.get("container"),
-            port=app.get("port"),
-            path=app["path"],
-            health_path=app.get("healthPath"),
-            positions_path=app.get("positionsPath"),
-            order=app["order"],
-            concurrency=app.get("concurrency"),
-            prefetch=app.get("prefetch"),
-            call_timeout_s=app["callTimeoutSeconds"],
-            max_attempts=app["maxAttempts"],
-            when_exhausted=app["whenExhausted"],
-            batch=_batch(app["batch"]) if "batch" in app else None,
-            parking=_parking(app["parking"]) if "parking" in app else None,
-        ),
+        app=_part(App, app),
         guarantee=spec["guarantee"],
-        sidecar=Sidecar(
-            image=sidecar.get("image"),
-            resources=sidecar.get("resources"),
-            log_format=sidecar["logFormat"],
-            republish=sidecar.get("republish", False),
-            journal=_journal(sidecar["journal"]) if "journal" in sidecar else None,
-            publishes=sidecar.get("publishes", False),
-            env=tuple(sidecar.get("env", ())),
-        ),
+        sidecar=_part(Sidecar, sidecar),
         storage=_storage(spec["storage"]) if "storage" in spec else Storage(),
     )
 
 
-def _journal(spec: Mapping[str, Any]) -> Journal:
-    return Journal(claim=spec.get("volumeClaim"), volume=spec.get("volume"))
+P = TypeVar("P")
+
+
+def _part(kind: type[P], spec: Mapping[str, Any]) -> P:
+    """A dataclass of a part of a manifest. Raises KeyError without a field that has no default."""
+    values = {}
+    for one in fields(kind):  # type: ignore[arg-type]  # P is a dataclass
+        name = manifest_name(one.name)
+        if name in spec or one.default is MISSING:
+            values[one.name] = spec[name]
+    return kind(**values)
+
+
+_UNITS = {"s": "Seconds", "ms": "Milliseconds"}
+
+
+def manifest_name(name: str) -> str:
+    """`callTimeoutSeconds` of `call_timeout_s`."""
+    first, *others = name.split("_")
+    return "".join((first, *(_UNITS.get(word, word.capitalize()) for word in others)))
 
 
 def _storage(spec: Mapping[str, Any]) -> Storage:
     return Storage(bytes_in("spec.consumer.storage.size", spec["size"]), spec.get("storageClassName"))
-
-
-def _parking(spec: Mapping[str, Any]) -> ParkingBounds:
-    size_bytes = bytes_in("spec.consumer.app.parking.maxSize", spec["maxSize"])
-    return ParkingBounds(spec["maxKeys"], spec["maxMessages"], size_bytes // BYTES_PER_MB)
-
-
-def _batch(spec: Mapping[str, Any]) -> Batch:
-    return Batch(size=spec["size"], linger_ms=spec["lingerMilliseconds"], requests=spec["requests"])

@@ -90,7 +90,7 @@ class GroupManifest:
     assignment: str
     rebalance_delay_s: int
     max_handoff_s: int
-    release_period_s: int
+    release_interval_s: int
     replicas: int
     consumer: Consumer | None
     scaling: Scaling | None
@@ -130,7 +130,7 @@ class GroupManifest:
             assignment=spec["assignment"],
             rebalance_delay_s=spec["rebalanceDelaySeconds"],
             max_handoff_s=spec["maxHandoffSeconds"],
-            release_period_s=spec["releasePeriodSeconds"],
+            release_interval_s=spec["releaseIntervalSeconds"],
             replicas=spec["replicas"],
             consumer=consumer_of(spec["consumer"]) if "consumer" in spec else None,
             scaling=scaling,

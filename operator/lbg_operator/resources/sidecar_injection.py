@@ -9,10 +9,12 @@ SIGTERM reaches the application when its member has handed everything over.
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
-from lbg_operator.crds import App, GroupManifest
+from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import ManifestError
 from lbg_operator.resources.names import credentials_name, publisher_name, selector_of
 from lbg_operator.settings import OperatorSettings
@@ -34,9 +36,21 @@ JOURNALS = "/var/lib/lbg-journals"
 LOCAL_PORT = 8750
 OBSERVED_PORT = 8751
 
-_CHANNELS = {"HTTP": "http", "HTTPBatch": "http-batch", "Stream": "stream"}
-_ORDERS = {"Key": "key", "Queue": "queue"}
-_WHEN_EXHAUSTED = {"Block": "block", "DeadLetter": "dead-letter", "Park": "park"}
+_WORD_ENDS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NO_SETTINGS = frozenset({"channel", "container", "port", "path", "batch", "parking"})
+"""Fields of `App` that are no settings of the sidecar by their names."""
+
+
+def _setting(value: object) -> object:
+    """`value` in the sidecar's words: HTTPBatch is http-batch."""
+    is_word = isinstance(value, str) and value.isalpha()
+    return _WORD_ENDS.sub("-", str(value)).lower() if is_word else value
+
+
+def _variables(part: Any, *names: str, prefix: str = "") -> dict[str, object]:
+    """The sidecar's variables of these fields, by default of all."""
+    chosen = names or [one.name for one in fields(part) if one.name not in _NO_SETTINGS]
+    return {f"LBG_{prefix}{name}".upper(): _setting(getattr(part, name)) for name in chosen}
 
 
 def environment_of(
@@ -52,22 +66,23 @@ def environment_of(
         "LBG_PASSWORD_FILE": f"{CREDENTIALS}/password",
         **(_PUBLISHER_LOGIN if publishes_apart(group) else {}),
         "LBG_CAFILE": f"{CREDENTIALS}/ca.crt" if has_ca else None,
-        "LBG_ASSIGNMENT": group.assignment.lower(),
+        **_variables(group, "assignment", "rebalance_delay_s", "max_handoff_s", "release_interval_s"),
         "LBG_CLIENTS": group.replicas_max if group.assignment == "Static" else None,
-        "LBG_REBALANCE_DELAY_S": group.rebalance_delay_s,
-        "LBG_MAX_HANDOFF_S": group.max_handoff_s,
-        "LBG_RELEASE_INTERVAL_S": group.release_period_s,
         "LBG_SHUTDOWN_GRACE_S": grace_s,
         "LBG_COMMITS": f"{STATE}/commits" if keeps_state(group) else None,
         "LBG_JOURNAL": f"{JOURNALS}/{group.spec.name}" if group.consumer.sidecar.journal else None,
         "LBG_LOCAL": f"127.0.0.1:{LOCAL_PORT}",
         "LBG_OBSERVED": f"0.0.0.0:{OBSERVED_PORT}",
-        "LBG_LOG_FORMAT": group.consumer.sidecar.log_format.lower(),
+        "LBG_LOG_FORMAT": _setting(group.consumer.sidecar.log_format),
         "LBG_REPUBLISH": "true" if group.consumer.sidecar.republish else None,
-        **_of_app(app),
+        **_variables(app),
+        **(_variables(app.parking, prefix="park_") if app.parking else {}),
+        **(_variables(app.batch, prefix="batch_") if app.batch else {}),
+        "LBG_APP": _setting(app.channel),
+        "LBG_TARGET": None if app.channel == "Stream" else f"http://127.0.0.1:{app.port}{app.path}",
         "LBG_PREFETCH": prefetch if app.prefetch is None else app.prefetch,
         # How far a session is, is one number.
-        "LBG_ORDER": "queue" if group.has_sessions else _ORDERS[app.order],
+        "LBG_ORDER": "queue" if group.has_sessions else _setting(app.order),
     }
     pod_name = {"fieldRef": {"fieldPath": "metadata.name"}}
     address = {"secretKeyRef": {"name": credentials_name(group.metadata.name), "key": "uris"}}
@@ -89,29 +104,6 @@ def keeps_state(group: GroupManifest) -> bool:
     """True if the sidecar keeps what was processed: in its session, or of every stream."""
     assert group.consumer is not None
     return group.has_sessions or group.consumer.guarantee == "EffectivelyOnce"
-
-
-def _of_app(app: App) -> dict[str, object]:
-    values: dict[str, object] = {
-        "LBG_APP": _CHANNELS[app.channel],
-        "LBG_CONCURRENCY": app.concurrency,
-        "LBG_CALL_TIMEOUT_S": app.call_timeout_s,
-        "LBG_MAX_ATTEMPTS": app.max_attempts,
-        "LBG_WHEN_EXHAUSTED": _WHEN_EXHAUSTED[app.when_exhausted],
-    }
-    if app.channel != "Stream":
-        values["LBG_TARGET"] = f"http://127.0.0.1:{app.port}{app.path}"
-        values["LBG_HEALTH_PATH"] = app.health_path
-        values["LBG_POSITIONS_PATH"] = app.positions_path
-    if app.parking is not None:
-        values["LBG_PARK_MAX_KEYS"] = app.parking.max_keys
-        values["LBG_PARK_MAX_MESSAGES"] = app.parking.max_messages
-        values["LBG_PARK_MAX_MB"] = app.parking.max_mb
-    if app.batch is not None:
-        values["LBG_BATCH_SIZE"] = app.batch.size
-        values["LBG_BATCH_LINGER_MS"] = app.batch.linger_ms
-        values["LBG_BATCH_REQUESTS"] = app.batch.requests
-    return values
 
 
 SIDECAR = "lbg-sidecar"
@@ -261,7 +253,7 @@ def _volumes(group: GroupManifest, settings: OperatorSettings) -> list[dict[str,
     if settings.sidecar_tmp:
         volumes.append({"name": _TMP_VOLUME, "emptyDir": {}})
     journal = group.consumer.sidecar.journal
-    if journal is not None and journal.claim is not None:
-        claim = {"claimName": journal.claim}
+    if journal is not None and journal.volume_claim is not None:
+        claim = {"claimName": journal.volume_claim}
         volumes.append({"name": _JOURNALS_VOLUME, "persistentVolumeClaim": claim})
     return volumes

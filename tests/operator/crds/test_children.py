@@ -184,7 +184,7 @@ def settings_of(group: GroupManifest) -> SidecarSettings:
 
 def test_the_sidecar_understands_all_of_it() -> None:
     group = group_of(
-        {**EVERYTHING, "rebalanceDelaySeconds": 7, "maxHandoffSeconds": 2, "releasePeriodSeconds": 60},
+        {**EVERYTHING, "rebalanceDelaySeconds": 7, "maxHandoffSeconds": 2, "releaseIntervalSeconds": 60},
         channel="HTTPBatch",
         path="/events",
         healthPath="/ready",

@@ -153,7 +153,7 @@ def test_words_are_those_of_the_sidecar() -> None:
 @pytest.mark.parametrize(
     ("path", "settings", "name"),
     [
-        ("spec.releasePeriodSeconds", MemberSettings, "release_interval_s"),
+        ("spec.releaseIntervalSeconds", MemberSettings, "release_interval_s"),
         ("spec.consumer.app.callTimeoutSeconds", MemberSettings, "call_timeout_s"),
         ("spec.consumer.app.maxAttempts", MemberSettings, "max_attempts"),
         ("spec.consumer.app.parking.maxKeys", MemberSettings, "park_max_keys"),
