@@ -91,7 +91,10 @@ class Definitions:
     def _declared(self, holder: Declared) -> Schema:
         properties = {}
         for name, one in declarations(holder.base).items():
-            values: Schema = {"enum": list(one.choices)} if one.choices else {"type": PLAIN[one.kind]}
+            kind = PLAIN[one.kind]
+            values: Schema = {"type": [kind, "null"] if one.is_optional else kind}
+            if one.choices:
+                values = {"enum": list(one.choices)}
             text = without_links(one.help_for(lambda other: f"`{other}`"))
             properties[name] = {**values, "description": text}
         self.found[holder.name] = {

@@ -36,7 +36,7 @@ class Declaration:
     - `is_secret`: no error shows the value.
     - `kind`: its type, without None and without the texts that are accepted beside an enum or a path. `choices`: its
       values, of an enum or a Literal.
-    - `default`: None where there is none.
+    - `default`: None where there is none. `is_optional`: None is a value, too.
     """
 
     help: str
@@ -52,6 +52,7 @@ class Declaration:
     choices: tuple[str, ...] = ()
     default: Any = None
     is_required: bool = False
+    is_optional: bool = False
 
     @property
     def option(self) -> str:
@@ -130,7 +131,7 @@ def declarations(*holders: type) -> Mapping[str, Declaration]:
         for one in fields(holder):
             if _ABOUT in one.metadata and one.name not in found:
                 is_required = one.default is MISSING
-                kind, choices = _kind_of(kinds[one.name])
+                kind, choices, is_optional = _kind_of(kinds[one.name])
                 found[one.name] = replace(
                     one.metadata[_ABOUT],
                     name=one.name,
@@ -138,18 +139,19 @@ def declarations(*holders: type) -> Mapping[str, Declaration]:
                     choices=choices,
                     default=None if is_required else one.default,
                     is_required=is_required,
+                    is_optional=is_optional,
                 )
     return found
 
 
 def check(instance: object, error: Callable[[str, object, str], Exception]) -> None:
-    """Every value of a frozen dataclass in its bounds, as its type; None is one where it is the default.
+    """Every value of a frozen dataclass in its bounds, as its type.
 
     Raises `error`, of the name, the value and the rule.
     """
     for name, one in declarations(type(instance)).items():  # type: ignore[arg-type]  # any class is hashable
         value = getattr(instance, name)
-        if value is None and one.default is None:
+        if value is None and one.is_optional:
             continue
         try:
             object.__setattr__(instance, name, one.checked(value))
@@ -166,15 +168,15 @@ def without_links(text: str) -> str:
     return _LINK.sub(r"\1", _REFERENCE.sub(r"(docs/\1)", text))
 
 
-def _kind_of(kind: Any) -> tuple[type, tuple[str, ...]]:
-    """The type that a hint stands for, and its choices: None is an absent value, and texts are accepted beside an enum
-    or a path."""
-    options: Sequence[Any] = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
-    words = [one for one in options if get_origin(one) is Literal]
-    found = [one for one in options if isinstance(one, type) and one not in (str, types.NoneType)]
-    if not found:
-        return str, tuple(get_args(words[0])) if words else ()
-    return found[0], tuple(found[0]) if issubclass(found[0], enum.StrEnum) else ()
+def _kind_of(hint: Any) -> tuple[type, tuple[str, ...], bool]:
+    """The type that a hint stands for, its choices, and True if it has None. Texts are accepted beside an enum or a
+    path."""
+    options: Sequence[Any] = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    kinds = [one for one in options if isinstance(one, type) and one not in (str, types.NoneType)]
+    words = [word for one in options if get_origin(one) is Literal for word in get_args(one)]
+    kind = kinds[0] if kinds else str
+    choices = tuple(kind) if issubclass(kind, enum.StrEnum) else () if kinds else tuple(words)
+    return kind, choices, types.NoneType in options
 
 
 def _boolean(value: object) -> bool:

@@ -183,9 +183,9 @@ def description_lines(shown: Description) -> Iterator[str]:
             f"user {spec.client_username}"
         )
         if further := [
-            one.shown.format(getattr(spec, name))
+            one.shown.format(value)
             for name, one in ATTRIBUTES.items()
-            if one.shown and one.mode in ("", spec.mode)
+            if one.shown and one.mode in ("", spec.mode) and (value := getattr(spec, name)) is not None
         ]:
             yield f"  {', '.join(further)}"
     if username := shown.publishers.username:
