@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from lbg_core.admin.snapshot import Handoffs, SessionStatus
 from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import QueueState
 from lbg_core.group.order_checker import Lost
@@ -87,14 +88,6 @@ class Partition(TypedDict):
     unacked: Count
 
 
-class Handoffs(TypedDict):
-    """Handoffs of partitions by the embedded broker."""
-
-    total: int
-    forced: int
-    messages_forced: Annotated[int, "messages delivered again for the forced ones"]
-
-
 class MovingKeys(TypedDict):
     """A change of the number of partitions, or of separate queues, that is not over."""
 
@@ -115,18 +108,6 @@ class ChangeLeft(TypedDict):
     messages: Annotated[int | Unknown, "ready there"]
     bindings: Annotated[int | Unknown, "by which members forward messages"]
     command: Annotated[str, "removes the parts; in Kubernetes the operator does"]
-
-
-class Session(TypedDict):
-    """A session, in mode Sessions."""
-
-    session: str
-    state: Annotated[str, "live, away, stranded or closing"]
-    consumer_tag: str | None
-    last_sequence: int
-    acknowledged: Annotated[int, "the highest with all before it"]
-    messages: int
-    away_since: Annotated[float | None, "seconds since the epoch"]
 
 
 class Group(TypedDict):
@@ -162,7 +143,7 @@ class Group(TypedDict):
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]
     closed: NotRequired[Annotated[bool, "mode Sessions: publishers are refused"]]
     pool: NotRequired[Annotated[int, "mode Sessions: messages without a session yet"]]
-    sessions: NotRequired[list[Session]]
+    sessions: NotRequired[list[SessionStatus]]
 
 
 class WatchedGroup(Group):
@@ -287,7 +268,7 @@ class Closed(TypedDict):
     action: Literal["closed", "session_closed"]
     session: Annotated[str | None, "null: all"]
     pool: Annotated[int | Unknown, "messages without a session yet"]
-    sessions: Annotated[list[Session] | Unknown, "sessions with messages to deliver"]
+    sessions: Annotated[list[SessionStatus] | Unknown, "sessions with messages to deliver"]
 
 
 class Deleted(TypedDict):

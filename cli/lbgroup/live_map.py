@@ -231,7 +231,7 @@ def _session_cells(row: SessionRow | None) -> Iterator[Text]:
         return
     session = row.status
     yield Text(session.state, style=_SESSION_STYLES.get(session.state, ""))
-    yield Text(f"{session.assigned:,}")
+    yield Text(f"{session.last_sequence:,}")
     yield Text(f"{session.acknowledged:,}")
     yield Text(f"{session.messages:,}", style="bold red" if session.is_stranded else "")
 
@@ -253,7 +253,7 @@ def sharing_line(description: Description) -> str:
         return f"{native.busy} of {native.known} keys at a member"
     if description.sessions is not None:
         sessions = (one.status for one in description.sessions.rows)
-        numbers = (f"{one.session}:{one.acknowledged}/{one.assigned}" for one in sessions)
+        numbers = (f"{one.session}:{one.acknowledged}/{one.last_sequence}" for one in sessions)
         return f"sessions {' '.join(numbers)}"
     word = service_word(description)
     if description.services is UNKNOWN:

@@ -208,7 +208,7 @@ def _sessions(rows: SessionRows) -> Mapping[str, Any]:
                 "state": one.status.state,
                 "server": one.server,
                 "messages": one.status.messages,
-                "assigned": one.status.assigned,
+                "assigned": one.status.last_sequence,
                 "acknowledged": one.status.acknowledged,
             }
             for one in rows.stranded_first[:SESSIONS_MAX]

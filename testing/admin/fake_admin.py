@@ -36,6 +36,7 @@ from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     ExchangeState,
+    Handoffs,
     MovingKeys,
     PartitionsStatus,
     PartitionStatus,
@@ -252,7 +253,7 @@ def _status_of(arguments: Mapping[str, Any], moving_keys: MovingKeys | None) -> 
     native = None
     if (count := arguments.get("x-partition-count")) is not None:
         partitions = (PartitionStatus(number, "Unassigned", None, 0, 0) for number in range(count))
-        native = PartitionsStatus("Ready", True, 0, 0, 0, tuple(partitions), moving_keys)
+        native = PartitionsStatus("Ready", True, Handoffs(0, 0, 0), tuple(partitions), moving_keys)
     return QueueStatus(0, 0, 0, None, arguments, native=native)
 
 

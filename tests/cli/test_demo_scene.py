@@ -13,6 +13,7 @@ from rich.console import Console
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.snapshot import (
     UNKNOWN,
+    Handoffs,
     MessageGroupsStatus,
     PartitionsStatus,
     PartitionStatus,
@@ -308,9 +309,7 @@ def test_partitions_are_where_the_broker_says_and_not_where_members_do() -> None
     native = PartitionsStatus(
         "HoldDown",
         True,
-        handoffs=1,
-        forced=0,
-        messages_forced=0,
+        Handoffs(1, 0, 0),
         partitions=(
             PartitionStatus(0, "Ready", "lbg.demo.member.0", 3, 2),
             PartitionStatus(1, "Unbound", "lbg.demo.member.1", 4, 0),

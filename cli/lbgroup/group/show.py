@@ -93,9 +93,12 @@ def _partition_lines(shown: Description) -> Iterator[str]:
     line = f"partitions {shown.rebalance}"
     if isinstance(native := shown.native, PartitionsStatus):
         line += f", ingress {'open' if native.ingress else 'closed: publishers are refused'}"
-        line += f", {counted(native.handoffs, 'handoff')}"
-        if native.forced:
-            line += f" ({native.forced} forced, {counted(native.messages_forced, 'message')} delivered again)"
+        handoffs = native.handoffs
+        line += f", {counted(handoffs.total, 'handoff')}"
+        if handoffs.forced:
+            line += (
+                f" ({handoffs.forced} forced, {counted(handoffs.messages_forced, 'message')} delivered again)"
+            )
     yield line
     yield from moving_lines(shown)
     if shown.services is UNKNOWN:
@@ -123,12 +126,12 @@ def _partition_row(row: ServiceRow) -> tuple[str, ...]:
 
 def _session_row(row: SessionRow) -> tuple[str, ...]:
     session = row.status
-    away = session.away_since_s
+    away = session.away_since
     return (
         session.session,
         session.state,
         row.server or "-",
-        str(session.assigned),
+        str(session.last_sequence),
         str(session.acknowledged),
         str(session.messages),
         "-" if away is None else f"{datetime.fromtimestamp(away, UTC):%Y-%m-%dT%H:%M:%SZ}",

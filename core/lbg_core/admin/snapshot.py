@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
 
 from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
 from lbg_core.admin.ownership import INGRESS, Record
@@ -78,13 +78,13 @@ class QueueProgress:
 @dataclass(frozen=True, slots=True)
 class MovingKeys:
     """State of a change to so many `partitions`, or separate queues, that is not over. `hashes`: those on their way;
-    `held`: messages that wait for earlier ones in the former partition of their key; `surplus`: messages in partitions
+    `messages_held` wait for earlier ones in the former partition of their key; `messages_surplus` are in partitions
     that are to go."""
 
     partitions: int
     hashes: int
-    held: int
-    surplus: int
+    messages_held: int
+    messages_surplus: int
     unit: str = "partitions"
     progress: QueueProgress | None = None
     """None of partitions, whose broker counts only what is left."""
@@ -98,22 +98,28 @@ class MovingKeys:
                 "have passed all of theirs on"
             )
         return (
-            f"{self.hashes} hashes move when their earlier messages are processed, {self.held} newer messages wait for "
-            f"that, {self.surplus} messages are in {self.unit} that go{done}"
+            f"{self.hashes} hashes move when their earlier messages are processed, {self.messages_held} newer messages "
+            f"wait for that, {self.messages_surplus} messages are in {self.unit} that go{done}"
         )
 
 
 @dataclass(frozen=True, slots=True)
+class Handoffs:
+    """Handoffs of partitions by the embedded broker."""
+
+    total: int
+    forced: int
+    messages_forced: Annotated[int, "messages delivered again for the forced ones"]
+
+
+@dataclass(frozen=True, slots=True)
 class PartitionsStatus:
-    """`rebalance` is Ready, HoldDown or Rebalancing; `ingress` whether publishers are let in. Of the `handoffs`, so
-    many were `forced`, and `messages_forced` were delivered again for it. `moving_keys`: None while no key moves to
-    another partition."""
+    """`rebalance` is Ready, HoldDown or Rebalancing; `ingress` whether publishers are let in. `moving_keys`: None
+    while no key moves to another partition."""
 
     rebalance: str
     ingress: bool
-    handoffs: int
-    forced: int
-    messages_forced: int
+    handoffs: Handoffs
     partitions: tuple[PartitionStatus, ...]
     moving_keys: MovingKeys | None = None
 
@@ -128,16 +134,15 @@ class MessageGroupsStatus:
 
 @dataclass(frozen=True, slots=True)
 class SessionStatus:
-    """`state` is live, away, stranded (away, with messages) or closing. `assigned` is the last sequence that was given
-    out, `acknowledged` the highest with all before it. `away_since_s` counts from the epoch."""
+    """A session, in mode Sessions."""
 
     session: str
-    state: str
+    state: Annotated[str, "live, away, stranded (away, with messages) or closing"]
     consumer_tag: str | None
-    assigned: int
-    acknowledged: int
+    last_sequence: Annotated[int, "the last that was given out"]
+    acknowledged: Annotated[int, "the highest with all before it"]
     messages: int
-    away_since_s: float | None
+    away_since: Annotated[float | None, "seconds since the epoch"]
 
     @property
     def is_stranded(self) -> bool:
@@ -160,78 +165,55 @@ Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus
 def native_of(fields: Mapping[str, Any]) -> Native | None:
     """From a queue's JSON; None for a queue of no such kind."""
     if "partitions" in fields:
-        handoffs = fields["handoffs"]
         return PartitionsStatus(
             rebalance=str(fields["rebalance_status"]),
             ingress=bool(fields["ingress"]),
-            handoffs=int(handoffs["total"]),
-            forced=int(handoffs["forced"]),
-            messages_forced=int(handoffs["messages_forced"]),
+            handoffs=_read(Handoffs, fields["handoffs"]),
             partitions=tuple(map(_partition, fields["partitions"])),
-            moving_keys=None if (moving := fields.get("moving_keys")) is None else _moving_keys(moving),
+            moving_keys=None if (moving := fields.get("moving_keys")) is None else _read(MovingKeys, moving),
         )
     if "message_groups" in fields:
-        return MessageGroupsStatus(
-            int(fields["message_groups"]["known"]), int(fields["message_groups"]["busy"])
-        )
+        return _read(MessageGroupsStatus, fields["message_groups"])
     if "sessions" in fields:
-        return SessionsStatus(
-            bool(fields["closed"]), int(fields["pool"]), tuple(map(_session, fields["sessions"]))
-        )
+        sessions = tuple(_read(SessionStatus, one) for one in fields["sessions"])
+        return SessionsStatus(bool(fields["closed"]), int(fields["pool"]), sessions)
     return None
 
 
 def native_json(native: Native) -> dict[str, Any]:
     """As the broker reports it, for `--json`."""
     match native:
-        case PartitionsStatus():
+        case PartitionsStatus(moving_keys=moving):
             return {
                 "rebalance_status": native.rebalance,
                 "ingress": native.ingress,
-                "handoffs": {
-                    "total": native.handoffs,
-                    "forced": native.forced,
-                    "messages_forced": native.messages_forced,
-                },
-                "moving_keys": None if native.moving_keys is None else moving_keys_json(native.moving_keys),
+                "handoffs": asdict(native.handoffs),
+                "moving_keys": None if moving is None else moving_keys_json(moving),
             }
         case MessageGroupsStatus():
-            return {"message_groups": {"known": native.known, "busy": native.busy}}
+            return {"message_groups": asdict(native)}
         case SessionsStatus():
-            return {
-                "closed": native.closed,
-                "pool": native.pool,
-                "sessions": [
-                    {
-                        "session": one.session,
-                        "state": one.state,
-                        "consumer_tag": one.consumer_tag,
-                        "last_sequence": one.assigned,
-                        "acknowledged": one.acknowledged,
-                        "messages": one.messages,
-                        "away_since": one.away_since_s,
-                    }
-                    for one in native.sessions
-                ],
-            }
+            return {**asdict(native), "sessions": list(map(asdict, native.sessions))}
 
 
 def moving_keys_json(moving: MovingKeys) -> dict[str, Any]:
-    return {
-        "partitions": moving.partitions,
-        "hashes": moving.hashes,
-        "messages_held": moving.held,
-        "messages_surplus": moving.surplus,
-        **({} if moving.progress is None else asdict(moving.progress)),
-    }
+    document = asdict(moving)
+    del document["unit"]
+    return document | (document.pop("progress") or {})
 
 
-def _moving_keys(fields: Mapping[str, Any]) -> MovingKeys:
-    return MovingKeys(
-        int(fields["partitions"]),
-        int(fields["hashes"]),
-        int(fields["messages_held"]),
-        int(fields["messages_surplus"]),
+S = TypeVar("S", Handoffs, MovingKeys, MessageGroupsStatus, SessionStatus)
+
+
+def _read(kind: type[S], status: Mapping[str, Any]) -> S:
+    """A status from the broker's JSON, by the names of its fields."""
+    hints = get_type_hints(kind)
+    return kind(
+        **{
+            one.name: hints[one.name](status[one.name]) if hints[one.name] in (int, str) else status[one.name]
+            for one in fields(kind)
+            if one.name in status or one.default is MISSING
+        }
     )
 
 
@@ -244,19 +226,6 @@ def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
         unacked=int(fields["messages_unacknowledged"]),
         handoff_s=fields["last_handoff_seconds"],
         settled=int(fields["messages_settled"]),
-    )
-
-
-def _session(fields: Mapping[str, Any]) -> SessionStatus:
-    away_since = fields["away_since"]
-    return SessionStatus(
-        session=str(fields["session"]),
-        state=str(fields["state"]),
-        consumer_tag=fields["consumer_tag"],
-        assigned=int(fields["last_sequence"]),
-        acknowledged=int(fields["acknowledged"]),
-        messages=int(fields["messages"]),
-        away_since_s=None if away_since is None else float(away_since),
     )
 
 

@@ -35,7 +35,7 @@ def stranded_of(description: Description, now_s: float) -> str:
     late = [
         one
         for one in ([] if description.sessions is None else description.sessions.stranded)
-        if one.away_since_s is not None and now_s - one.away_since_s >= STRANDED_AFTER_S
+        if one.away_since is not None and now_s - one.away_since >= STRANDED_AFTER_S
     ]
     return "; ".join(
         f"session {one.session} has {one.messages} messages and no consumer" for one in late[:NAMED_MAX]
@@ -46,7 +46,7 @@ def stranded_in_s(description: Description | None, now_s: float) -> float:
     """In how many seconds another session is called stranded by itself; infinity if none is."""
     if description is None or description.sessions is None:
         return inf
-    since = (one.away_since_s for one in description.sessions.stranded if one.away_since_s is not None)
+    since = (one.away_since for one in description.sessions.stranded if one.away_since is not None)
     moments = (away_since_s + STRANDED_AFTER_S for away_since_s in since)
     return min((at - now_s for at in moments if at > now_s), default=inf)
 
