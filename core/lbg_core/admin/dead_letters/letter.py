@@ -12,7 +12,7 @@ from __future__ import annotations
 import base64
 import secrets
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from lbg_core.client import BasicProperties, Delivery
@@ -90,17 +90,9 @@ class DeadLetter:
         return None if self.published_at_us is None else max(0, now_us - self.published_at_us) / 1e6
 
     def to_json(self, now_us: int) -> dict[str, Any]:
-        return {
-            "id": self.id,
-            "key": self.key,
-            "reason": self.reason,
-            "attempts": self.attempts,
-            "queue": self.queue,
-            "member": self.member,
-            "member_name": self.member_name,
-            "age_s": self.age_s(now_us),
-            "routing_key": self.routing_key,
-        }
+        document = asdict(self)
+        del document["published_at_us"], document["identity"]
+        return document | {"age_s": self.age_s(now_us)}
 
     def __str__(self) -> str:
         return f"message {self.id}" if self.id else f"a message of routing key {self.routing_key!r}"

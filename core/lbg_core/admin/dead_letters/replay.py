@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from lbg_core.admin.dead_letters.letter import (
@@ -98,14 +98,9 @@ class ReplayResult:
     missing_ids: set[str] = field(default_factory=set)
 
     def to_json(self, what: str) -> dict[str, Any]:
-        return {
-            "total": self.total,
-            what: self.done,
-            "unknown": self.unknown,
-            "not_looked_at": self.not_looked_at,
-            "unroutable": self.unroutable,
-            "missing_ids": sorted(self.missing_ids),
-        }
+        """`done` under the name of `what` was done."""
+        document = {**asdict(self), "missing_ids": sorted(self.missing_ids)}
+        return document | {what: document.pop("done")}
 
 
 async def list_letters(
