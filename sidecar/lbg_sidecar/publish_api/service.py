@@ -38,7 +38,6 @@ from lbg_core.publisher.events import (
 )
 from lbg_core.publisher.sender import SILENT_AFTER_S
 from lbg_sidecar.core.state_log import FULL, AttemptLog, Cause
-from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.publish_api import request
 from lbg_sidecar.publish_api.dedup_window import DedupWindow, Entry, OtherEvent
@@ -49,7 +48,7 @@ Broker = str | ConnectionSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndpointSettings:
-    """Raises SettingsError.
+    """Settings of the publishing endpoint.
 
     - `broker`: addresses, tried in turn.
     - `name`: of the publisher; each start, and each group, is a new incarnation of it.
@@ -76,14 +75,6 @@ class EndpointSettings:
     window_s: float = 600.0
     strict_order: bool = False
     journal: Path | str | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("max_groups", "max_in_flight", "max_body_bytes", "window_entries"):
-            if getattr(self, name) < 1:
-                raise SettingsError(name, getattr(self, name), "must be at least 1")
-        for name in ("answer_within_s", "window_s", "group_idle_s"):
-            if not getattr(self, name) > 0:
-                raise SettingsError(name, getattr(self, name), "must be above 0")
 
 
 @dataclass(slots=True, eq=False)
