@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from collections.abc import Iterator
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,9 @@ import yaml
 
 from lbg_core.group import ATTRIBUTES, Attribute
 from lbg_core.group.spec import BYTES_PER_MB, PREFIX_MAX_BYTES
-from lbg_operator.crds.consumer import bytes_in
+from lbg_operator.crds.consumer import App, Batch, bytes_in, manifest_name
 from lbg_operator.crds.group import REPLICAS_MAX
-from lbg_sidecar import MemberSettings
-from lbg_sidecar.app import BatchSettings
-from lbg_sidecar.core.dispatcher import Order, WhenExhausted
-from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.process.settings import Channel
+from lbg_sidecar.process.settings import Channel, table
 
 ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "crds").glob("*.yaml"))
@@ -138,41 +135,46 @@ def test_limits_are_those_of_a_group() -> None:
     assert field(GROUP, "spec.replicas")["maximum"] == REPLICAS_MAX
 
 
-def words(path: str) -> list[str]:
-    """As the sidecar's settings say them: DeadLetter is dead-letter, HTTPBatch is http-batch."""
-    return [re.sub(r"(?<=[a-zP])(?=[A-Z][a-z])", "-", word).lower() for word in field(GROUP, path)["enum"]]
+def word(text: str) -> str:
+    """As the sidecar's settings have it: DeadLetter is dead-letter, HTTPBatch is http-batch."""
+    return re.sub(r"(?<=[a-zP])(?=[A-Z][a-z])", "-", text).lower()
 
 
-def test_words_are_those_of_the_sidecar() -> None:
-    assert words("spec.assignment") == list(Assignment)
-    assert words("spec.consumer.app.order") == list(Order)
-    assert words("spec.consumer.app.whenExhausted") == list(WhenExhausted)
-    assert set(words("spec.consumer.app.channel")) == set(Channel) - {Channel.COMMAND}
+def test_channels_are_those_of_the_sidecar() -> None:
+    channels = set(map(word, field(GROUP, "spec.consumer.app.channel")["enum"]))
+    assert channels == set(Channel) - {Channel.COMMAND}
+
+
+OF_THE_GROUP = ("assignment", "rebalance_delay_s", "max_handoff_s", "release_interval_s")
 
 
 @pytest.mark.parametrize(
-    ("path", "settings", "name"),
+    ("path", "name"),
     [
-        ("spec.releaseIntervalSeconds", MemberSettings, "release_interval_s"),
-        ("spec.consumer.app.callTimeoutSeconds", MemberSettings, "call_timeout_s"),
-        ("spec.consumer.app.maxAttempts", MemberSettings, "max_attempts"),
-        ("spec.consumer.app.parking.maxKeys", MemberSettings, "park_max_keys"),
-        ("spec.consumer.app.parking.maxMessages", MemberSettings, "park_max_messages"),
-        ("spec.consumer.app.batch.size", BatchSettings, "size"),
-        ("spec.consumer.app.batch.lingerMilliseconds", BatchSettings, "linger_ms"),
-        ("spec.consumer.app.batch.requests", BatchSettings, "requests"),
+        *((manifest_name(name), name) for name in OF_THE_GROUP),
+        *(
+            (f"consumer.app.{manifest_name(one.name)}", one.name)
+            for one in fields(App)
+            if one.name in table()
+        ),
+        *((f"consumer.app.batch.{manifest_name(one.name)}", f"batch_{one.name}") for one in fields(Batch)),
+        ("consumer.app.parking.maxKeys", "park_max_keys"),
+        ("consumer.app.parking.maxMessages", "park_max_messages"),
     ],
 )
-def test_defaults_are_those_of_the_sidecar(path: str, settings: Any, name: str) -> None:
-    assert field(GROUP, path)["default"] == settings.__dataclass_fields__[name].default
+def test_settings_have_the_limits_and_defaults_of_their_declarations(path: str, name: str) -> None:
+    schema, one = field(GROUP, f"spec.{path}"), table()[name]
+    assert list(map(word, schema.get("enum", []))) == list(one.choices)
+    if schema["type"] == "integer":
+        assert one.checked(schema["minimum"]) <= one.checked(schema["maximum"])
+    if "default" in schema and one.default is not None:
+        default = schema["default"]
+        assert (word(default) if one.choices else default) == one.default
 
 
 def test_the_default_size_of_parked_messages_is_that_of_the_sidecar() -> None:
     default = field(GROUP, "spec.consumer.app.parking.maxSize")["default"]
-    assert (
-        bytes_in("maxSize", default)
-        == MemberSettings.__dataclass_fields__["park_max_mb"].default * BYTES_PER_MB
-    )
+    assert bytes_in("maxSize", default) == table()["park_max_mb"].default * BYTES_PER_MB
 
 
 def test_the_reference_is_what_the_schemas_say() -> None:
