@@ -14,13 +14,13 @@ import click
 
 from lbg_core.admin.rows import Count
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.client import AddressConflict, BrokerAddress, split_urls
 from lbg_core.declaration import Declaration, declarations, option_of, without_links
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 
 if TYPE_CHECKING:
     from lbg_core.admin.management import ManagementApi
-    from lbg_core.client import BrokerAddress
 
 
 def count_text(count: Count | None) -> str:
@@ -57,25 +57,30 @@ def require_consent(question: Callable[[], str], *, refused: str) -> None:
         raise CliError(refused)
 
 
+def declared_option(one: Declaration, kind: Any = None) -> Callable[[Any], Any]:
+    """The option of a declared field. `kind`: a type of click in place of its own."""
+    return click.option(
+        one.option,
+        one.name,
+        type=kind or _type_of(one),
+        is_flag=one.kind is bool,
+        required=one.is_required,
+        default=one.default.value if isinstance(one.default, StrEnum) else one.default,
+        show_default=one.default not in (None, "", False, 0.0),
+        metavar=_metavar_of(one),
+        envvar=one.variable or None,
+        show_envvar=bool(one.variable),
+        help=f"{without_links(one.help_for(option_of))}.",
+    )
+
+
 def declared_options(*holders: type, without: Collection[str] = ()) -> Callable[[C], C]:
     """An option for each declared field of the dataclasses, handed to the command under the field's name."""
 
     def decorate(command: C) -> C:
-        found = declarations(*holders)
-        for one in reversed([one for one in found.values() if one.name not in without]):
-            command = click.option(
-                one.option,
-                one.name,
-                type=_type_of(one),
-                is_flag=one.kind is bool,
-                required=one.is_required,
-                default=one.default.value if isinstance(one.default, StrEnum) else one.default,
-                show_default=one.default not in (None, "", False, 0.0),
-                metavar=_metavar_of(one),
-                envvar=one.variable or None,
-                show_envvar=bool(one.variable),
-                help=f"{without_links(one.help_for(option_of))}.",
-            )(command)
+        for one in reversed(list(declarations(*holders).values())):
+            if one.name not in without:
+                command = declared_option(one)(command)
         return command
 
     return decorate
@@ -101,7 +106,10 @@ def _type_of(one: Declaration) -> Any:
         return click.Choice([str(word) for word in one.choices])
     if one.kind in (int, float):
         return _Bounded(one)
-    return click.Path(file_okay=False, path_type=Path) if one.kind is Path else one.kind
+    is_file = one.metavar == "FILE"
+    return (
+        click.Path(file_okay=is_file, dir_okay=not is_file, path_type=Path) if one.kind is Path else one.kind
+    )
 
 
 def _metavar_of(one: Declaration) -> str | None:
@@ -175,8 +183,6 @@ def _handed_over(options: Mapping[str, Callable[[Any], Any]]) -> Callable[[C], C
     def decorate(command: C) -> C:
         @functools.wraps(command)
         def with_address(*args: Any, **kwargs: Any) -> Any:
-            from lbg_core.client import AddressConflict, BrokerAddress, split_urls
-
             if "address" in kwargs:  # of `kubectl lbg`, which has none of these options
                 return command(*args, **kwargs)
             values = {name: kwargs.pop(name) for name in options}
@@ -213,16 +219,6 @@ def _addresses(
     )
 
 
-def _file_of(secret: str) -> Callable[[Any], Any]:
-    return click.option(
-        f"--{secret}-file",
-        type=click.Path(dir_okay=False, path_type=Path),
-        envvar=f"LBG_{secret.upper()}_FILE",
-        show_envvar=True,
-        help=f"File whose first line is the {secret} to log in with, read again for every connection.",
-    )
-
-
 _BROKER = {
     "broker": _addresses(
         "--broker",
@@ -234,31 +230,10 @@ _BROKER = {
 }
 
 
-def _tls_files(kind: click.Path) -> dict[str, Callable[[Any], Any]]:
-    return {
-        "cafile": click.option(
-            "--cafile", type=kind, help="Certificate authorities to trust, for amqps and https."
-        ),
-        "certfile": click.option(
-            "--certfile", type=kind, help="This client's certificate, for amqps and https."
-        ),
-        "keyfile": click.option("--keyfile", type=kind, help="The key of --certfile."),
-    }
-
-
-_TLS = _tls_files(FILE)
-_LATER_TLS = _tls_files(click.Path(dir_okay=False, path_type=Path))
-_LOGIN = {
-    "username": click.option(
-        "--username",
-        metavar="NAME",
-        envvar="LBG_USERNAME",
-        show_envvar=True,
-        help="The user to log in as, in place of the address's.",
-    ),
-    "username_file": _file_of("username"),
-    "password_file": _file_of("password"),
-}
+_ADDRESS = declarations(BrokerAddress)
+_TLS = {name: declared_option(_ADDRESS[name], FILE) for name in ("cafile", "certfile", "keyfile")}
+_LATER_TLS = {name: declared_option(_ADDRESS[name]) for name in _TLS}
+_LOGIN = {name: declared_option(_ADDRESS[name]) for name in ("username", "username_file", "password_file")}
 _MANAGEMENT = {
     "management": _addresses(
         "--management",

@@ -17,6 +17,7 @@ from typing import Any, Literal, Self
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lbg_core.client.errors import AddressConflict, SettingsError
+from lbg_core.declaration import declared
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,19 +284,34 @@ class BrokerAddress:
 
     - `urls`: of its nodes, tried in turn: amqp[s]://user:password@host:port/vhost, see `ConnectionSettings.parse`.
     - `management_urls`: of its management API; none: on its usual port. None: not used.
-    - `cafile`, `certfile`, `keyfile`: for every address with TLS, in place of its own.
-    - `username`: the user to log in as, in place of the address's.
-    - `username_file`, `password_file`: their first lines, read again for every connection; they count first.
+
+    The others are for every address: the TLS files in place of its own, and the files of the login count first.
     """
 
     urls: tuple[str, ...] = field(repr=False)
     management_urls: tuple[str, ...] | None = field(default=None, repr=False)
-    cafile: Path | str | None = None
-    certfile: Path | str | None = None
-    keyfile: Path | str | None = None
-    username: str | None = None
-    username_file: Path | str | None = None
-    password_file: Path | str | None = None
+    cafile: Path | str | None = declared(
+        None, "Authorities to trust, for amqps and https; by default the system's", metavar="FILE"
+    )
+    certfile: Path | str | None = declared(
+        None, "This client's certificate, for amqps and https", metavar="FILE"
+    )
+    keyfile: Path | str | None = declared(None, "The key of {certfile}", metavar="FILE")
+    username: str | None = declared(
+        None, "The user to log in as, in place of the address's", metavar="NAME", variable="LBG_USERNAME"
+    )
+    username_file: Path | str | None = declared(
+        None,
+        "A file whose first line is the user, read again for every connection",
+        metavar="FILE",
+        variable="LBG_USERNAME_FILE",
+    )
+    password_file: Path | str | None = declared(
+        None,
+        "A file whose first line is the password, read again for every connection",
+        metavar="FILE",
+        variable="LBG_PASSWORD_FILE",
+    )
 
     def __post_init__(self) -> None:
         self.places()

@@ -11,7 +11,7 @@ import re
 import shlex
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Self
@@ -83,7 +83,7 @@ class LogFormat(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """Addresses and logins. The broker's certificate is verified."""
+    """Addresses, and the login of the publishing endpoint. The broker's certificate is verified."""
 
     broker: str = field(
         default="amqp://guest:guest@127.0.0.1:5672/",
@@ -93,16 +93,6 @@ class BrokerSettings:
             is_secret=True,
         ),
     )
-    username: str | None = declared(
-        None, "The user to log in as, in place of the address's: usually the group's user"
-    )
-    username_file: Path | None = declared(
-        None, "A file whose first line is the user, read again for every connection"
-    )
-    """A mounted Secret changes under a running pod."""
-    password_file: Path | None = declared(
-        None, "A file whose first line is the password, read again for every connection"
-    )
     publisher_username: str | None = declared(
         None,
         "The user of the publishing endpoint, for a group with [`Exclusive` "
@@ -110,32 +100,18 @@ class BrokerSettings:
     )
     publisher_username_file: Path | None = declared(None, "A file whose first line is this user")
     publisher_password_file: Path | None = declared(None, "A file whose first line is this user's password")
-    cafile: Path | None = declared(
-        None, "For `amqps`: certificate authorities to trust (PEM); by default the system's"
-    )
-    certfile: Path | None = declared(None, "For `amqps`: the certificate of this client")
-    keyfile: Path | None = declared(None, "The key of {certfile}")
 
-    @property
-    def address(self) -> BrokerAddress:
-        """Raises the client's SettingsError, which shows no password."""
-        return BrokerAddress(
-            split_urls(self.broker),
-            cafile=self.cafile,
-            certfile=self.certfile,
-            keyfile=self.keyfile,
-            username=self.username,
-            username_file=self.username_file,
-            password_file=self.password_file,
-        )
-
-    @property
-    def publisher_address(self) -> BrokerAddress | None:
-        """None if the publishing endpoint has the member's login. Raises the client's SettingsError."""
-        if self.publisher_password_file is None:
+    def publisher_address(self, address: BrokerAddress) -> BrokerAddress | None:
+        """None if the publishing endpoint has the member's login. Raises ConfigurationError and the client's
+        SettingsError."""
+        has_name = self.publisher_username is not None or self.publisher_username_file is not None
+        if has_name != (self.publisher_password_file is not None):
+            missing = "LBG_PUBLISHER_PASSWORD_FILE" if has_name else "LBG_PUBLISHER_USERNAME"
+            raise ConfigurationError(f"{missing} is missing: a login of the publishing endpoint has both")
+        if not has_name:
             return None
         return replace(
-            self.address,
+            address,
             username=self.publisher_username,
             username_file=self.publisher_username_file,
             password_file=self.publisher_password_file,
@@ -216,7 +192,7 @@ class SidecarSettings:
 
 def table() -> Mapping[str, Declaration]:
     """All settings by name. A new one of a member is in it by itself."""
-    return declarations(BrokerSettings, MemberSettings, ProcessSettings)
+    return declarations(BrokerSettings, BrokerAddress, MemberSettings, ProcessSettings)
 
 
 def variable_of(name: str) -> str:
@@ -304,9 +280,11 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
                     "are sent, as http://127.0.0.1:8080/"
                 )
             parse_target(process.target)
-        places = _places(broker.address)
-        member = MemberSettings(**{**_of(MemberSettings, values), "broker": places})
-        publisher = _publisher_places(broker) or places
+        address = BrokerAddress(split_urls(broker.broker), **_of(BrokerAddress, values))
+        places = _places(address)
+        member = MemberSettings(broker=places, **_of(MemberSettings, values))
+        own = broker.publisher_address(address)
+        publisher = places if own is None else _places(own)
     except SettingsError as error:
         raise ConfigurationError(f"{place(error.field)} {error.what}") from None
     except AddressError as error:
@@ -315,7 +293,7 @@ def _settings(values: dict[str, Any], where: Mapping[str, str]) -> SidecarSettin
 
 
 def _of(settings_class: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    return {one.name: values[one.name] for one in fields(settings_class) if one.name in values}
+    return {name: values[name] for name in declarations(settings_class) if name in values}
 
 
 def split_command(command: str, where: str) -> list[str]:
@@ -324,17 +302,6 @@ def split_command(command: str, where: str) -> list[str]:
         return shlex.split(command)
     except ValueError as error:
         raise ConfigurationError(_line(where, "command", command, f"cannot be split: {error}")) from None
-
-
-def _publisher_places(broker: BrokerSettings) -> tuple[ConnectionSettings, ...]:
-    """Empty if the publishing endpoint has the member's login. Raises ConfigurationError and the client's
-    SettingsError."""
-    has_name = broker.publisher_username is not None or broker.publisher_username_file is not None
-    if has_name != (broker.publisher_password_file is not None):
-        missing = "LBG_PUBLISHER_PASSWORD_FILE" if has_name else "LBG_PUBLISHER_USERNAME"
-        raise ConfigurationError(f"{missing} is missing: a login of the publishing endpoint has both")
-    address = broker.publisher_address
-    return () if address is None else _places(address)
 
 
 def _places(address: BrokerAddress) -> tuple[ConnectionSettings, ...]:
