@@ -217,7 +217,7 @@ class SimAdmin:
                 await self._durable()
             case Announce(exchange, key, body):
                 channel = await self._connected()
-                channel.publish(exchange, key, body.encode())
+                channel.publish(exchange, key, body)
             case AppendEntry(group, entry):
                 await moves_stream.append(self._amqp, group, entry)
             case PutFence(queue_name, move):
