@@ -28,9 +28,10 @@ from bench.wire import BareConsumer
 from bench.workers import Worker, cpu_s, say
 from lbg_core.amqp.methods import BasicConsume, BasicQos
 from lbg_core.group import Names
+from lbg_core.group.members_protocol import Takeover
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.core.effects import Done, Effect, Moved, TakenOver
+from lbg_sidecar.core.effects import Done, Effect, Moved
 from testing.admin.group_on_broker import declare_group
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import until
@@ -63,7 +64,7 @@ class Tally:
         match effect:
             case Done(deliveries, settled) if settled:
                 self.more(len(deliveries))
-            case TakenOver():
+            case Takeover():
                 self.serving.add(effect.queue)
             case Moved():
                 self.serving.discard(effect.queue)

@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lbg_core.group.members_protocol import Takeover
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved, TakenOver
+from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved
 from testing.waiting import GUARD_S
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +157,7 @@ def _observe(effect: Effect) -> None:
     match effect:
         case LiveSet(live):
             _tell("live", live=sorted(live))
-        case TakenOver():
+        case Takeover():
             _tell("taken_over", queue=effect.queue, former=effect.former, planned=effect.planned)
         case Moved(queue, to, why, drain_s, close_s, forced):
             times = {"drain_s": drain_s, "close_s": close_s}

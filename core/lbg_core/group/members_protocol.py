@@ -535,7 +535,9 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Takeover:
-    """A queue that the sender serves from now on. The fields are those of the effect `TakenOver`."""
+    """A queue that the sender serves from now on. `why` is the former member's, if it handed the queue over; else see
+    `Roster.last_server` of `lbg_sidecar`. `pause_s` is None without a handoff, and when the queue was empty then: its
+    pause is unknown."""
 
     queue: int
     former: int | None

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
-from lbg_core.group.members_protocol import HeldState, Peek
+from lbg_core.group.members_protocol import HeldState, Peek, Takeover
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -277,21 +277,6 @@ class HandoffAbandoned:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenOver:
-    """For the log: this member became the active consumer. `pause_s` is None without a handoff, and when
-    the queue was empty then: its pause is unknown.
-
-    `why` is the former member's, if it handed the queue over; else see `Roster.last_server`.
-    """
-
-    queue: int
-    former: int | None
-    why: str
-    planned: bool
-    pause_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Poisoned:
     """For the log: a message's attempts are used up; its key waits while it is retried."""
 
@@ -433,7 +418,7 @@ Effect = (
     | Recalled
     | Reassigned
     | HandoffAbandoned
-    | TakenOver
+    | Takeover
     | Poisoned
     | ParkCopy
     | RecordEntry

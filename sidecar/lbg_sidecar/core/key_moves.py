@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lbg_core.group.key_moves import (
     BarrierEntry,
@@ -34,21 +34,15 @@ from lbg_sidecar.core.message_states import Event, Hold
 
 
 @dataclass(slots=True)
-class _Numbers:
-    """Of a queue that is handed over: written, and in the stream once `is_read`."""
+class _Written:
+    """An entry about a queue: it is written again until it `is_read`, while the attachment is open. `fences`: those
+    that are settled then."""
 
     attachment: Attachment
-    entry: NumbersEntry
+    entry: PassEntry | NumbersEntry
     sent_at: float
+    fences: list[InFlight] = field(default_factory=list)
     is_read: bool = False
-
-
-@dataclass(slots=True)
-class _Passing:
-    attachment: Attachment
-    fences: list[InFlight]
-    entry: PassEntry
-    sent_at: float
 
 
 class KeyMoves:
@@ -85,14 +79,14 @@ class KeyMoves:
         self._fit = fit
         self._fences: dict[Attachment, list[InFlight]] = {}
         """Those that came and are not passed yet. A queue may have several, of a command that was killed."""
-        self._passing: dict[int, _Passing] = {}
+        self._passing: dict[int, _Written] = {}
         """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
         self._behind_calls = False
         """Some of the messages that are held wait for calls that run here."""
         self._barriers = Barriers(lanes, Hold.KEY_MOVES, self._write_barrier, new_id)
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
-        self._numbers: dict[int, _Numbers] = {}
+        self._numbers: dict[int, _Written] = {}
         """Of queues that are handed over, by queue."""
         self._serve_due: dict[Attachment, float] = {}
         """Attachments whose barrier is not the latest one of their queue, and the time at which they write another."""
@@ -261,18 +255,13 @@ class KeyMoves:
 
     def tick(self, now: float) -> None:
         self._barriers.tick(now)
-        for queue, passing in list(self._passing.items()):
-            if passing.attachment.closed:
-                del self._passing[queue]
-            elif now >= passing.sent_at + AGAIN_S:
-                passing.sent_at = now
-                self._effects.append(RecordKeyMove(passing.entry))
-        for queue, numbers in list(self._numbers.items()):
-            if numbers.attachment.closed:
-                del self._numbers[queue]
-            elif not numbers.is_read and now >= numbers.sent_at + AGAIN_S:
-                numbers.sent_at = now
-                self._effects.append(RecordKeyMove(numbers.entry))
+        for written in (self._passing, self._numbers):
+            for queue, one in list(written.items()):
+                if one.attachment.closed:
+                    del written[queue]
+                elif not one.is_read and now >= one.sent_at + AGAIN_S:
+                    one.sent_at = now
+                    self._effects.append(RecordKeyMove(one.entry))
         if now >= self._join_due:
             self._join(now)
         for attachment, due in list(self._serve_due.items()):
@@ -283,11 +272,9 @@ class KeyMoves:
 
     @property
     def next_due(self) -> float:
-        passing_due = (one.sent_at + AGAIN_S for one in self._passing.values())
-        numbers_due = (one.sent_at + AGAIN_S for one in self._numbers.values() if not one.is_read)
-        return min(
-            self._barriers.next_due, self._join_due, *self._serve_due.values(), *passing_due, *numbers_due
-        )
+        written = (*self._passing.values(), *self._numbers.values())
+        written_due = (one.sent_at + AGAIN_S for one in written if not one.is_read)
+        return min(self._barriers.next_due, self._join_due, *self._serve_due.values(), *written_due)
 
     def may_consume(self, queue: int) -> bool:
         """False for a staging queue whose old queue has not passed its fence."""
@@ -365,7 +352,7 @@ class KeyMoves:
             return True
         numbers = self._numbers.get(queue)
         if numbers is None or set(numbers.entry.streams) != set(streams):
-            numbers = _Numbers(attachment, NumbersEntry(move.id, queue, streams), now)
+            numbers = _Written(attachment, NumbersEntry(move.id, queue, streams), now)
             self._numbers[queue] = numbers
             self._effects.append(RecordKeyMove(numbers.entry))
         return numbers.is_read
@@ -426,7 +413,7 @@ class KeyMoves:
         for fence in fences:
             self._lanes.move(fence, Event.PASS)
         entry = PassEntry(move.id, queue, by, self._leaving(move, queue))
-        self._passing[queue] = _Passing(attachment, fences, entry, now)
+        self._passing[queue] = _Written(attachment, entry, now, fences)
         self._effects.append(RecordKeyMove(entry))
 
     def _passed(self, queue: int) -> None:

@@ -27,6 +27,7 @@ from lbg_core.group.members_protocol import (
     Skipped,
     Suspected,
     SuspectReport,
+    Takeover,
     Watch,
 )
 from lbg_core.group.parked_keys import Entry
@@ -50,7 +51,6 @@ from lbg_sidecar.core.effects import (
     Requeue,
     Show,
     StoodDown,
-    TakenOver,
     TimedOut,
     Withdraw,
 )
@@ -273,7 +273,7 @@ class MemberCore(ABC):
         shown = tuple((in_flight, held_state(in_flight)) for in_flight in held[:limit])
         self.effects.append(Show(request, len(held), shown))
 
-    def taken_over(self, effect: TakenOver) -> None:
+    def taken_over(self, effect: Takeover) -> None:
         """A queue came to this member: report it to who watches, if somebody does."""
         if (me := self.roster.me) is not None:
             self._post([takeover_report(me, effect)])

@@ -21,7 +21,6 @@ from lbg_core.group.members_protocol import (
     Takeover,
 )
 from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
-from lbg_sidecar.core.effects import TakenOver
 from lbg_sidecar.core.message_states import IS_UNDERWAY
 from lbg_sidecar.core.queue_bindings import Binding
 from lbg_sidecar.core.roster import Post
@@ -147,9 +146,9 @@ class ActivityMonitor:
         return [Post(Activity(me, keys), to=ACTIVITY)] if keys else []
 
 
-def takeover_report(me: Identity, effect: TakenOver) -> Post:
+def takeover_report(me: Identity, effect: Takeover) -> Post:
     """Sent without a request: a member that has just joined takes queues over before the next request comes."""
-    return Post(Activity(me, takeover=Takeover(**asdict(effect))), to=ACTIVITY)
+    return Post(Activity(me, takeover=effect), to=ACTIVITY)
 
 
 def progress_of(binding: Binding) -> Progress:

@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from lbg_core.group.members_protocol import Handover, Move
+from lbg_core.group.members_protocol import Handover, Move, Takeover
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.effects import Effect, TakenOver
+from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Hold
@@ -173,7 +173,7 @@ class Takeovers:
             former, why = self._roster.last_server(binding.queue)
             if why == UNSERVED and redelivered:
                 why = LOST  # by a member that was gone before its first message arrived here
-            self._effects.append(TakenOver(binding.queue, former, why, planned=False, pause_s=None))
+            self._effects.append(Takeover(binding.queue, former, why, planned=False, pause_s=None))
             return None
         attachment = binding.attachment
         assert attachment is not None
@@ -194,6 +194,6 @@ class Takeovers:
         pause_s = None
         if incoming.handover_at is not None and (incoming.waited or incoming.handover_at >= waiting.since):
             pause_s = incoming.paused_s + now - min(incoming.handover_at, waiting.since)
-        self._effects.append(TakenOver(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
+        self._effects.append(Takeover(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
         if not attachment.closed:
             self._lanes.let_go(attachment, Hold.TAKEOVER)

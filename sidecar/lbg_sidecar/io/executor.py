@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked
+from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
 from lbg_sidecar.app import AppChannel, withdraw
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.member_core import MemberCore
@@ -132,7 +132,7 @@ class EffectExecutor:
                 log_session(self._machine.name, effect)
             case fx.LiveSet(live):
                 self._live.changed(live)
-            case fx.TakenOver():
+            case Takeover():
                 log_effect(self._machine.name, self._index, effect)
                 self._machine.taken_over(effect)
             case fx.Moved() | fx.HandoffAbandoned():

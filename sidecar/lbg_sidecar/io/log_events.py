@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
+from lbg_core.group.members_protocol import Takeover
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
 from lbg_sidecar.core.effects import (
@@ -29,7 +30,6 @@ from lbg_sidecar.core.effects import (
     Stalled,
     StandingBy,
     Superseded,
-    TakenOver,
     TimedOut,
 )
 from lbg_sidecar.core.roster import LEAVE
@@ -295,7 +295,7 @@ def log_effect(name: str, me: int | None, effect: Effect) -> None:
                 *(name, queue, why, open_, after_s, times, next_s),
                 extra=_fields("kept", name, queue, fields),
             )
-        case TakenOver(queue, former, why, planned, pause_s):
+        case Takeover(queue, former, why, planned, pause_s):
             pause = f", paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
             fields = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
             log.info(

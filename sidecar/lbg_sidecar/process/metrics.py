@@ -22,9 +22,9 @@ from prometheus_client.core import (
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from lbg_core.group.members_protocol import Progress, Status
+from lbg_core.group.members_protocol import Progress, Status, Takeover
 from lbg_sidecar.core.delivery import Outcome
-from lbg_sidecar.core.effects import Done, Effect, HandoffAbandoned, Moved, TakenOver
+from lbg_sidecar.core.effects import Done, Effect, HandoffAbandoned, Moved
 from lbg_sidecar.process.lag import Lag
 
 
@@ -73,7 +73,7 @@ class Measures:
         match effect:
             case Done():
                 self._done(effect)
-            case TakenOver():
+            case Takeover():
                 self.taken_over += 1
                 if effect.pause_s is not None:
                     self.pause_s.observe(effect.pause_s)

@@ -14,8 +14,9 @@ from lbg_core.group.members_protocol import (
     QueueState,
     Role,
     Status,
+    Takeover,
 )
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy, TakenOver
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
@@ -61,34 +62,34 @@ THIRD = Identity(2, "third", "2-1")
             {"event": "kept", "running": 0},
         ),
         (
-            TakenOver(3, 1, "leave", planned=True, pause_s=0.004),
+            Takeover(3, 1, "leave", planned=True, pause_s=0.004),
             "me: serving queue 3 (from member 1, planned: leave, paused for 4.0 ms)",
             {"event": "taken_over", "from": 1, "to": 0, "why": "leave", "pause_seconds": 0.004},
         ),
         (
-            TakenOver(3, None, "unserved", planned=False, pause_s=None),
+            Takeover(3, None, "unserved", planned=False, pause_s=None),
             "me: serving queue 3 (no member was serving it)",
             {"event": "taken_over", "from": None, "to": 0, "why": "unserved", "pause_seconds": None},
         ),
         (
-            TakenOver(3, None, "lost", planned=False, pause_s=None),
+            Takeover(3, None, "lost", planned=False, pause_s=None),
             "me: serving queue 3 (no member was serving it)",
             {"event": "taken_over", "from": None, "why": "lost"},
         ),
         (
-            TakenOver(3, 1, "lost", planned=False, pause_s=None),
+            Takeover(3, 1, "lost", planned=False, pause_s=None),
             "me: serving queue 3 (from member 1, without a handoff)",
             {"event": "taken_over", "from": 1, "why": "lost"},
         ),
         (
-            TakenOver(3, 1, "leave", planned=False, pause_s=None),
+            Takeover(3, 1, "leave", planned=False, pause_s=None),
             "me: serving queue 3 (from member 1, which left)",
             {"event": "taken_over", "from": 1, "why": "leave"},
         ),
     ],
 )
 def test_a_handoff_is_one_line_of_text_and_of_fields(
-    effect: Moved | HandoffAbandoned | TakenOver,
+    effect: Moved | HandoffAbandoned | Takeover,
     text: str,
     fields: dict[str, object],
     caplog: pytest.LogCaptureFixture,

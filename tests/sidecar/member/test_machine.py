@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from lbg_core.group import balanced_primaries
-from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status
+from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved, TakenOver
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved
 from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.status_report import status_report
@@ -107,7 +107,7 @@ def test_a_planned_move_takes_one_hop_whoever_waits_first() -> None:
     world.join()
     feed(world, 8)
     moved = {move.queue for move in events(world, Moved)}
-    taken = [event for event in events(world, TakenOver) if event.queue in moved]
+    taken = [event for event in events(world, Takeover) if event.queue in moved]
     assert len(taken) == len(moved), "somebody in between became active too"
     assert all(event.planned for event in taken)
     fine(world)

@@ -21,10 +21,11 @@ from lbg_core.group.members_protocol import (
     Reattached,
     Role,
     Status,
+    Takeover,
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, CallFailed, Failure, TakenOver
+from lbg_sidecar.core.effects import Attach, CallFailed, Failure
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.roster import Post
@@ -123,8 +124,8 @@ def held(attachment: Attachment, first: int, seqs: tuple[int, ...]) -> list[InFl
     ]
 
 
-def taken_over(effects: list[object]) -> TakenOver:
-    (event,) = (effect for effect in effects if isinstance(effect, TakenOver))
+def taken_over(effects: list[object]) -> Takeover:
+    (event,) = (effect for effect in effects if isinstance(effect, Takeover))
     return event
 
 
@@ -146,7 +147,7 @@ def test_first_deliveries_wait_for_a_handover_that_is_late_and_a_second_copy_is_
     member = Successor()
     member.deliver(1, 2, now=1.01)  # the publisher sent 1 twice; the mover processed it
     assert member.taken(1.01) == []
-    assert not [effect for effect in member.run() if isinstance(effect, TakenOver)]
+    assert not [effect for effect in member.run() if isinstance(effect, Takeover)]
     member.hand_over(1.02)
     assert member.taken(1.02) == [2]
     event = taken_over(member.run())
