@@ -8,12 +8,11 @@ that they live. Events go in with the time, effects come out.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from typing import Any
 
-from lbg_core.group.members_protocol import Beat, Message, QueueState, Rebalance, Repartition, Role
+from lbg_core.group.members_protocol import Beat, Message, Repartition
 from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
-from lbg_sidecar.core.dispatcher import Rules, poisoned_messages
+from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import (
     Capacity,
     Fail,
@@ -29,17 +28,7 @@ from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
-from lbg_sidecar.core.status_report import (
-    ABSENT,
-    common_description,
-    described,
-    held_suspects,
-    oldest_us,
-    poisoned_ids,
-    poisoned_keys,
-    progress_of,
-    retried_messages,
-)
+from lbg_sidecar.core.status_report import described, queue_state, report_of
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.errors import SessionRefused
 
@@ -48,48 +37,18 @@ def broker_assigned_report(machine: BrokerAssignedMember) -> Beat:
     """The one queue, as this member has it. The lowest index is its primary, only to count the messages that wait in
     it; deliveries do not depend on it."""
     me, binding = machine.roster.me, machine.binding
-    attachment = binding.attachment
     is_primary = me is not None and me.index == min(machine.roster.live, default=me.index)
-    state = QueueState(
-        queue=0,
-        role=Role.PRIMARY if is_primary else Role.SECONDARY,
-        active=binding.active,
-        status=binding.status,
-        in_flight=attachment.ack_window.unacked if attachment is not None else 0,
-        delivered=binding.delivered_in_all,
-        epoch=binding.epoch,
-        progress=progress_of(binding),
-        poisoned=len(attachment.poisoned) if attachment is not None else 0,
-        poisoned_keys=poisoned_keys(binding),
-        poisoned_ids=poisoned_ids(binding),
-        retried_messages=retried_messages(binding),
-        suspects=held_suspects(machine, binding),
-    )
-    dispatcher = machine.dispatcher
-    return Beat(
-        *(me or ABSENT, (state,), Rebalance.READY),
-        *(asdict(dispatcher.counts), dispatcher.paused, oldest_us((binding,))),
-    )
+    return report_of(machine, [queue_state(machine, binding, is_primary=is_primary)], [binding])
 
 
 def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:
-    report = described(broker_assigned_report(machine))
-    binding, me = machine.binding, machine.roster.me
-    attachment = binding.attachment
-    queue = report["queues"][0]
-    queue |= {
-        "poisoned_messages": [asdict(one) for one in poisoned_messages(attachment, now)]
-        if attachment
-        else [],
-        "window": attachment.prefetch if attachment is not None else None,
-        "served_by": me.index if me is not None and binding.active else None,
-        "shared": True,
-    }
-    session = machine.session
-    session_fields = (
-        {} if session is None else {"session": {**session.describe(), "taken": machine.is_session_in_use}}
-    )
-    return {**report, **common_description(machine), **session_fields}
+    binding, me, session = machine.binding, machine.roster.me, machine.session
+    server = me.index if me is not None and binding.active else None
+    fields = described(machine, [(binding, server)], now)
+    fields["queues"][0]["shared"] = True
+    if session is not None:
+        fields["session"] = {**session.describe(), "taken": machine.is_session_in_use}
+    return fields
 
 
 RESOURCE_LOCKED = 405

@@ -32,7 +32,7 @@ from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
 from lbg_sidecar.core.roster import JOINS_S, Post, Roster
 from lbg_sidecar.core.stall_watchdog import Watchdog
-from lbg_sidecar.core.status_report import description, queue_state, status_report
+from lbg_sidecar.core.status_report import description, own_state, status_report
 from lbg_sidecar.core.takeover import Takeovers
 from lbg_sidecar.core.timings import Timings
 
@@ -530,7 +530,7 @@ class ExclusiveMember(MemberCore):
         self._stands_by = stands_by
 
     def _queue_state(self, binding: Binding) -> QueueState:
-        return queue_state(self, binding)
+        return own_state(self, binding)
 
     def _active_bindings(self) -> list[Binding]:
         return [

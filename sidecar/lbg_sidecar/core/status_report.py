@@ -16,6 +16,7 @@ from lbg_core.group.members_protocol import (
     ParkingState,
     Progress,
     QueueState,
+    Rebalance,
     RetriedMessage,
     Role,
     Takeover,
@@ -41,18 +42,35 @@ ABSENT = Identity(0, "", "")
 """Sender of the report of a member that is not connected, for a view."""
 
 
+def report_of(
+    machine: MemberCore,
+    queues: Iterable[QueueState],
+    bound: Iterable[Binding],
+    *,
+    rebalance: Rebalance = Rebalance.READY,
+    parking: ParkingState | None = None,
+) -> Beat:
+    """`bound`: bindings to the queues whose messages this member may have."""
+    return Beat(
+        machine.roster.me or ABSENT,
+        tuple(queues),
+        rebalance,
+        asdict(machine.dispatcher.counts),
+        machine.dispatcher.paused,
+        oldest_us(bound),
+        parking,
+    )
+
+
 def status_report(machine: ExclusiveMember) -> Beat:
     """Of the queues that this member consumes or should consume. Surplus queues are left out: who reports one has not
     the present number of queues yet."""
-    dispatcher = machine.dispatcher
-    return Beat(
-        machine.roster.me or ABSENT,
-        tuple(queue_state(machine, binding) for binding in _own(machine)),
-        machine.balancer.status,
-        asdict(dispatcher.counts),
-        dispatcher.paused,
-        oldest_us(machine.bindings.bound.values()),
-        None if machine.parking is None else parking_state(machine.parking),
+    return report_of(
+        machine,
+        (own_state(machine, binding) for binding in _own(machine)),
+        machine.bindings.bound.values(),
+        rebalance=machine.balancer.status,
+        parking=None if machine.parking is None else parking_state(machine.parking),
     )
 
 
@@ -66,38 +84,43 @@ def parking_state(parking: Parking) -> ParkingState:
     return ParkingState(parking.is_read, len(keys), keys.messages, keys.size_bytes, parking.is_full)
 
 
-def queue_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
-    me, attachment = machine.roster.me, binding.attachment
-    is_primary = (
-        me is not None and machine.rules.primaries(machine.bindings.view.live)[binding.queue] == me.index
+def own_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
+    """The state of a queue that is served by one member at a time."""
+    me = machine.roster.me
+    return queue_state(
+        machine,
+        binding,
+        is_primary=me is not None
+        and machine.rules.primaries(machine.bindings.view.live)[binding.queue] == me.index,
+        is_stalled=machine.watchdog.is_stalled(binding.queue),
+        next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
     )
-    role = Role.PRIMARY if is_primary else Role.SECONDARY
-    is_stalled = machine.watchdog.is_stalled(binding.queue)
-    if attachment is None:
-        return QueueState(
-            queue=binding.queue,
-            role=role,
-            active=False,
-            status=binding.status,
-            delivered=binding.delivered,
-            epoch=binding.epoch,
-            progress=Progress.STALLED if is_stalled else Progress.IDLE,
-        )
+
+
+def queue_state(
+    machine: MemberCore,
+    binding: Binding,
+    *,
+    is_primary: bool,
+    is_stalled: bool = False,
+    next_drain_s: float = 0.0,
+) -> QueueState:
+    attachment = binding.attachment
     return QueueState(
         queue=binding.queue,
-        role=role,
+        role=Role.PRIMARY if is_primary else Role.SECONDARY,
         active=binding.active,
         status=binding.status,
-        in_flight=attachment.ack_window.unacked,
+        in_flight=0 if attachment is None else attachment.ack_window.unacked,
         delivered=binding.delivered_in_all,
         epoch=binding.epoch,
         progress=Progress.STALLED if is_stalled else progress_of(binding),
-        poisoned=len(attachment.poisoned),
+        poisoned=0 if attachment is None else len(attachment.poisoned),
         poisoned_keys=poisoned_keys(binding),
         poisoned_ids=poisoned_ids(binding),
         retried_messages=retried_messages(binding),
         put_off=binding.put_off,
-        next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
+        next_drain_s=next_drain_s,
         suspects=held_suspects(machine, binding),
     )
 
@@ -226,34 +249,29 @@ def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, .
 
 def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     """The same for a view, and more of this member alone, as plain data."""
-    report = described(status_report(machine))
-    for fields, binding in zip(report["queues"], _own(machine), strict=True):
+    return described(machine, [(one, _served_by(machine, one)) for one in _own(machine)], now)
+
+
+def described(
+    machine: MemberCore, servers: Iterable[tuple[Binding, int | None]], now: float
+) -> dict[str, Any]:
+    """A member as plain data, as far as it is the same in every mode. `servers`: for each queue of its report, the
+    binding and the index of the member that gets the deliveries."""
+    me, lanes, report = machine.roster.me, machine.dispatcher.lanes, asdict(machine.content())
+    del report["sender"]
+    for fields, (binding, server) in zip(report["queues"], servers, strict=True):
         attachment = binding.attachment
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
-        fields["served_by"] = _served_by(machine, binding)
-    return {**report, **common_description(machine)}
-
-
-def described(report: Beat) -> dict[str, Any]:
-    """The report as plain data, without its sender."""
-    fields = asdict(report)
-    del fields["sender"]
-    return fields
-
-
-def common_description(machine: MemberCore) -> dict[str, Any]:
-    """Description of a member, as far as it is the same in every mode."""
-    me = machine.roster.me
-    lanes = machine.dispatcher.lanes
+        fields["served_by"] = server
     return {
+        **report,
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
         "connected": me is not None,
         "live": sorted(machine.roster.live),
         "leaving": machine.leaving,
-        "paused": machine.dispatcher.paused,
         "delivered_again": machine.delivered_again,
         "lanes": {"running": len(lanes.running), "blocked": lanes.blocked, "concurrency": lanes.concurrency},
         "service_time_s": machine.dispatcher.service_time_s(),
