@@ -7,7 +7,7 @@ import logging
 from dataclasses import replace
 from typing import Protocol
 
-from lbg_core.client import BasicProperties, Channel, ClientConnection, ClientError, Delivery, NotFound
+from lbg_core.client import BasicProperties, ClientError, Delivery, NotFound
 from lbg_core.client.republication import copied_properties
 from lbg_core.group import HEADER_ROUTING_KEY, TO_MOVES, Names, forwarded_key
 from lbg_core.group.errors import EntryError
@@ -16,7 +16,7 @@ from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
-from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink
+from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
 
 log = logging.getLogger("lbg.member")
 
@@ -31,21 +31,13 @@ class KeyMoveEvents(Protocol):
     def disconnect(self, why: str) -> None: ...
 
 
-class KeyMoveLink(PublishingLink, Protocol):
-    """The link, as far as moves of keys use it."""
-
-    consume_connection: ClientConnection
-
-    def watch(self, channel: Channel) -> None: ...
-
-
 class KeyMoveChannels:
     """`follow` opens the channels, of which a group whose queues stay needs none."""
 
     def __init__(
         self,
         names: Names,
-        link: KeyMoveLink,
+        link: StreamLink,
         events: KeyMoveEvents,
     ) -> None:
         self._names = names
@@ -112,7 +104,7 @@ class KeyMoveChannels:
         except NotFound:
             self._events.on_key_move_absent()
         except ClientError as error:
-            self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
+            self._on_unreadable(error)
 
     async def _find_staging(self, move: str, queue: int) -> None:
         name = self._names.queue(queue)
@@ -136,7 +128,7 @@ class KeyMoveChannels:
         del self._queue_of[in_flight]
         self._events.on_confirmed(in_flight, NextCall.FORWARD)
 
-    def _on_unreadable(self, error: EntryError) -> None:
+    def _on_unreadable(self, error: EntryError | ClientError) -> None:
         """Whoever does not know where keys are must not deliver anything."""
         self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
 

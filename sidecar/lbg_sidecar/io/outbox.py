@@ -12,6 +12,8 @@ from typing import Protocol
 from lbg_core.amqp import EncodeError
 from lbg_core.client import (
     BasicProperties,
+    Channel,
+    ClientConnection,
     ClientError,
     ConfirmingPublisher,
     Delivery,
@@ -243,6 +245,14 @@ class PublishingLink(Protocol):
 
     @property
     def is_blocked(self) -> bool: ...
+
+
+class StreamLink(PublishingLink, Protocol):
+    """The link, as far as it reads streams, too."""
+
+    consume_connection: ClientConnection
+
+    def watch(self, channel: Channel) -> None: ...
 
 
 OnConfirmed = Callable[[InFlight, NextCall], None]

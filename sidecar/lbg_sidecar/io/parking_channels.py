@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Protocol
 
-from lbg_core.client import BasicProperties, Channel, ClientConnection
+from lbg_core.client import BasicProperties
 from lbg_core.group import HEADER_PARKED_COPY, Names
 from lbg_core.group.errors import EntryError
 from lbg_core.group.members_protocol import Identity
@@ -15,7 +15,7 @@ from lbg_core.stream_follower import StreamFollower, entry_properties, follow_pa
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
-from lbg_sidecar.io.outbox import ExchangePublisher, PublishingLink, WallClock, refused_properties
+from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink, WallClock, refused_properties
 
 log = logging.getLogger("lbg.member")
 
@@ -29,14 +29,6 @@ class ParkingEvents(Protocol):
     def disconnect(self, why: str) -> None: ...
 
 
-class ParkingLink(PublishingLink, Protocol):
-    """The link, as far as parking uses it."""
-
-    consume_connection: ClientConnection
-
-    def watch(self, channel: Channel) -> None: ...
-
-
 class ParkingChannels:
     """`follow` reads the stream from then on."""
 
@@ -44,7 +36,7 @@ class ParkingChannels:
         self,
         names: Names,
         me: Identity,
-        link: ParkingLink,
+        link: StreamLink,
         events: ParkingEvents,
         *,
         wall_us: WallClock,
