@@ -33,19 +33,16 @@ NEXT_S = 0.05
 async def append(amqp: AmqpAdmin, group: str, entry: Entry) -> None:
     """Returns when the stream has the entry. Raises AdminError."""
     await amqp.renew_lock(group)
-    await _append_unlocked(amqp, group, entry)
+    await _append(amqp, group, entry)
 
 
-async def _append_unlocked(amqp: AmqpAdmin, group: str, entry: Entry) -> None:
+async def _append(amqp: AmqpAdmin, group: str, *entries: Entry) -> None:
     async with amqp.link.channel() as channel:
-        await _append(channel, group, entry)
-
-
-async def _append(channel: Channel, group: str, entry: Entry) -> None:
-    publisher, body = await _publisher(channel), KEY_MOVE_ENTRIES.encode(entry)
-    await publisher.publish(
-        Names(group).members, TO_MOVES, body, properties=entry_properties(), mandatory=True
-    )
+        publisher = await _publisher(channel)
+        for body in map(KEY_MOVE_ENTRIES.encode, entries):
+            await publisher.publish(
+                Names(group).members, TO_MOVES, body, properties=entry_properties(), mandatory=True
+            )
 
 
 async def _publisher(channel: Channel) -> ConfirmingPublisher:
@@ -80,7 +77,7 @@ async def read(amqp: AmqpAdmin, group: str) -> KeyMoveState:
         try:
             async with asyncio.timeout(ANSWER_S):
                 await follower.follow()
-            await follower.read_up_to(barrier, lambda: _append_unlocked(amqp, group, barrier))
+            await follower.read_up_to(barrier, lambda: _append(amqp, group, barrier))
         except TimeoutError:
             why = f"stream {stream} gives no answer in {ANSWER_S:g} s"
             raise RecordUnavailable(group, why) from None
@@ -120,9 +117,7 @@ async def pass_fences(amqp: AmqpAdmin, group: str, number: int, move: str) -> No
                 return
             if fence == move:
                 by = secrets.token_hex(IDENTITY_BYTES)
-                async with amqp.link.channel() as writing:
-                    await _append(writing, group, BarrierEntry(by, (number,)))
-                    await _append(writing, group, PassEntry(move, number, by))
+                await _append(amqp, group, BarrierEntry(by, (number,)), PassEntry(move, number, by))
             channel.ack(delivery.delivery_tag)
             within_s = NEXT_S
 

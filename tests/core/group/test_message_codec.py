@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import (
     WATCH_MAX_S,
+    YEAR_9999_US,
     Activity,
     Beat,
     Changes,
@@ -147,6 +148,16 @@ def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
     assert not refused.value.is_member
 
 
+def test_a_field_that_is_not_known_is_passed_over() -> None:
+    assert decode(changed(BEAT, later=[1])) == BEAT
+
+
+def test_a_time_after_all_calendars_counts_as_the_last_one() -> None:
+    beat = decode(changed(BEAT, oldest_us=2**70))
+    assert isinstance(beat, Beat)
+    assert beat.oldest_us == YEAR_9999_US
+
+
 def test_a_type_that_is_not_read_is_no_message() -> None:
     assert decode(encode(Hello(B)).replace(b"hello", b"song")) is None
 
@@ -174,6 +185,12 @@ def changed(message: Message, **fields: Any) -> bytes:
         changed(Leave(A), sender=None),
         changed(Move(A, 3, 1, "m"), queue=-3),
         changed(Move(A, 3, 1, "m"), to="1"),
+        changed(Move(A, 3, 1, "m"), move=5),
+        changed(Pause(ADMINISTRATOR, consumption=True), consumption="yes"),
+        changed(Handover(A, 3, "m-1", POSITIONS, 0.25), paused_s="0.25"),
+        changed(Handover(A, 3, "m-1", POSITIONS, 0.25), paused_s=math.inf),
+        changed(Handover(A, 3, "m-1", POSITIONS, 0.25), positions={"streams": [["p", 7, [[0]]]]}),
+        changed(Handover(A, 3, "m-1", POSITIONS, 0.25), positions={"attempts": [["p", 7, 5, 2, 1]]}),
         changed(IndexRequest(A, 12), refused=[-1]),
         changed(IndexRequest(A, 12), refused=3),
         changed(IndexOffer(A, 4), offered=2**70),
