@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import asdict
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lbg_core.group.members_protocol import (
@@ -252,21 +253,34 @@ def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
     return described(machine, [(one, _served_by(machine, one)) for one in _own(machine)], now)
 
 
+_STATE_FIELDS = QueueState.__slots__
+_state_values = attrgetter(*_STATE_FIELDS)
+"""`asdict` takes a millisecond for 64 queues, twenty times as long, and views ask ten times a second."""
+
+
 def described(
     machine: MemberCore, servers: Iterable[tuple[Binding, int | None]], now: float
 ) -> dict[str, Any]:
     """A member as plain data, as far as it is the same in every mode. `servers`: for each queue of its report, the
     binding and the index of the member that gets the deliveries."""
-    me, lanes, report = machine.roster.me, machine.dispatcher.lanes, asdict(machine.content())
-    del report["sender"]
-    for fields, (binding, server) in zip(report["queues"], servers, strict=True):
-        attachment = binding.attachment
+    me, lanes, report = machine.roster.me, machine.dispatcher.lanes, machine.content()
+    queues = []
+    for state, (binding, server) in zip(report.queues, servers, strict=True):
+        attachment, fields = binding.attachment, dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
+        for name in ("retried_messages", "suspects"):
+            fields[name] = [asdict(one) for one in fields[name]]
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = server
+        queues.append(fields)
     return {
-        **report,
+        "queues": queues,
+        "rebalance": report.rebalance,
+        "counts": report.counts,
+        "paused": report.paused,
+        "oldest_us": report.oldest_us,
+        "parking": None if report.parking is None else asdict(report.parking),
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
         "connected": me is not None,
