@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
+from lbg_core.admin.problems import Kind, Remedy, Subject
 from lbg_core.admin.snapshot import Handoffs, SessionStatus
 from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import QueueState
@@ -110,6 +111,16 @@ class ChangeLeft(TypedDict):
     command: Annotated[str, "removes the parts; in Kubernetes the operator does"]
 
 
+class Problem(TypedDict):
+    """A problem of a group. It is the same one while its kind and subject are."""
+
+    kind: Kind
+    subject: Subject
+    figures: dict[str, Any]
+    text: Annotated[str, "the problem, for people"]
+    remedy: Remedy | None
+
+
 class Group(TypedDict):
     """A group as it is now."""
 
@@ -128,7 +139,7 @@ class Group(TypedDict):
     repartition: Annotated[int | None, "number of queues that the group is being changed to"]
     paused: bool | Unknown
     ingress_paused: bool | Unknown
-    problems: list[str]
+    problems: list[Problem]
     rebalance_status: NotRequired[Annotated[str, "mode Partitioned"]]
     partitions: NotRequired[list[Partition] | Unknown]
     ingress: NotRequired[Annotated[bool, "mode Partitioned of the embedded broker: publishers are let in"]]

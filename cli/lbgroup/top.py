@@ -24,6 +24,7 @@ import click
 from lbg_core.admin.errors import RecordUnavailable, Unreachable
 from lbg_core.admin.group_reader import EVERY_S, GroupReader, Watching
 from lbg_core.admin.observations import SORTS, GroupRow, Observations, age_text
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.command_output import output_option, text_table
 from lbg_core.peers import printable
@@ -82,7 +83,7 @@ def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
     yield from (printable(line, max_chars=None) for line in text_table(HEADER, [cells(row) for row in rows]))
     for row in rows:
         for problem in row.description.problems:
-            yield printable(f"! {row.description.group}: {problem}", max_chars=None)
+            yield printable(f"! {row.description.group}: {text_of(problem)}", max_chars=None)
 
 
 @dataclass
@@ -290,7 +291,7 @@ def _one_group(
         f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
         f"oldest {row.oldest_text}   {count_text(one.dead_letters)} dead{state}"
     )
-    lines = [Text(f"! {problem}", style="yellow") for problem in one.problems]
+    lines = [Text(f"! {text_of(problem)}", style="yellow") for problem in one.problems]
     now_s = time.monotonic()
     if hot := seen.hot_keys(now_s):
         shown = "   ".join(f"{printable(key)} {rate:,.1f}/s" for key, rate in hot)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
 from lbg_core.admin.ownership import is_of_kubernetes
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.rows import Count, ServiceRow, SessionRows
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
 from lbg_core.group.members_protocol import Beat
@@ -18,11 +18,6 @@ from lbg_core.group.members_protocol import Beat
 CRASH_SHOWN_S = 300.0
 SESSIONS_MAX = 200
 _LETTERS = {"Ready": "R", "Paused": "P", "Unassigned": "A", "Unbound": "U"}
-_VERBS = "group (?:adopt|create|pause|publisher|repartition|resume|rotate|show)|park enable|unrouted replay"
-_COMMAND = re.compile(rf"`(lbg (?:{_VERBS})(?: [\w.-]+| …)*)`")
-_SKIP = re.compile(r"; skip (it|the oldest) with: (lbg group skip [\w.-]+ [\w.:/-]+)$")
-_KEYS = "; keys: "
-"""Before texts of others in a problem: no command is taken out of what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +68,7 @@ def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "paused": one.is_paused,
         "ingress_paused": one.is_ingress_paused,
         "problems": len(one.problems),
-        "problem": one.problems[0] if one.problems else "",
+        "problem": text_of(one.problems[0]) if one.problems else "",
         "crashed_at": None if crash is None else milliseconds(crash.at_s),
     }
 
@@ -107,7 +102,7 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "ingress_paused": one.is_ingress_paused,
         "rebalance": one.rebalance,
         "repartition": one.queue_count_to_be,
-        "problems": [problem_document(one.group, text) for text in one.problems],
+        "problems": [problem.to_json() for problem in one.problems],
         "members": None
         if one.members is UNKNOWN
         else [_member(group, one, member, now_s) for member in one.members],
@@ -129,27 +124,6 @@ def known(count: Count | None) -> int | None:
 def _age(seconds: float | None) -> float | None:
     """In steps: each change is sent."""
     return None if seconds is None else round(seconds, 1) if seconds < 10 else round(seconds)
-
-
-def problem_document(group: str, text: str) -> dict[str, Any]:
-    """The remedy is a part of the text, as are commands: only those that LBG itself recommends, with plain words."""
-    if skip := _SKIP.search(text):
-        return {
-            "text": text[: skip.start()],
-            "remedy": f"Skip {skip[1]}: it becomes a dead letter, and its key goes on.",
-            "commands": [skip[2]],
-            "skip": skip[2].split()[-1],
-        }
-    subject, _, remedy = text.rpartition(": ") if "`lbg " in text.rpartition(": ")[2] else (text, "", "")
-    commands = [
-        re.sub(r"\bG\b|\bNAME\b", group, command) for command in _COMMAND.findall(text.partition(_KEYS)[0])
-    ]
-    return {
-        "text": (subject or text).replace("`", ""),
-        "remedy": remedy.replace("`", ""),
-        "commands": commands or [f"lbg group show {group}"],
-        "skip": None,
-    }
 
 
 def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) -> dict[str, Any]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 from lbg_console.timeline import Event, Timeline
 from lbg_core.admin.describe import Description
 from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
+from lbg_core.admin.problems import Kind, Subject, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.errors import MessageError
 from lbg_core.group.members_protocol import Activity, Beat, Changes, Gone, Identity, Leave, Message, Move
@@ -74,7 +74,7 @@ class ObservedGroup:
         self._crashed: dict[str, float] = {}
         self._moves: dict[tuple[int, int], float] = {}
         """Handoffs that were announced: queue and index of the successor."""
-        self._problems: dict[str, str] = {}
+        self._problems: dict[tuple[Kind, Subject], str] = {}
         self._pauses: dict[str, bool] = {}
 
     @property
@@ -244,8 +244,8 @@ class ObservedGroup:
         self.timeline.forget_queues(range(len(description.services)))
 
     def _note_problems(self, description: Description, now_s: float) -> None:
-        """Counts in their texts change all the time: they are the same problems."""
-        problems = {re.sub(r"\d[\d,.]*", "#", text): text for text in description.problems}
+        """Figures change all the time: they are the same problems."""
+        problems = {(one.kind, one.subject): text_of(one) for one in description.problems}
         if now_s > self._since_s + SETTLED_S:
             for same in problems.keys() - self._problems.keys():
                 self._note("problem", problems[same], now_s)

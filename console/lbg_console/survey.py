@@ -22,6 +22,7 @@ from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError
 from lbg_core.admin.group_reader import EVERY_S, GroupRecords, waiting_us
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import watch_activity
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import BIND_AGAIN_S, VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
@@ -79,11 +80,6 @@ class SurveyedGroup:
         self.looked_at_by = 0
         self.reading = asyncio.Lock()
         """Held by the one reader of its dead letters and parked messages."""
-
-    @property
-    def why(self) -> Mapping[str, str]:
-        """Reasons for what could not be read."""
-        return {} if self.snapshot is None else self.snapshot.why
 
     def add_news(self, kind: str, data: dict[str, Any]) -> None:
         self.news_count += 1
@@ -200,7 +196,10 @@ class GroupSurvey:
             if name not in snapshots:
                 raise GroupNotFound(name)
         whys = dict.fromkeys(
-            f"{subject}: {why}" for one in snapshots.values() for subject, why in one.why.items() if why
+            f"{', '.join(parts)}: {why}"
+            for one in snapshots.values()
+            for parts, why in one.why.items()
+            if why
         )
         return "; ".join(whys)
 
@@ -365,14 +364,12 @@ class GroupSurvey:
         elif group.snapshot is not None:
             beats = observed.beats if group.has_listened else UNKNOWN
             described = describe(observed.name, group.snapshot, beats=beats)
+            # What the login cannot see is shown once for all groups, and is no problem of each.
+            seen = tuple(one for one in described.problems if one.kind is not Kind.PART_UNKNOWN)
+            described = replace(described, problems=seen)
         else:
             return
-        # What the login cannot see is said once for all groups, and is no problem of each.
-        unseen = {f"{subject}: unknown ({why})" for subject, why in group.why.items()}
-        described = replace(
-            described if self._names else self._records.with_pause(described),
-            problems=tuple(one for one in described.problems if one not in unseen),
-        )
+        described = described if self._names else self._records.with_pause(described)
         group.is_dirty, group.described_at_s = not group.has_listened, now_s
         observed.describe(described, now_s, now_us=time.time_ns() // 1000, waiting_us=group.waiting_us)
         for event in observed.news:

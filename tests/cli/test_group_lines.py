@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from lbg_console.documents import problem_document
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, list_groups, show_group
 from lbg_core.admin.ownership import Claim, kubernetes_owner
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec, Names, forwarded_key
 from lbg_core.group.key_moves import KeyMove
@@ -18,6 +18,7 @@ from lbg_core.group.topology import Binding
 from lbgroup.group.show import description_lines, leftover_lines, list_lines
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, SESSIONS, made, spec_in
+from testing.admin.problem_lines import problem_lines
 
 BEAT: dict[str, Any] = {
     "v": 1,
@@ -97,14 +98,12 @@ async def test_messages_that_no_queue_took_are_a_problem_with_its_remedy() -> No
     admin.queues[names.unrouted] = replace(admin.queues[names.unrouted], ready=1482)
     found = await show_group(admin, "orders")
     (problem,) = found.problems
-    assert problem.startswith("lbg.orders.unrouted has 1,482 messages that no queue took")
-    assert problem_document("orders", problem)["commands"] == [
-        "lbg unrouted replay orders",
-        "lbg group create",
-    ]
+    assert text_of(problem).startswith("lbg.orders.unrouted has 1,482 messages that no queue took")
+    assert problem.remedy is not None
+    assert problem.remedy.commands == (("lbg", "unrouted", "replay", "orders"), ("lbg", "group", "create"))
     for count in (0, UNKNOWN):
         admin.queues[names.unrouted] = replace(admin.queues[names.unrouted], ready=count)
-        assert not (await show_group(admin, "orders")).unrouted_problem
+        assert not [one for one in problem_lines(await show_group(admin, "orders")) if "no queue took" in one]
 
 
 async def test_a_change_of_the_number_of_queues_names_the_command_that_has_to_run() -> None:

@@ -117,10 +117,9 @@ def test_a_member_that_does_not_know_the_request_is_named(
     done = json.loads(paused.out)
     assert (done["consumption"], done["members_behind"]) == (True, ["old"])
     assert paused.last_line.startswith("lbg: error: old still consume: versions of LBG before this command")
-    assert shown["problems"] == [
-        f"old consume though the group is paused: `lbg group pause {group}` again requests it; versions of LBG before "
-        "`lbg group pause` do not know it"
-    ]
+    (problem,) = shown["problems"]
+    assert problem["text"] == "old consume though the group is paused"
+    assert problem["remedy"]["commands"] == [["lbg", "group", "pause", group]]
 
 
 def test_the_pause_survives_changes_of_the_group_and_is_refused_for_one_of_kubernetes(

@@ -227,5 +227,5 @@ def test_a_management_api_that_is_not_trusted_or_does_not_trust_is_told_and_what
     shown = json.loads(lbg("group", "show", unique, "--json", *where).out)
     assert shown["ready"] == 0
     assert len(shown["problems"]) == 1
-    assert words in shown["problems"][0]
+    assert words in shown["problems"][0]["text"]
     assert lbg("group", "delete", unique, "--no-user", *where).status == 0

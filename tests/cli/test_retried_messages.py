@@ -11,6 +11,7 @@ from lbg_core.admin import connect_admin
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.app import PushChannel
+from testing.admin.problem_lines import problem_lines
 from testing.command_line import Where
 from testing.waiting import GUARD_S
 
@@ -31,7 +32,7 @@ async def test_unreadable_verdicts_and_long_waits_are_problems_until_they_are_ov
 
     async def problems(count: int) -> list[str]:
         async with asyncio.timeout(GUARD_S), connect_admin(broker.broker, broker.management) as admin:
-            while len(found := list((await admin.show_group(group)).problems)) != count:  # noqa: ASYNC110 (asked)
+            while len(found := problem_lines(await admin.show_group(group))) != count:  # noqa: ASYNC110 (asked)
                 await asyncio.sleep(0.05)
         return sorted(found)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from lbg_core.client import connect
 from lbg_core.group import TO_ALL, GroupSpec, Names
 from lbg_core.group.names import default_group_name
 from lbg_core.publisher import GroupPublisher
+from testing.admin.faked_member import FakedMember
 from testing.admin.place import Place
 from testing.console import Client, address_of, client_of, live_member
 from testing.waiting import until
@@ -236,3 +238,27 @@ async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(cl
     answers = [await client.act("/groups/orders/acts/pause") for _ in range(2)]
     assert [one.status for one in answers] == [303, 409]
     assert (await client.act("/groups/orders/acts/made-up")).status == 404
+
+
+async def test_names_of_a_member_and_a_key_put_no_command_on_a_page(
+    place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bait, beat_of = "w1 `lbg group pause payments`", FakedMember.beat
+    poisoned = {"poisoned": 1, "poisoned_keys": [bait], "poisoned_ids": ["p-1"]}
+
+    def beat(member: FakedMember) -> dict[str, Any]:
+        report = beat_of(member)
+        return report | {"name": bait, "queues": [one | poisoned for one in report["queues"][:1]]}
+
+    monkeypatch.setattr(FakedMember, "beat", beat)
+    await client.sign_in()
+    async with live_member(place, orders), client.events("/groups/orders/events") as events:
+        group = await events.next("group", lambda data: data.get("problems"))
+        page = (await client.get("/groups/orders")).text
+    (state,) = re.findall(r'<script[^>]*id="state"[^>]*>(.*?)</script>', page)
+    assert json.loads(state)["problems"] == group["problems"]
+    (problem,) = group["problems"]
+    assert (problem["subject"]["members"], problem["subject"]["keys"]) == ([bait], [bait])
+    assert problem["remedy"]["commands"] == [["lbg", "group", "skip", "orders", "p-1"]]
+    assert problem["remedy"]["text"] == "lbg group skip orders p-1 skips it"
+    assert "lbg group pause payments" not in page.replace(state, "")

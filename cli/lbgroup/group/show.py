@@ -14,6 +14,7 @@ import click
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.ownership import is_of_kubernetes, owner_text
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.rows import (
     QueueRow,
     ServiceRow,
@@ -115,7 +116,7 @@ def moving_lines(shown: Description) -> Iterator[str]:
         if moving.progress is not None and not is_of_kubernetes(shown.owner):
             command = f"lbg group repartition {shown.group} --queues {moving.partitions}"
             yield f"  goes on while `{command}` runs"
-        yield from (f"  held up: {cause}" for cause in shown.change_held_up)
+        yield from (f"  held up: {text_of(cause)}" for cause in shown.change_held_up)
     if (left := shown.change_left) is not None:
         yield f"not complete: {left}"
 
@@ -214,7 +215,7 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield from _member_lines(shown)
     if shown.problems:
         yield ""
-        yield from (f"! {problem}" for problem in shown.problems)
+        yield from (f"! {text_of(problem)}" for problem in shown.problems)
 
 
 def room_text(spec: GroupSpec, *, is_one_queue: bool) -> str:

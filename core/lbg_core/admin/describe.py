@@ -6,16 +6,17 @@ command line, the demo and the operator print its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any
 
-from lbg_core.admin.errors import GroupUnfinished, RecordNewer, RecordUnreadable, UnderWay
+from lbg_core.admin.drift import problems as drift
+from lbg_core.admin.errors import ProvisioningError, UnderWay
+from lbg_core.admin.member_problems import held_up, member_problems
 from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
-from lbg_core.admin.plan import problems as drift
-from lbg_core.admin.queue_changes import forwarding_bindings, held_up, named, surplus_queues
+from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.queue_changes import forwarding_bindings, named, surplus_queues
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.rows import (
     UNKNOWN_STATUS,
@@ -69,10 +70,6 @@ class ChangeLeft:
             f"{plain(self.bindings)} bindings and its stream"
         )
 
-    def problem(self, owner: str) -> str:
-        alone = ", and the operator does it by itself" if is_of_kubernetes(owner) else ""
-        return f"a change of the number of queues has left parts: `{self.command}` removes them{alone}"
-
 
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
@@ -91,7 +88,7 @@ class Description:
     dead_letters: Count | None
     unrouted: Count | None
     members: tuple[Beat, ...] | Unknown
-    problems: tuple[str, ...]
+    problems: tuple[Problem, ...]
     owner: str = ""
     """As the group's record has it (`lbg_core.admin.ownership`); empty where none is recorded or it was not read."""
     publishers: Publishers = ONE_USER
@@ -143,8 +140,8 @@ class Description:
         return ", ".join(text for text, holds in states.items() if holds)
 
     @property
-    def change_held_up(self) -> tuple[str, ...]:
-        """Causes for which keys do not move until somebody acts, each with its remedy, as members report them."""
+    def change_held_up(self) -> tuple[Problem, ...]:
+        """Causes for which keys do not move until somebody acts, as members report them."""
         moving = self.moving_keys
         if moving is None:
             return ()
@@ -301,29 +298,11 @@ class Description:
         ]
 
     @property
-    def full(self) -> list[str]:
-        """A line for each queue that is full, which is also one of `problems`."""
-        return list(_full_lines(self.queues))
-
-    @property
-    def unrouted_problem(self) -> str:
-        """The one of `problems` for messages that no queue took; empty without any."""
-        return _unrouted_problem(Names(self.group), self.unrouted)
-
-    @property
     def standing_by(self) -> list[str]:
         """Names of the members that no queue or partition is assigned to, as others are as many as there are."""
         if self.is_shared or self.is_one_queue or len(self._member_rows) <= len(self.reported_services):
             return []
         return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
-
-    @property
-    def poisoned(self) -> list[QueueState]:
-        return [one for _, one in _poisoned(self._member_rows)]
-
-    @property
-    def postponed(self) -> list[QueueState]:
-        return [one for _, one in _postponed(self._member_rows)]
 
     @property
     def parking(self) -> ParkingState | None:
@@ -351,7 +330,7 @@ class Description:
             "repartition": self.queue_count_to_be,
             "paused": "unknown" if self.is_paused is None else self.is_paused,
             "ingress_paused": "unknown" if self.is_ingress_paused is None else self.is_ingress_paused,
-            "problems": list(self.problems),
+            "problems": [one.to_json() for one in self.problems],
         }
 
     def _sharing_json(self) -> dict[str, Any]:
@@ -458,30 +437,37 @@ class Description:
 
 
 def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown) -> Description:
-    names = Names(group)
-    problems = [f"{subject}: unknown ({why})" for subject, why in observed.why.items()]
+    names, subject = Names(group), Subject(group)
+    problems = [
+        Problem(Kind.PART_UNKNOWN, subject, {"parts": parts, "cause": why})
+        for parts, why in observed.why.items()
+    ]
     spec, change_left = None, None
     if observed.record is None:
-        problems.append("the group's record is missing: `lbg group create` with its attributes repairs it")
+        problems.append(Problem(Kind.RECORD_MISSING, subject))
     elif observed.record is not UNKNOWN:
         try:
             spec = spec_in(observed.record.text, group)
-        except GroupUnfinished as error:
-            problems.append(str(error))
-        except RecordNewer as error:
-            problems.append(str(error))
-        except RecordUnreadable as error:
-            problems.append(f"the group's record is invalid: {error.__cause__}")
+        except ProvisioningError as error:
+            problems.append(error.problem)
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
             if (change_left := _change_left(spec, observed)) is not None:
-                problems.append(change_left.problem(observed.owner))
+                is_operators = is_of_kubernetes(observed.owner)
+                kind = Kind.CHANGE_LEFT_TO_OPERATOR if is_operators else Kind.CHANGE_LEFT
+                problems.append(Problem(kind, subject, {"queues": spec.queue_count}))
         else:  # half of it is as it was, and half as it is to be
-            problems.append(str(UnderWay(group, spec.queue_count, observed.queue_count_to_be)))
-    missing = [name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is None]
+            problems.append(UnderWay(group, spec.queue_count, observed.queue_count_to_be).problem)
     problems += [
-        f"{name} is missing" for name in missing if name != names.config or observed.record is not None
+        Problem(Kind.EXCHANGE_MISSING, Subject(group, exchange=name))
+        for name, exchange in observed.exchanges.items()
+        if exchange is None
+    ]
+    problems += [
+        Problem(Kind.QUEUE_MISSING, Subject(group, name))
+        for name, status in observed.queues.items()
+        if status is None and (name != names.config or observed.record is not None)
     ]
     queues = [
         ObservedQueue(name, names.number_of(name), status)
@@ -489,21 +475,22 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown)
         if names.is_served(name)
     ]
     queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
-    problems += _full_lines(queues)
+    for queue in queues:
+        if (percent := queue.full_percent) is not None and percent >= FULL_PERCENT:
+            problems.append(Problem(Kind.QUEUE_FULL, Subject(group, queue.name), {"percent": percent}))
     unrouted = ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready")
-    if unrouted_problem := _unrouted_problem(names, unrouted):
-        problems.append(unrouted_problem)
+    if isinstance(unrouted, int) and unrouted:
+        problems.append(Problem(Kind.UNROUTED, Subject(group, names.unrouted), {"count": unrouted}))
     members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
-        is_one_queue = bool(queues) and queues[0].number is None
-        problems += _poisoned_lines(names, members, is_one_queue=is_one_queue)
-        problems += _retried_lines(names, members, is_one_queue=is_one_queue)
-        problems += _suspect_lines(names, members, is_one_queue=is_one_queue)
-        problems += _postponed_lines(names, members)
-        problems += _pause_lines(group, members, is_paused=is_paused)
-        if observed.has_parking:
-            problems += _parking_lines(group, members)
+        problems += member_problems(
+            names,
+            members,
+            is_one_queue=bool(queues) and queues[0].number is None,
+            is_paused=is_paused,
+            has_parking=observed.has_parking,
+        )
     return Description(
         group=group,
         spec=spec,
@@ -527,114 +514,6 @@ def _parked(names: Names, observed: Snapshot) -> Count | None:
     if not observed.has_parking:
         return None
     return ObservedQueue(names.parking, None, observed.queues.get(names.parking)).count("ready")
-
-
-def _full_lines(queues: Iterable[ObservedQueue]) -> Iterator[str]:
-    for queue in queues:
-        percent = queue.full_percent
-        if percent is not None and percent >= FULL_PERCENT:
-            yield (
-                f"{queue.name} is full ({percent} % of its size): it refuses messages for which there is no room, and "
-                "their publishers wait until members have acknowledged others"
-            )
-
-
-def _unrouted_problem(names: Names, count: Count | None) -> str:
-    if count is None or count is UNKNOWN or count == 0:
-        return ""
-    messages, them = ("1 message", "it") if count == 1 else (f"{count:,} messages", "them")
-    return (
-        f"{names.unrouted} has {messages} that no queue took, and later messages of the same keys overtake {them}: "
-        f"`lbg unrouted replay {names.group}` publishes {them} again, once `lbg group create` has repaired what is "
-        "missing"
-    )
-
-
-def _poisoned(members: Iterable[Beat]) -> Iterator[tuple[Beat, QueueState]]:
-    return ((member, one) for member in members for one in member.queues if one.poisoned)
-
-
-def _postponed(members: Iterable[Beat]) -> Iterator[tuple[Beat, QueueState]]:
-    return ((member, one) for member in members for one in member.queues if one.is_postponed)
-
-
-def _poisoned_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
-    for member, one in _poisoned(members):
-        queue = names.parent if is_one_queue else names.queue(one.queue)
-        keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
-        more = " and others" if one.poisoned > len(one.poisoned_keys) else ""
-        is_one = one.poisoned == 1
-        skip = ""  # an id that is too long is not reported
-        if one.poisoned_ids:
-            which = "it" if is_one else "the oldest"
-            skip = f"; skip {which} with: lbg group skip {names.group} {one.poisoned_ids[0]}"
-        message, fails, blocks = ("message", "fails", "blocks") if is_one else ("messages", "fail", "block")
-        yield (
-            f"{queue} has {one.poisoned} poisoned {message} at {member.name}, which {fails} repeatedly and "
-            f"{blocks} later messages of {'its key' if is_one else 'their keys'}; keys: {keys}{more}"
-            f"{skip}"
-        )
-
-
-def _retried_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
-    for member in members:
-        for queue in member.queues:
-            name = names.parent if is_one_queue else names.queue(queue.queue)
-            for one in queue.retried_messages:
-                cause = (
-                    f"waits until {_time_text(one.until_us)}, because the application asked for it"
-                    if one.until_us
-                    else "is retried, because the application's reply is no verdict"
-                )
-                yield (
-                    f"message {one.id} of {name} at {member.name} {cause}, and later messages of its key wait; "
-                    f"key: {'none' if one.key is None else repr(one.key)}; reason: {one.reason or 'none given'}"
-                )
-
-
-def _time_text(at_us: int) -> str:
-    return datetime.fromtimestamp(at_us / 1e6, UTC).isoformat(" ", "seconds").removesuffix("+00:00") + " UTC"
-
-
-def _suspect_lines(names: Names, members: Iterable[Beat], *, is_one_queue: bool) -> Iterator[str]:
-    for member in members:
-        for queue in member.queues:
-            name = names.parent if is_one_queue else names.queue(queue.queue)
-            for one in queue.suspects:
-                key = "without a key" if one.key is None else f"of key {one.key!r}"
-                failed = f"; attempts that failed: {one.attempts}" if one.attempts else ""
-                yield (
-                    f"{name} has message {one.id} {key} at {member.name}, which was called when {one.died} died: it is "
-                    f"called while no other call runs{failed}"
-                )
-
-
-def _postponed_lines(names: Names, members: Iterable[Beat]) -> Iterator[str]:
-    for member, one in _postponed(members):
-        yield (
-            f"the handoff of {names.queue(one.queue)} from {member.name} is postponed ({one.put_off} in a row), "
-            f"because calls of the application did not end; the next waits up to {one.next_drain_s:g} s"
-        )
-
-
-def _pause_lines(group: str, members: Iterable[Beat], *, is_paused: bool | None) -> Iterator[str]:
-    if is_paused is None:
-        return
-    if differing := [one.name for one in members if one.paused != is_paused]:
-        names, verb = ", ".join(differing), "pause" if is_paused else "resume"
-        state = "consume though the group is paused" if is_paused else "are paused though the group is not"
-        yield (
-            f"{names} {state}: `lbg group {verb} {group}` again requests it; versions of LBG before `lbg group pause` "
-            "do not know it"
-        )
-
-
-def _parking_lines(group: str, members: Iterable[Beat]) -> Iterator[str]:
-    if differing := [one.name for one in members if one.parking is None]:
-        yield (
-            f"{', '.join(differing)} would deliver messages of parked keys of group {group}, which only members that "
-            "joined after `lbg park enable` follow, and versions of LBG that have it: restart them"
-        )
 
 
 def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:

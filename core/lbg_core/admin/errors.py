@@ -32,8 +32,8 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from lbg_core.admin.ingress_permissions import closed
-from lbg_core.group import RECORD_VERSION, Names, Permissions
+from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.group import RECORD_VERSION, Names
 
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
@@ -82,9 +82,15 @@ def plain_reason(text: str) -> str:
 
 
 class ProvisioningError(Exception):
-    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take. `problem`:
+    the same by its kind."""
 
     retryable = False
+
+    def __init__(self, error: str | Problem) -> None:
+        super().__init__(error if isinstance(error, str) else text_of(error))
+        failed = {"cause": error}
+        self.problem = Problem(Kind.FAILED, Subject(""), failed) if isinstance(error, str) else error
 
 
 class GroupNotFound(ProvisioningError):
@@ -99,11 +105,7 @@ class GroupUnfinished(GroupNotFound):
     """The group is not whole yet: its create still runs, or was killed, and the next one finishes it."""
 
     def __init__(self, group: str) -> None:
-        ProvisioningError.__init__(
-            self,
-            f"group {group!r} is not made to its end: its create runs, or was interrupted, and `lbg group create "
-            f"{group} …` again finishes it",
-        )
+        ProvisioningError.__init__(self, Problem(Kind.GROUP_UNFINISHED, Subject(group)))
         self.group = group
 
 
@@ -143,10 +145,8 @@ class RecordUnavailable(ProvisioningError):
 
 class RecordUnreadable(ProvisioningError):
     def __init__(self, group: str, why: str) -> None:
-        super().__init__(
-            f"the record of group {group!r} (queue lbg.{group}.config) cannot be read: {why}; "
-            f"`lbg group create {group} …` with the group's own attributes repairs it"
-        )
+        subject = Subject(group, Names(group).config)
+        super().__init__(Problem(Kind.RECORD_UNREADABLE, subject, {"cause": why}))
         self.group = group
 
 
@@ -154,11 +154,11 @@ class RecordNewer(RecordUnreadable):
     """The group's record is of a newer version: nothing of the group is changed."""
 
     def __init__(self, group: str, version: object) -> None:
-        ProvisioningError.__init__(
-            self,
-            f"the record of group {group!r} (queue lbg.{group}.config) is of version {version}, and this LBG reads "
-            f"version {RECORD_VERSION}; nothing is changed: upgrade it",
+        subject, figures = (
+            Subject(group, Names(group).config),
+            {"version": version, "version_read": RECORD_VERSION},
         )
+        ProvisioningError.__init__(self, Problem(Kind.RECORD_NEWER, subject, figures))
         self.group = group
 
 
@@ -196,19 +196,6 @@ class Unsupported(ProvisioningError):
     pass
 
 
-def would_break(group: str, losing: Sequence[str], reordering: Sequence[str]) -> Unsupported:
-    """The refusal for policies in force, one line for each that loses messages and each that reorders them."""
-    effect = " and ".join(
-        f"{harm} here: {'; '.join(lines)}"
-        for harm, lines in (("lose messages", losing), ("have them out of order", reordering))
-        if lines
-    )
-    return Unsupported(
-        f"group {group!r} would {effect}; change that policy, or put one of a higher priority without it on "
-        f"^lbg\\.{group}\\."
-    )
-
-
 class StillInUse(ProvisioningError):
     """The group has messages, consumers or connections, or these could not be read. `where`: one line for each queue
     and user that is in use or unknown."""
@@ -233,11 +220,8 @@ class UnderWay(ProvisioningError):
     """A change of the group's number of queues is not complete: the group accepts no messages."""
 
     def __init__(self, group: str, now: int, target: int) -> None:
-        undo = "" if now == target else f", --queues {now} takes it back"
-        super().__init__(
-            f"group {group!r} is on its way from {now} to {target} queues and takes no messages until it is there: "
-            f"`lbg group repartition {group} --queues {target}` finishes it{undo}"
-        )
+        kind = Kind.TAKEN_BACK if now == target else Kind.UNDER_WAY
+        super().__init__(Problem(kind, Subject(group), {"former": now, "queues": target}))
         self.group = group
 
 
@@ -356,22 +340,3 @@ class Refused(AdminError):
     def __init__(self, message: str, *, status: int) -> None:
         super().__init__(message)
         self.status = status
-
-
-def permissions_line(
-    group: str, username: str, present: object, desired: Permissions | None, differs: str
-) -> str:
-    """Problem of a user whose permissions differ from those that it should have, with the remedy."""
-    exchange = Names(group).exchange
-    if isinstance(present, Permissions) and desired is not None:
-        if closed(present, exchange) == desired:
-            return (
-                f"user {username} may publish though ingress is paused: `lbg group pause {group} --ingress` completes "
-                "the pause"
-            )
-        if present == closed(desired, exchange):
-            return (
-                f"user {username} may not publish though ingress is not paused: `lbg group resume {group} --ingress` "
-                "opens it"
-            )
-    return f"user {username} {differs}: `lbg group create` repairs them"

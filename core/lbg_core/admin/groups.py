@@ -24,6 +24,7 @@ from lbg_core.admin.actions import (
     undo_of,
 )
 from lbg_core.admin.describe import Description, describe
+from lbg_core.admin.drift import is_only_a_record_queue
 from lbg_core.admin.errors import (
     ApplyFailed,
     GroupNotFound,
@@ -37,7 +38,6 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_core.admin.plan import (
     DesiredUser,
-    is_only_a_record_queue,
     plan_create,
     plan_delete,
     publishers_of,
@@ -373,7 +373,7 @@ async def create_group(
         await apply(admin, actions)
     users = {action.name for action in actions if isinstance(action, PutUser)}
     changes = tuple(action for action in actions if not isinstance(action, CheckPolicies))
-    unchecked = tuple(f"{subject} ({why})" for subject, why in observed.why.items())
+    unchecked = tuple(f"{', '.join(parts)} ({why})" for parts, why in observed.why.items())
     return Created(
         spec,
         changes,
@@ -580,5 +580,5 @@ async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN
     try:
         return describe(group, observed, beats=await admin.listen(group, seconds=listen_s))
     except Refused as error:  # a user who may not make a queue to listen with
-        why = {**observed.why, "members": str(error)}
+        why = {**observed.why, ("members",): str(error)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)

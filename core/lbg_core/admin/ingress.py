@@ -212,7 +212,7 @@ async def pause_ingress(
             raise GroupNotFound(group)
         require(group, observed)
         if not isinstance(observed.record, Record):
-            raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+            raise RecordUnavailable(group, "it is missing")
         if not is_paused:
             spec = recorded(group, observed)
             is_one_queue = spec is not None and is_native(spec, observed.engine)

@@ -39,18 +39,18 @@ from lbg_core.admin.errors import (
     Unsupported,
 )
 from lbg_core.admin.groups import apply
+from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.plan import recorded
+from lbg_core.admin.problems import NAMED_MAX, text_of
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
-    NAMED_MAX,
     SENDER,
     Depth,
     Report,
     forwarding_bindings,
-    held_up,
     left_in,
     named,
     repartition_done,
@@ -172,7 +172,11 @@ class KeyMoveSteps:
                 f"{named(fenced)} to be processed up to {'its fence' if len(fenced) == 1 else 'their fences'}"
             )
         if lines:
-            yield from (*lines, *held_up(self._names.group, look.members, before), self._progress(look))
+            yield from (
+                *lines,
+                *map(text_of, held_up(self._names.group, look.members, before)),
+                self._progress(look),
+            )
 
     def _progress(self, look: Look) -> str:
         move, passed = self.move, look.state.passed

@@ -37,14 +37,13 @@ from lbg_core.admin.errors import (
     StillInUse,
     Unreachable,
     Unsupported,
-    would_break,
 )
 from lbg_core.admin.lag import Backlog, LagReader
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.observe import NO_API, SnapshotReader, Survey, observe_many
 from lbg_core.admin.ownership import Record
-from lbg_core.admin.policies import losses, reorderings
+from lbg_core.admin.policies import require_order
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_core.admin.status_reports import CollectedReports, collect_reports
 from lbg_core.client import ConnectionSettings
@@ -224,9 +223,7 @@ class LiveAdmin:
         engine = await self.amqp.engine()
         queues = await management.queues_of([group], is_sampled=engine.is_rabbitmq)
         snapshot = Snapshot(engine, queues=queues[group], policies=policies)
-        losing, reordering = losses(topology, snapshot), reorderings(topology, snapshot)
-        if losing or reordering:
-            raise would_break(group, losing, reordering)
+        require_order(group, topology, snapshot)
 
     async def _require_answers(self, queue: str) -> None:
         """Raises StillInUse for a queue that is down: its count is 0, and it may have messages. An API that cannot be

@@ -284,7 +284,7 @@ _NOT_SKIPPED: dict[str, str] = {
 
 def _spec(group: str, observed: Snapshot) -> GroupSpec:
     if observed.record is UNKNOWN or observed.record is None:
-        raise RecordUnavailable(group, observed.why.get("record", "it is missing"))
+        raise RecordUnavailable(group, "it is missing")
     return spec_in(observed.record.text, group)
 
 

@@ -148,6 +148,9 @@ def recorded(record: Record | None, group: str) -> GroupSpec | None:
         return None
 
 
+Unread = dict[tuple[str, ...], str]
+"""Causes for which parts of a snapshot are unknown."""
+
 NO_API = "no management API was given"
 
 BY_NAME_MAX = 64
@@ -181,7 +184,7 @@ class SnapshotReader:
         topology = (
             topology_of(spec, engine, publishers, has_parking=has_parking) if spec is not None else None
         )
-        why: dict[str, str] = {}
+        why: Unread = {}
         management = await self._reachable_management(why)
         base = Snapshot(engine, record=record, has_parked_stream=record is None and has_parking, why=why)
         if management is None:
@@ -260,7 +263,7 @@ class SnapshotReader:
             return replace(snapshot, why=why)
         prefixes, unread = read
         if unread:
-            why["prefixes"] = f"the records of these groups are out of reach: {', '.join(unread)}"
+            why["prefixes",] = f"the records of these groups are out of reach: {', '.join(unread)}"
         return replace(snapshot, prefixes=prefixes, why=why)
 
     async def _probed_queues(
@@ -295,22 +298,20 @@ class SnapshotReader:
             statuses[name] = listed[name].counted(counts)
         return statuses
 
-    async def _reachable_management(self, why: dict[str, str]) -> ManagementAdmin | None:
-        subject = "users, permissions, bindings, policies, prefixes"
+    async def _reachable_management(self, why: Unread) -> ManagementAdmin | None:
+        parts = ("users", "permissions", "bindings", "policies", "prefixes")
         if self._management is None:
-            why[subject] = NO_API
+            why[parts] = NO_API
             return None
         try:
             await self._management.check()
         except AdminError as error:
-            why[subject] = str(error)
+            why[parts] = str(error)
             return None
         return self._management
 
 
-def _refused(
-    names: Names, objects: Mapping[str, ExchangeState | QueueStatus | Unknown | None]
-) -> dict[str, str]:
+def _refused(names: Names, objects: Mapping[str, ExchangeState | QueueStatus | Unknown | None]) -> Unread:
     """The reasons for counts that AMQP refused."""
     refused = [
         name
@@ -320,19 +321,19 @@ def _refused(
     if not refused:
         return {}
     return {
-        ", ".join(
+        tuple(
             refused
         ): "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
         f"`lbg group create {names.group} …` with an administrator's login gives the group's user that permission"
     }
 
 
-async def or_unknown(subject: str, reading: Awaitable[T], why: dict[str, str]) -> T | Unknown:
+async def or_unknown(part: str, reading: Awaitable[T], why: Unread) -> T | Unknown:
     """The reading, or UNKNOWN with the reason noted."""
     try:
         return await reading
     except AdminError as error:
-        why[subject] = str(error)
+        why[part,] = str(error)
         return UNKNOWN
 
 
@@ -389,7 +390,7 @@ async def observe_many(
     """
     engine = await amqp.engine()
     groups = [spec.name for spec in specs]
-    why: dict[str, str] = {}
+    why: Unread = {}
     exchanges, queues, users, permissions, policies = await asyncio.gather(
         management.exchanges_of(groups),
         management.queues_of(groups, is_sampled=engine.is_rabbitmq),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -22,6 +21,17 @@ from lbg_core.admin.actions import (
     PutUser,
     WriteRecord,
 )
+from lbg_core.admin.drift import (
+    conflicting_names,
+    conflicting_prefix,
+    conflicting_publisher,
+    conflicting_user,
+    contents_of,
+    drift,
+    is_left_over,
+    is_only_a_record_queue,
+    lacks_only_its_record,
+)
 from lbg_core.admin.errors import (
     GroupDiffers,
     GroupNotFound,
@@ -32,8 +42,6 @@ from lbg_core.admin.errors import (
     Taken,
     UnderWay,
     Unsupported,
-    permissions_line,
-    would_break,
 )
 from lbg_core.admin.ownership import (
     CLAIM_BY_HAND,
@@ -43,7 +51,8 @@ from lbg_core.admin.ownership import (
     is_same_owner,
     paused_words,
 )
-from lbg_core.admin.policies import DISCONNECTED, losses, narrowings, pauses, reorderings
+from lbg_core.admin.policies import require_order
+from lbg_core.admin.problems import difference_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     QueueStatus,
@@ -66,198 +75,10 @@ from lbg_core.group import (
     Topology,
     closed_record,
     differences,
-    forwarded_key,
     is_closed_in,
 )
-from lbg_core.group.topology import DISCONNECTED_MS, OLDEST_RABBITMQ, Binding
+from lbg_core.group.topology import OLDEST_RABBITMQ, Binding
 from lbg_core.passwords import is_hash_of
-
-_FORWARDED = forwarded_key(0)[:-1]
-_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
-
-
-def drift(topology: Topology, observed: Snapshot) -> Iterator[str]:
-    """Drift: objects that differ from the topology; a missing or unknown one is no drift.
-
-    A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
-    the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
-    before 4.3 none for the second, and after an upgrade they need a policy.
-    """
-    for exchange in topology.exchanges:
-        exchange_state = observed.exchanges.get(exchange.name)
-        if exchange_state is None or exchange_state is UNKNOWN:
-            continue
-        if exchange_state.type is not UNKNOWN and exchange_state.type != exchange.type:
-            yield f"exchange {exchange.name} type: {exchange_state.type} -> {exchange.type}"
-        if exchange_state.arguments is not UNKNOWN and dict(exchange_state.arguments) != dict(
-            exchange.arguments
-        ):
-            yield f"exchange {exchange.name} arguments: {dict(exchange_state.arguments)} -> {dict(exchange.arguments)}"
-    for queue in topology.queues:
-        there = observed.queues.get(queue.name)
-        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
-            continue
-        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
-            was, desired = there.arguments.get(key), queue.arguments.get(key)
-            if was != desired:
-                yield f"queue {queue.name} {key}: {_shown(was)} -> {_shown(desired)}"
-    if observed.bindings is not UNKNOWN:
-        exchanges = {exchange.name for exchange in topology.exchanges}
-        is_moving = isinstance(observed.record, Record) and bool(observed.record.key_move)
-        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
-            if is_moving or extra.routing_key.startswith(_FORWARDED):
-                continue  # of an online change of the number of queues
-            if extra.exchange in exchanges and not _is_of_clients(extra.queue, topology):
-                yield f"binding of {extra.queue} to {extra.exchange}: {extra.routing_key!r} -> none"
-
-
-def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
-    """Known problems of an existing group, apart from what is missing altogether."""
-    topology = observed.topology_of(spec)
-    for line in losses(topology, observed):
-        yield f"messages can be lost: {line}"
-    for line in reorderings(topology, observed):
-        yield f"messages can be reordered: {line}"
-    for line in narrowings(topology, observed):
-        yield f"queues refuse earlier than their declared limit: {line}"
-    for line in pauses(topology, observed):
-        yield f"queues pause when the node of their member is lost: {line} (a policy of {DISCONNECTED_MS} helps)"
-    for line in drift(topology, observed):
-        yield f"changed since its creation (observed -> created): {line}"
-    if observed.is_unusable(spec.name):
-        yield f"{Names(spec.name).parent} refuses publishers, its ingress is closed: `lbg group create` opens it"
-    if observed.bindings is not UNKNOWN:
-        there = {
-            name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
-        }
-        missing = Counter(
-            one.queue
-            for one in topology.bindings
-            if one not in observed.bindings and {one.exchange, one.queue} <= there
-        )
-        for queue, count in missing.items():
-            yield f"{queue} lacks {count} binding{'' if count == 1 else 's'}: `lbg group create` restores them"
-    users = observed.users_of(spec.name)
-    present = observed.without_pause(observed.permissions, spec.name)
-    if spec.client_username in users and present not in (UNKNOWN, topology.permissions):
-        yield permissions_line(
-            spec.name,
-            spec.client_username,
-            present,
-            topology.permissions,
-            "has other permissions than the group's",
-        )
-    yield from _publisher_problems(spec, observed, topology)
-    for user in users:
-        if user not in (spec.client_username, observed.publishers.username):
-            yield f"user {user} was the group's before: `lbg group rotate {spec.name} --finish` deletes it"
-
-
-def _publisher_problems(spec: GroupSpec, observed: Snapshot, topology: Topology) -> Iterator[str]:
-    username = observed.publishers.username
-    if not username:
-        return
-    if observed.user(username) is None:
-        yield f"user {username} of the publishers is missing: `lbg group publisher {spec.name}` creates it"
-        return
-    present, desired = (
-        observed.without_pause(observed.publisher_permissions, spec.name),
-        topology.publisher_permissions,
-    )
-    if present not in (UNKNOWN, desired):
-        yield permissions_line(
-            spec.name, username, present, desired, "has other permissions than a publisher"
-        )
-
-
-def _is_of_clients(queue: str, topology: Topology) -> bool:
-    """True if a bound queue is one that clients make for themselves (mailboxes, validation, watchers)."""
-    return queue not in {one.name for one in topology.queues}
-
-
-def _shown(value: object) -> str:
-    return "none" if value is None else str(value)
-
-
-def lacks_only_its_record(record: str, topology: Topology, observed: Snapshot) -> bool:
-    """True if all but the record's queue is there, and known to be as wanted."""
-    return (
-        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
-        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
-        and observed.bindings is not UNKNOWN
-        and observed.bindings >= set(topology.bindings)
-        and not list(drift(topology, observed))
-    )
-
-
-def is_left_over(topology: Topology, observed: Snapshot) -> bool:
-    """True if all existing objects are part of `topology`, and none is in use."""
-    desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
-    there = {
-        name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
-    }
-    return (
-        desired >= there.keys()
-        and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
-        and all(_is_idle(one) for one in there.values() if isinstance(one, QueueStatus))
-        and observed.bindings is not UNKNOWN
-        and observed.bindings <= set(topology.bindings)
-    )
-
-
-def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
-    """True if nothing is there but a queue for the record, without one: a create was killed after its first step."""
-    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
-    queue = observed.queues.get(record)
-    return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
-
-
-def _is_idle(status: QueueStatus) -> bool:
-    return status.ready == 0 and status.consumers == 0 and status.unacked in (0, UNKNOWN)
-
-
-def conflicting_names(observed: Snapshot) -> Iterator[str]:
-    for kind, objects in (("exchange", observed.exchanges), ("queue", observed.queues)):
-        for name, one in objects.items():
-            if one is not None and one is not UNKNOWN:
-                contents = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
-                yield f"{kind} {name} exists{contents}"
-
-
-def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
-    """Without the name of the group that has it: who creates a group need not be told of others."""
-    if observed.prefixes is not UNKNOWN and any(
-        prefix == spec.hash_prefix for group, prefix in observed.prefixes.items() if group != spec.name
-    ):
-        yield f"prefix {spec.hash_prefix!r} is that of another group"
-
-
-def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
-    user = observed.user(spec.client_username)
-    if isinstance(user, UserState) and user.made_for != spec.name:
-        by = "is that of another group" if user.made_for else "exists"
-        yield f"user {spec.client_username!r} {by}"
-
-
-def conflicting_publisher(spec: GroupSpec, observed: Snapshot, publishers: Publishers) -> Iterator[str]:
-    user = observed.user(publishers.username)
-    if publishers.username == spec.client_username:
-        yield f"user {spec.client_username!r} cannot be that of the members and of the publishers"
-    elif isinstance(user, UserState) and user.made_for != spec.name:
-        yield f"user {publishers.username!r} {'is that of another group' if user.made_for else 'exists'}"
-
-
-def contents_of(status: QueueStatus) -> str:
-    def count(value: int | Unknown, unit: str) -> str:
-        if value is UNKNOWN:
-            return f"{unit}s unknown"
-        return f"{value} {unit}{'' if value == 1 else 's'}"
-
-    parts = [count(status.ready, "message")]
-    if status.unacked is not UNKNOWN and status.unacked:
-        parts.append(f"{status.unacked} unacked")
-    return ", ".join([*parts, count(status.consumers, "consumer")])
-
 
 _NOT_ON_RABBITMQ = {
     MESSAGE_GROUPS: (
@@ -275,10 +96,7 @@ def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises Unsupported."""
     if reason := why_unsupported(spec, observed.engine):
         raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
-    topology = observed.topology_of(spec)
-    losing, reordering = losses(topology, observed), reorderings(topology, observed)
-    if losing or reordering:
-        raise would_break(spec.name, losing, reordering)
+    require_order(spec.name, observed.topology_of(spec), observed)
 
 
 def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
@@ -348,7 +166,7 @@ def plan_create(
         refuse_under_way(existing, observed)
         if diff := differences(existing, spec):
             raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
-    differing = list(drift(topology, observed))
+    differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
     if is_whole:
@@ -482,7 +300,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     if existing is not None:
         refuse_under_way(existing, observed)
     is_there = claimed is not None or _is_whole_but_for_its_record(spec.name, topology, observed)
-    if is_there and (differing := list(drift(topology, observed))):
+    if is_there and (differing := [difference_of(one) for one in drift(spec.name, topology, observed)]):
         raise GroupDiffers(spec.name, differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
     if is_foreign or any(conflicting_user(spec, observed)):
@@ -490,7 +308,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
 
 
 def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
-    return not observed.is_empty and lacks_only_its_record(Names(group).config, topology, observed)
+    return not observed.is_empty and lacks_only_its_record(group, topology, observed)
 
 
 def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
@@ -499,7 +317,7 @@ def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish:
     is_ours = is_only_a_record_queue(Names(group).config, observed) or (
         finish and is_left_over(topology, observed)
     )
-    return is_ours and not list(drift(topology, observed))
+    return is_ours and not any(drift(group, topology, observed))
 
 
 def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
@@ -517,9 +335,7 @@ def refuse_key_move(spec: GroupSpec, observed: Snapshot) -> None:
 def require_users(observed: Snapshot, done: str) -> None:
     """Raises Unsupported, with the reason, where users could not be read."""
     if observed.users is UNKNOWN:
-        why = next(
-            (reason for subject, reason in observed.why.items() if "user" in subject), "no reason known"
-        )
+        why = next((one for parts, one in observed.why.items() if "users" in parts), "no reason known")
         raise Unsupported(
             f"the group's user cannot be {done}: {why}; give the management API's address with --management, "
             "or leave the user out with --no-user"

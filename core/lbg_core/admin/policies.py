@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from lbg_core.admin.errors import Unsupported
+from lbg_core.admin.problems import Kind, Problem, Subject, text_of
 from lbg_core.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot, Unknown
 from lbg_core.group import Engine, Names, Topology
 from lbg_core.group.topology import DISCONNECTED_MS, Queue
@@ -41,6 +43,7 @@ _FOR_QUORUM_QUEUES = frozenset(
         *("delayed-retry-type", "delayed-retry-min", "delayed-retry-max"),
     }
 )
+_UNSUPPORTED = (Kind.MESSAGES_LOST, Kind.PARKED_KEYS_LOST, Kind.MESSAGES_REORDERED)
 _FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues", "streams"})
 
 
@@ -52,47 +55,30 @@ class PolicyEffect:
     named: Mapping[str, str]
 
 
-def losses(topology: Topology, observed: Snapshot) -> list[str]:
-    """One line for each setting in force that would lose messages of the group; empty when there is none known."""
-    return _lines(
-        (next((over.named[one] for one in by if one in over.named), None), effect, queue.name)
-        for queue, settings, over in _all_in_force(topology, observed)
-        for by, effect in _losing(queue, settings, observed.engine)
-    )
+def effects(group: str, topology: Topology, observed: Snapshot) -> list[Problem]:
+    """A problem for each policy and setting in force that harms the group, with the queues."""
+    queues: dict[tuple[Kind, str, tuple[tuple[str, object], ...]], list[str]] = {}
+    for queue, settings, over in _all_in_force(topology, observed):
+        for kind, shown, by in _effects(Names(group), queue, settings, over, observed.engine):
+            policy = next((over.named[one] for one in by if one in over.named), "RabbitMQ itself")
+            queues.setdefault((kind, policy, tuple(shown.items())), []).append(queue.name)
+    return [
+        Problem(
+            kind,
+            Subject(group, names[0]),
+            {"policy": policy, "settings": dict(shown), "queues": tuple(names), "helps_ms": DISCONNECTED_MS},
+        )
+        for (kind, policy, shown), names in queues.items()
+    ]
 
 
-def reorderings(topology: Topology, observed: Snapshot) -> list[str]:
-    """One line for each setting in force under which queues give messages back out of order: since 4.3 a queue may keep
-    what came back for a while, and deliver what stands behind it."""
-    return _lines(
-        (over.named[DELAYED_RETRY], f"{DELAYED_RETRY} {over.definition[DELAYED_RETRY]}", queue.name)
-        for queue, _, over in _all_in_force(topology, observed)
-        if over.definition.get(DELAYED_RETRY, "disabled") != "disabled"
-    )
-
-
-def narrowings(topology: Topology, observed: Snapshot) -> list[str]:
-    """One line for each policy under which queues refuse earlier than by the group's attributes."""
-    return _lines(
-        (over.named[setting], f"{setting} {settings[setting]}", queue.name)
-        for queue, settings, over in _all_in_force(topology, observed)
-        for setting in ("max-length", "max-length-bytes")
-        if setting in over.named
-        and settings.get("overflow") == "reject-publish"
-        and settings[setting] != queue.arguments.get(f"x-{setting}")
-    )
-
-
-def pauses(topology: Topology, observed: Snapshot) -> list[str]:
-    """One line for each setting in force under which a group's queues stand still for longer than by their own argument
-    when the node of their consumer goes. RabbitMQ sets it itself for a group that was made before an upgrade to 4.3."""
-    return _lines(
-        (over.named.get(DISCONNECTED), f"{DISCONNECTED} {waits_ms}", queue.name)
-        for queue, settings, over in _all_in_force(topology, observed)
-        if f"x-{DISCONNECTED}" in queue.arguments
-        and isinstance(waits_ms := settings[DISCONNECTED], int)
-        and waits_ms > DISCONNECTED_MS
-    )
+def require_order(group: str, topology: Topology, observed: Snapshot) -> None:
+    """Raises Unsupported for policies in force under which the group would lose or reorder messages."""
+    if found := [text_of(one) for one in effects(group, topology, observed) if one.kind in _UNSUPPORTED]:
+        raise Unsupported(
+            f"group {group!r}: {'; '.join(found)}; change that policy, or put one of a higher priority without it on "
+            f"^lbg\\.{group}\\."
+        )
 
 
 def in_force(
@@ -133,30 +119,46 @@ def _all_in_force(
         yield queue, in_force(arguments, over.definition, observed.engine), over
 
 
+def _effects(
+    names: Names, queue: Queue, settings: Mapping[str, object], over: PolicyEffect, engine: Engine
+) -> Iterator[tuple[Kind, dict[str, object], tuple[str, ...]]]:
+    """Settings with an effect, as they are shown and by names: of the first in a policy, that is the one to change."""
+    for shown, by in _losing(names, queue, settings, engine):
+        kind = Kind.PARKED_KEYS_LOST if queue.name == names.parked else Kind.MESSAGES_LOST
+        yield kind, {one: settings.get(one, "drop-head") for one in shown}, by
+    if over.definition.get(DELAYED_RETRY, "disabled") != "disabled":
+        # Since 4.3 a queue may keep what came back for a while, and deliver what stands behind it.
+        yield Kind.MESSAGES_REORDERED, {DELAYED_RETRY: over.definition[DELAYED_RETRY]}, (DELAYED_RETRY,)
+    for setting in ("max-length", "max-length-bytes"):
+        is_narrower = settings.get(setting) != queue.arguments.get(f"x-{setting}")
+        if setting in over.named and settings.get("overflow") == "reject-publish" and is_narrower:
+            yield Kind.QUEUES_NARROWED, {setting: settings[setting]}, (setting,)
+    # RabbitMQ sets it itself for a group that was made before an upgrade to 4.3.
+    waits_ms = settings.get(DISCONNECTED)
+    if f"x-{DISCONNECTED}" in queue.arguments and isinstance(waits_ms, int) and waits_ms > DISCONNECTED_MS:
+        yield Kind.QUEUES_PAUSE, {DISCONNECTED: waits_ms}, (DISCONNECTED,)
+
+
 def _losing(
-    queue: Queue, settings: Mapping[str, object], engine: Engine
-) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Settings that lose messages, with their texts. Every handoff returns prefetched messages,
-    and every return counts towards a delivery limit."""
-    names = Names(queue.name.split(".")[1])
+    names: Names, queue: Queue, settings: Mapping[str, object], engine: Engine
+) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
+    """Settings that lose messages, as they are shown and by names. Every handoff returns prefetched messages, and every
+    return counts towards a delivery limit."""
     if queue.name == names.parked:
-        for setting in _RETENTION:
-            if setting in settings:
-                yield (setting,), f"{setting} {settings[setting]}, which deletes parked keys,"
+        yield from (((setting,), (setting,)) for setting in _RETENTION if setting in settings)
         return
     limit = settings.get("delivery-limit")
     if isinstance(limit, int) and (limit >= 0 or engine.version < (4, 0, 0)):
-        yield ("delivery-limit",), f"delivery-limit {limit}"
+        yield ("delivery-limit",), ("delivery-limit",)
     for setting in ("message-ttl", "expires"):
         if setting in settings:
-            yield (setting,), f"{setting} {settings[setting]}"
+            yield (setting,), (setting,)
     if settings.get("overflow") == "reject-publish":
         return
     is_record = queue.name == names.config
     for setting in ("max-length", "max-length-bytes"):
         if setting in settings and not (is_record and setting == "max-length" and settings[setting] == 1):
-            overflow = settings.get("overflow", "drop-head")
-            yield ("overflow", setting), f"{setting} {settings[setting]} with overflow {overflow}"
+            yield (setting, "overflow"), ("overflow", setting)
 
 
 def policies_over(
@@ -217,14 +219,3 @@ def _combined(own: object, policy: object, engine: Engine) -> int:
     if engine.version >= (4, 0, 0) and min(own, policy) < 0:
         return max(own, policy)
     return min(own, policy)
-
-
-def _lines(losses: Iterator[tuple[str | None, str, str]]) -> list[str]:
-    """From (policy, words for the setting, queue): a line for each policy and setting, with its first queue."""
-    queues: dict[tuple[str, str], list[str]] = {}
-    for policy, effect, queue in losses:
-        queues.setdefault((policy or "RabbitMQ itself", effect), []).append(queue)
-    return [
-        f"{policy} sets {effect} on queue {names[0]}" + (f" and {len(names) - 1} more" if names[1:] else "")
-        for (policy, effect), names in queues.items()
-    ]

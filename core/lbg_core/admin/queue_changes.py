@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from lbg_core.admin.actions import Announce
+from lbg_core.admin.problems import NAMED_MAX
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.group import (
     IDENTITY_BYTES,
@@ -40,9 +41,6 @@ def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
     return Announce(names.members, TO_ALL, encode(Repartition(sender, queue_count, is_done)))
 
 
-NAMED_MAX = 5
-
-
 @dataclass(frozen=True, slots=True)
 class Depth:
     """Messages in one queue, or in one partition of it."""
@@ -67,29 +65,6 @@ def left_in(depths: Sequence[Depth]) -> Iterator[str]:
     yield from map(str, full[:NAMED_MAX])
     if len(full) > NAMED_MAX:
         yield f"{len(full) - NAMED_MAX} more"
-
-
-def held_up(group: str, members: Sequence[Beat], queues: Collection[int]) -> Iterator[str]:
-    """Causes, as members report them, for which messages of these queues are not processed until somebody acts, each
-    with its remedy."""
-    names = Names(group)
-    if any(one.paused for one in members):
-        yield f"members process nothing until `lbg group resume {group}`"
-    poisoned = [one for member in members for one in member.queues if one.poisoned and one.queue in queues]
-    for one in poisoned[:NAMED_MAX]:
-        keys = ", ".join(map(repr, one.poisoned_keys)) or "none"
-        skip = (
-            f"; `lbg group skip {group} {one.poisoned_ids[0]}` skips the oldest" if one.poisoned_ids else ""
-        )
-        yield f"a message that fails repeatedly blocks {names.queue(one.queue)} (keys: {keys}{skip})"
-    if len(poisoned) > NAMED_MAX:
-        yield f"messages that fail repeatedly block {len(poisoned) - NAMED_MAX} queues more"
-    if any(one.parking is not None and one.parking.is_full for one in members):
-        yield (
-            "the parking queue is full, and a release waits for the end of the change: restart members with larger "
-            "bounds (--park-max-keys, --park-max-messages, --park-max-mb), or discard keys that get no more messages "
-            f"(`lbg park discard {group} --key KEY --save FILE --yes`)"
-        )
 
 
 def named(queues: Sequence[str]) -> str:

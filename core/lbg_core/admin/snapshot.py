@@ -318,7 +318,7 @@ class Snapshot:
     `publisher_permissions` those of the publishers' user, if the record names one. `prefixes`
     maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
     `has_parked_stream`: there is no record, and a stream of parked keys, which a group gets with its parking queue.
-    `why` has the reason of each UNKNOWN.
+    `why` has the reason of each UNKNOWN, by the parts and objects that it is of.
     """
 
     engine: Engine
@@ -333,7 +333,7 @@ class Snapshot:
     policies: tuple[Policy, ...] | Unknown = UNKNOWN
     prefixes: Mapping[str, str] | Unknown = UNKNOWN
     has_parked_stream: bool = False
-    why: Mapping[str, str] = field(default_factory=dict)
+    why: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     @property
     def is_empty(self) -> bool:

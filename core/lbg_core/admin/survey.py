@@ -95,7 +95,7 @@ def _described(
     if observed.is_empty:
         return GroupNotFound(group)
     if isinstance(reports, AdminError):
-        why = {**observed.why, "members": str(reports)}
+        why = {**observed.why, ("members",): str(reports)}
         return describe(group, replace(observed, why=why), beats=UNKNOWN)
     digests = frozenset() if reports is None else reports.digests
     if last is not None and last.digests == digests and _is_same(last.observed, observed):

@@ -20,6 +20,7 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import MembersRun, NotJoined
+from lbg_core.admin.problems import Kind, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
@@ -215,9 +216,8 @@ def provisioned(group: GroupManifest | None, observation: Observation) -> Condit
 def _provisioned(description: Description | None) -> Condition:
     if description is None or description.moving_keys is None:
         return Condition(Reason.PROVISIONED)
-    return Condition(
-        Reason.REPARTITIONING, "; ".join((str(description.moving_keys), *description.change_held_up))
-    )
+    held_up = map(text_of, description.change_held_up)
+    return Condition(Reason.REPARTITIONING, "; ".join((str(description.moving_keys), *held_up)))
 
 
 def ready(group: GroupManifest, observation: Observation) -> Condition:
@@ -344,6 +344,21 @@ def _count(number: int, unit: str) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
+_FIRST = (
+    *(Reason.POISONED, Reason.HANDOFFS_PUT_OFF, Reason.SESSIONS_STRANDED),
+    *(Reason.REPAIR_NEEDED, Reason.UNROUTED),
+)
+_REASONS = {
+    Kind.MESSAGES_POISONED: Reason.POISONED,
+    Kind.HANDOFF_POSTPONED: Reason.HANDOFFS_PUT_OFF,
+    Kind.UNROUTED: Reason.UNROUTED,
+    Kind.QUEUE_FULL: None,
+    Kind.CHANGE_LEFT: None,
+    Kind.CHANGE_LEFT_TO_OPERATOR: None,
+}
+"""Of problems that need no repair; None: they pass."""
+
+
 def degraded(group: GroupManifest, observation: Observation) -> Condition:
     """Problems of a group that may be served nevertheless; the first of the list counts."""
     description = observation.description
@@ -362,21 +377,15 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.NOT_KNOWN, observation.unread)
     if stalled := description.stalled:
         return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
-    if poisoned := description.poisoned:
-        queues = [f"queue {one.queue}: {', '.join(one.poisoned_keys) or 'no key'}" for one in poisoned]
-        return Condition(Reason.POISONED, "; ".join(queues[:QUEUES_NAMED_MAX]))
-    if held_back := description.postponed:
-        queues = [f"queue {one.queue}: {one.put_off} handoffs postponed in a row" for one in held_back]
-        return Condition(Reason.HANDOFFS_PUT_OFF, "; ".join(queues[:QUEUES_NAMED_MAX]))
+    found: dict[Reason, list[str]] = {}
+    for problem in description.problems:
+        if (reason := _REASONS.get(problem.kind, Reason.REPAIR_NEEDED)) is not None:
+            found.setdefault(reason, []).append(text_of(problem))
     if stranded := stranded_of(description, observation.now_s):
-        return Condition(Reason.SESSIONS_STRANDED, stranded)
-    left = description.change_left  # the operator removes it
-    unrouted = description.unrouted_problem
-    passing = {*description.full, unrouted, *(() if left is None else (left.problem(description.owner),))}
-    if repairs := [problem for problem in description.problems if problem not in passing]:
-        return Condition(Reason.REPAIR_NEEDED, "; ".join(repairs[:QUEUES_NAMED_MAX]))
-    if unrouted:
-        return Condition(Reason.UNROUTED, unrouted)
+        found[Reason.SESSIONS_STRANDED] = [stranded]
+    for reason in _FIRST:
+        if reason in found:
+            return Condition(reason, "; ".join(found[reason][:QUEUES_NAMED_MAX]))
     schedule = None if group.scaling is None else group.scaling.schedule
     if schedule is not None and schedule.problems:
         return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))

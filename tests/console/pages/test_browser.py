@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -190,13 +191,15 @@ def test_texts_of_others_are_text(site: Site, tab: Tab) -> None:
     document = json.loads(page.locator("#state").text_content() or "")
     assert len(document["services"]) == 4
     document["hot_keys"] = [{"key": "", "rate": 1.0}]
-    document["problems"] = [{"text": "", "remedy": "", "commands": [""]}]
+    document["problems"] = [
+        {"kind": "", "subject": {}, "text": "", "remedy": {"text": "", "commands": [[""]]}}
+    ]
     document["acts"] = [{"id": "1", "at": 0, "by": "", "act": "", "detail": "", "state": "", "text": ""}]
     change = {"id": 1, "at": document["at"], "kind": "joined", "text": ""}
     answer_events(page, lambda _: [("group", hostile(document)), ("change", hostile(change))])
     page.reload()
     expect(page.get_by_text(SHOWN, exact=True).nth(5)).to_be_attached()
-    expect(page.locator("#problems code")).to_have_text(HOSTILE)
+    expect(page.locator("#problems code")).to_have_text(shlex.quote(HOSTILE))
     row = {
         "group": HOSTILE,
         "strip": "",

@@ -33,6 +33,7 @@ from lbg_core.admin.record import spec_in
 from lbg_core.admin.snapshot import QueueStatus, UserState
 from lbg_core.group import RECORD_VERSION, GroupSpec, topology_of
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.problem_lines import problem_lines
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username="orders-app"
@@ -88,7 +89,7 @@ async def test_a_record_of_a_newer_version_is_refused_and_nothing_is_changed(
     )
     assert len(admin.performed) == performed
     assert admin.records == {"orders": newer}
-    assert (await show_group(admin, "orders")).problems[0] == str(refused.value)
+    assert problem_lines(await show_group(admin, "orders"))[0] == str(refused.value)
 
 
 async def test_a_given_password_is_used_and_not_told_again() -> None:

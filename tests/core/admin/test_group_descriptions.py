@@ -14,6 +14,7 @@ from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
 from lbgroup.group.show import description_lines
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.problem_lines import problem_lines
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10, client_username="orders-app"
@@ -103,10 +104,22 @@ async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
     blocked = {**BEAT["queues"][1], "progress": "Blocked", "poisoned": 4, "poisoned_keys": ["N14228", "N1"]}
     admin.beats = [{**BEAT, "queues": [blocked]}]
     (problem,) = (await show_group(admin, "orders")).to_json()["problems"]
-    assert problem == (
-        "lbg.orders.q.1 has 4 poisoned messages at m1, which fail repeatedly and block later messages of their keys; "
-        "keys: 'N14228', 'N1' and others"
-    )
+    assert problem == {
+        "kind": "MessagesPoisoned",
+        "subject": {
+            "group": "orders",
+            "queue": "lbg.orders.q.1",
+            "exchange": "",
+            "members": ("m1",),
+            "keys": ("N14228", "N1"),
+            "message": "",
+            "user": "",
+        },
+        "figures": {"count": 4, "is_more": True},
+        "text": "lbg.orders.q.1 has 4 poisoned messages at m1, which block later messages of their keys; keys: "
+        "'N14228', 'N1' and others",
+        "remedy": None,
+    }
 
 
 async def test_the_problem_of_a_poisoned_message_names_the_command_that_skips_it() -> None:
@@ -114,14 +127,14 @@ async def test_the_problem_of_a_poisoned_message_names_the_command_that_skips_it
     blocked = {**BEAT["queues"][1], "poisoned": 1, "poisoned_keys": ["k"], "poisoned_ids": ["p-3-0"]}
     admin.queues["lbg.orders.q.1"] = replace(admin.queues["lbg.orders.q.1"], consumers=1)
     for queue, ending in (
-        (blocked, "its key; keys: 'k'; skip it with: lbg group skip orders p-3-0"),
+        (blocked, "its key; keys: 'k'; `lbg group skip orders p-3-0` skips it"),
         (
             {**blocked, "poisoned": 2, "poisoned_ids": ["p-3-0", "p-3-9"]},
-            "skip the oldest with: lbg group skip orders p-3-0",
+            "`lbg group skip orders p-3-0` skips the oldest",
         ),
     ):
         admin.beats = [{**BEAT, "queues": [queue]}]
-        (problem,) = (await show_group(admin, "orders")).problems
+        (problem,) = problem_lines(await show_group(admin, "orders"))
         assert problem.endswith(ending)
 
 
@@ -131,11 +144,10 @@ async def test_a_full_queue_is_a_problem_that_says_what_it_does() -> None:
         name = f"lbg.orders.q.{number}"
         admin.queues[name] = replace(admin.queues[name], bytes_ready=size)
     shown = await show_group(admin, "orders")
-    assert shown.problems == (
+    assert problem_lines(shown) == [
         "lbg.orders.q.1 is full (99 % of its size): it refuses messages for which there is no room, and their "
         "publishers wait until members have acknowledged others",
-    )
-    assert shown.full == list(shown.problems)
+    ]
 
 
 async def test_a_queue_that_a_member_serves_has_a_progress_before_its_first_delivery() -> None:
@@ -185,7 +197,7 @@ async def test_a_queue_whose_handoff_is_put_off_again_and_again_is_a_problem_tha
         f"the handoff of lbg.orders.q.1 from m1 is postponed ({put_off} in a row), because calls of the application "
         "did not end; the next waits up to 24 s"
     )
-    assert (await show_group(admin, "orders")).to_json()["problems"] == ([expected] if put_off >= 2 else [])
+    assert problem_lines(await show_group(admin, "orders")) == ([expected] if put_off >= 2 else [])
 
 
 async def test_what_could_not_be_read_is_unknown_and_so_is_every_sum_with_it() -> None:
@@ -201,9 +213,9 @@ async def test_what_could_not_be_read_is_unknown_and_so_is_every_sum_with_it() -
 async def test_what_is_missing_is_a_problem_that_is_named() -> None:
     admin = await made()
     await admin.perform(DeleteQueue("lbg.orders.q.0"))
-    shown = (await show_group(admin, "orders")).to_json()
-    assert shown["queues"][0]["exists"] is False
-    assert shown["problems"] == ["lbg.orders.q.0 is missing"]
+    shown = await show_group(admin, "orders")
+    assert shown.to_json()["queues"][0]["exists"] is False
+    assert problem_lines(shown) == ["lbg.orders.q.0 is missing"]
 
 
 async def test_a_group_without_its_record_is_shown_with_what_is_there() -> None:
@@ -212,7 +224,7 @@ async def test_a_group_without_its_record_is_shown_with_what_is_there() -> None:
     shown = (await show_group(admin, "orders")).to_json()
     assert shown["attributes"] is None
     assert len(shown["queues"]) == 2
-    assert "record is missing" in shown["problems"][0]
+    assert shown["problems"][0]["kind"] == "RecordMissing"
 
 
 async def test_members_that_may_not_be_listened_to_are_unknown() -> None:
@@ -225,7 +237,7 @@ async def test_members_that_may_not_be_listened_to_are_unknown() -> None:
     admin.listen = listen
     shown = await show_group(admin, "orders")
     assert shown.to_json()["members"] == "unknown"
-    assert shown.problems == ("members: unknown (403 ACCESS_REFUSED)",)
+    assert problem_lines(shown) == ["members: unknown (403 ACCESS_REFUSED)"]
     assert "members unknown" in list(description_lines(shown))
 
 

@@ -37,6 +37,7 @@ from lbg_core.client import (
 from lbg_core.group import UNCOUNTED_MODES, GroupSpec, Names, recounted, routing_key
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
+from testing.admin.problem_lines import problem_lines
 from testing.waiting import GUARD_S
 
 
@@ -95,7 +96,7 @@ async def require_paused(
     assert (shown.is_ingress_paused, shown.problems) == (True, ())
     surveyed = (await survey(admin, {"a": spec}, listen_s=0.01))["a"]
     assert not isinstance(surveyed, Exception)
-    assert not [line for line in surveyed.problems if "permission" in line]
+    assert not [line for line in problem_lines(surveyed) if "permission" in line]
 
 
 async def require_open(place: Place, admin: LiveAdmin, spec: GroupSpec, *logins: ConnectionSettings) -> None:
@@ -198,17 +199,17 @@ async def test_half_of_a_pause_and_half_of_its_end_are_named_with_the_remedy(emb
     async with embedded.administered() as admin:
         await create_group(admin, spec)
 
-        async def problems_after(changes: int, *, is_paused: bool) -> tuple[str, ...]:
+        async def problems_after(changes: int, *, is_paused: bool) -> list[str]:
             cut = CutAdmin(embedded, changes=changes, half=False)
             with pytest.raises(KilledError):
                 await pause_ingress(cut, "orders", is_paused=is_paused)
             await cut.close()
-            return (await show_group(admin, "orders", listen_s=0.01)).problems
+            return problem_lines(await show_group(admin, "orders", listen_s=0.01))
 
         may = "user orders may publish though ingress is paused: `lbg group pause orders --ingress` completes the pause"
-        assert await problems_after(1, is_paused=True) == (may,)
+        assert await problems_after(1, is_paused=True) == [may]
         await pause_ingress(admin, "orders")
-        assert await problems_after(1, is_paused=False) == (may,)
+        assert await problems_after(1, is_paused=False) == [may]
         await pause_ingress(admin, "orders", is_paused=False)
         await require_open(embedded, admin, spec)
 

@@ -16,6 +16,7 @@ from lbg_core.group import NATIVE_MODES, Engine
 from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, made, spec_in
+from testing.admin.problem_lines import problem_lines
 
 RABBIT = Engine.parse("RabbitMQ", "4.0.5")
 
@@ -103,9 +104,9 @@ async def test_an_ingress_that_somebody_closed_is_told_of_and_opened() -> None:
     shown = await show_group(admin, "orders")
     repaired = await create_group(admin, spec_in("Partitioned"))
 
-    assert shown.problems == (
-        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create` opens it",
-    )
+    assert problem_lines(shown) == [
+        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create` opens it"
+    ]
     assert [str(one) for one in repaired.changes] == ["ingress open=True on queue lbg.orders.q"]
 
 

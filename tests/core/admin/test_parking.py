@@ -33,6 +33,7 @@ from lbg_core.group.topology import why_without_parking
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.place import Place
+from testing.admin.problem_lines import problem_lines
 from testing.waiting import GUARD_S, until
 
 NAMES = Names("orders")
@@ -94,7 +95,7 @@ async def test_a_repair_of_a_lost_record_keeps_the_parking_queue(admin: LiveAdmi
     assert await has_parking(admin)
     surveyed = (await survey(admin, {"orders": orders}))["orders"]
     assert isinstance(surveyed, Description)
-    assert any("record" in one for one in surveyed.problems)
+    assert any("record" in one for one in problem_lines(surveyed))
     repaired = await create_group(admin, orders, password="members")
     assert repaired.has_parking
     after = await admin.observe("orders")

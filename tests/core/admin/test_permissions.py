@@ -26,6 +26,7 @@ from lbg_core.group.members_protocol import Beat, Identity
 from lbg_core.group.message_codec import encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from testing.admin.problem_lines import problem_lines
 from testing.rabbitmq.node import RabbitNode
 
 OWN = Names("orders")
@@ -210,7 +211,7 @@ async def test_the_groups_user_gets_into_no_other_virtual_host_and_not_into_the_
         shown = await show_group(admin, "orders")
     finally:
         await admin.close()
-    told = [problem.partition(" (")[0] for problem in shown.problems]
+    told = [problem.partition(" (")[0] for problem in problem_lines(shown)]
     assert "users, permissions, bindings, policies, prefixes: unknown" in told
     assert len(told) == 1
     assert (shown.ready, shown.dead_letters, shown.unrouted) == (0, 0, 0)
@@ -236,13 +237,15 @@ async def test_a_group_with_the_permissions_of_before_shows_what_it_may_and_anot
         shown = await show_group(as_user, "orders")
         if rabbitmq.version >= NEEDED_TO_COUNT_SINCE:
             assert (shown.dead_letters, shown.unrouted) == (UNKNOWN, UNKNOWN)
-            (told,) = [problem for problem in shown.problems if OWN.dead in problem]
+            (told,) = [problem for problem in problem_lines(shown) if OWN.dead in problem]
             assert told.startswith("lbg.orders.unrouted, lbg.orders.dead: unknown (RabbitMQ from 4.3 on")
             assert "`lbg group create orders …` with an administrator's login" in told
         else:
             assert (shown.dead_letters, shown.unrouted) == (0, 0)
         assert shown.ready == 0, "what it may consume it may count, everywhere"
-        assert any("other permissions" in one for one in (await show_group(place.admin, "orders")).problems)
+        assert any(
+            "other permissions" in one for one in problem_lines(await show_group(place.admin, "orders"))
+        )
         await create_group(place.admin, spec)
         shown = await show_group(as_user, "orders")
         assert (shown.ready, shown.dead_letters, shown.unrouted) == (0, 0, 0)

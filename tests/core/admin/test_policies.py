@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 
-from lbg_core.admin.policies import in_force, losses, narrowings, pauses, reorderings
+from lbg_core.admin.policies import effects, in_force
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot
-from lbg_core.group import Engine, GroupSpec, Publishers, topology_of
+from lbg_core.group import Engine, GroupSpec, Publishers, Topology, topology_of
 
 V3, V4 = Engine.parse("RabbitMQ", "3.10.8"), Engine.parse("RabbitMQ", "4.0.5")
 V4_3 = Engine.parse("RabbitMQ", "4.3.6")
@@ -16,9 +17,15 @@ ORDERS = GroupSpec("orders", "o", hash_count=2, queue_count=2, queue_size_mb=10,
 QUORUM = {"x-queue-type": "quorum"}
 
 
+def of_kind(topology: Topology, observed: Snapshot, kind: Kind = Kind.MESSAGES_LOST) -> list[str]:
+    """Problems of the kind, each as it is shown after the words for its effect."""
+    found = effects("orders", topology, observed)
+    return [one.to_json()["text"].split(": ")[1] for one in found if one.kind is kind]
+
+
 def seen(engine: Engine, *policies: Policy, **queues: QueueStatus) -> list[str]:
     by_name = {f"lbg.orders.{name.replace('_', '.')}": one for name, one in queues.items()}
-    return losses(topology_of(ORDERS, engine), Snapshot(engine, queues=by_name, policies=policies))
+    return of_kind(topology_of(ORDERS, engine), Snapshot(engine, queues=by_name, policies=policies))
 
 
 @pytest.mark.parametrize(
@@ -65,23 +72,23 @@ def test_without_policies_a_group_as_it_is_made_loses_nothing() -> None:
         ),
         (
             Policy("p", r"\.q\.0", "all", 0, {"overflow": "drop-head"}),
-            "policy 'p' sets max-length-bytes 10000000 with overflow drop-head on queue lbg.orders.q.0",
+            "policy 'p' sets max-length-bytes 10000000, overflow drop-head on queue lbg.orders.q.0",
         ),
         (
             Policy("p", r"\.q\.0", "all", 0, {"overflow": "reject-publish-dlx"}),
-            "policy 'p' sets max-length-bytes 10000000 with overflow reject-publish-dlx on queue lbg.orders.q.0",
+            "policy 'p' sets max-length-bytes 10000000, overflow reject-publish-dlx on queue lbg.orders.q.0",
         ),
         (
             Policy("p", r"\.dead$", "queues", 0, {"max-length": 5}),
-            "policy 'p' sets max-length 5 with overflow drop-head on queue lbg.orders.dead",
+            "policy 'p' sets max-length 5, overflow drop-head on queue lbg.orders.dead",
         ),
         (
             Policy("p", r"\.config$", "queues", 0, {"max-length-bytes": 5}),
-            "policy 'p' sets max-length-bytes 5 with overflow drop-head on queue lbg.orders.config",
+            "policy 'p' sets max-length-bytes 5, overflow drop-head on queue lbg.orders.config",
         ),
         (
             Policy("p", r"\.config$", "queues", 0, {"max-length": 0}, True),
-            "operator policy 'p' sets max-length 0 with overflow drop-head on queue lbg.orders.config",
+            "operator policy 'p' sets max-length 0, overflow drop-head on queue lbg.orders.config",
         ),
         (
             Policy("p", r"\.unrouted$", "queues", 0, {"message-ttl": 9}, True),
@@ -116,11 +123,9 @@ def test_retention_of_the_stream_of_parked_keys_is_a_loss_and_of_the_copies_of_t
 
     def found(pattern: str) -> list[str]:
         policy = Policy("p", pattern, apply_to, 0, {setting: 1})
-        return losses(topology, Snapshot(V4, policies=(policy,)))
+        return of_kind(topology, Snapshot(V4, policies=(policy,)), Kind.PARKED_KEYS_LOST)
 
-    assert found(r"\.parked$") == [
-        f"policy 'p' sets {setting} 1, which deletes parked keys, on queue lbg.orders.parked"
-    ]
+    assert found(r"\.parked$") == [f"policy 'p' sets {setting} 1 on queue lbg.orders.parked"]
     if apply_to == "streams":
         assert found(r"\.record$") == []
 
@@ -129,7 +134,7 @@ def test_a_smaller_limit_that_refuses_is_no_loss_but_told() -> None:
     observed = Snapshot(
         V3, policies=(Policy("p", ".", "queues", 0, {"max-length": 5, "overflow": "reject-publish"}),)
     )
-    assert narrowings(topology_of(ORDERS, V3), observed) == [
+    assert of_kind(topology_of(ORDERS, V3), observed, Kind.QUEUES_NARROWED) == [
         "policy 'p' sets max-length 5 on queue lbg.orders.q.0 and 3 more"
     ]
 
@@ -152,7 +157,7 @@ def test_the_policy_that_the_broker_says_is_in_force_counts_and_not_our_reading_
 def test_what_the_broker_calls_effective_counts_where_policies_may_not_be_read() -> None:
     queues = {"lbg.orders.q.0": QueueStatus(effective={"message-ttl": 5})}
     observed = Snapshot(V3, queues=queues, policies=UNKNOWN)
-    assert losses(topology_of(ORDERS, V3), observed) == [
+    assert of_kind(topology_of(ORDERS, V3), observed) == [
         "a policy sets message-ttl 5 on queue lbg.orders.q.0"
     ]
 
@@ -177,12 +182,12 @@ def test_a_policy_that_delays_what_comes_back_is_named_as_one_that_reorders(kind
     delaying = {"delayed-retry-type": kind, "delayed-retry-min": 1000}
     policy = Policy("p", r"\.q\.", "queues", 0, delaying)
     topology = topology_of(ORDERS, V4_3)
-    assert reorderings(topology, Snapshot(V4_3, policies=(policy,))) == [
+    assert of_kind(topology, Snapshot(V4_3, policies=(policy,)), Kind.MESSAGES_REORDERED) == [
         f"policy 'p' sets delayed-retry-type {kind} on queue lbg.orders.q.0 and 1 more"
     ]
-    assert losses(topology, Snapshot(V4_3, policies=(policy,))) == []
+    assert of_kind(topology, Snapshot(V4_3, policies=(policy,))) == []
     policy = Policy("p", r"\.q\.", "queues", 0, delaying | {"delayed-retry-type": "disabled"})
-    assert reorderings(topology, Snapshot(V4_3, policies=(policy,))) == []
+    assert of_kind(topology, Snapshot(V4_3, policies=(policy,)), Kind.MESSAGES_REORDERED) == []
 
 
 def test_a_group_made_before_an_upgrade_to_4_3_needs_a_policy_or_stands_still_when_a_node_goes() -> None:
@@ -190,19 +195,19 @@ def test_a_group_made_before_an_upgrade_to_4_3_needs_a_policy_or_stands_still_wh
     made_on_4 = {
         f"lbg.orders.q.{n}": QueueStatus(arguments=QUORUM | {"x-delivery-limit": -1}) for n in (0, 1)
     }
-    assert pauses(topology, Snapshot(V4_3, queues=made_on_4)) == [
+    assert of_kind(topology, Snapshot(V4_3, queues=made_on_4), Kind.QUEUES_PAUSE) == [
         "RabbitMQ itself sets consumer-disconnected-timeout 60000 on queue lbg.orders.q.0 and 1 more"
     ]
     short, long = (
         Policy("p", r"^lbg\.", "quorum_queues", 0, {"consumer-disconnected-timeout": ms})
         for ms in (1000, 9000)
     )
-    assert pauses(topology, Snapshot(V4_3, queues=made_on_4, policies=(short,))) == []
-    assert pauses(topology, Snapshot(V4_3, queues=made_on_4, policies=(long,))) == [
+    assert of_kind(topology, Snapshot(V4_3, queues=made_on_4, policies=(short,)), Kind.QUEUES_PAUSE) == []
+    assert of_kind(topology, Snapshot(V4_3, queues=made_on_4, policies=(long,)), Kind.QUEUES_PAUSE) == [
         "policy 'p' sets consumer-disconnected-timeout 9000 on queue lbg.orders.q.0 and 1 more"
     ]
     for engine in (V3, V4, V4_3):
-        assert pauses(topology_of(ORDERS, engine), Snapshot(engine)) == []
+        assert of_kind(topology_of(ORDERS, engine), Snapshot(engine), Kind.QUEUES_PAUSE) == []
 
 
 def test_on_a_broker_without_policies_there_is_nothing_to_find() -> None:

@@ -20,6 +20,7 @@ from lbg_core.client import ConfirmingPublisher, ConnectionSettings, Nacked, con
 from lbg_core.group import Engine, GroupSpec
 from lbg_core.group.topology import Queue
 from testing.admin.place import Place
+from testing.admin.problem_lines import problem_lines
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import GUARD_S
 
@@ -43,12 +44,12 @@ def place(rabbit_vhost: str, rabbitmq: RabbitNode) -> Place:
         (
             "policies",
             {"overflow": "drop-head"},
-            "policy 'limit' sets max-length-bytes 10000000 with overflow drop-head",
+            "policy 'limit' sets max-length-bytes 10000000, overflow drop-head",
         ),
         (
             "policies",
             {"max-length": 9},
-            "policy 'limit' sets max-length 9 with overflow drop-head on queue lbg.orders.d",
+            "policy 'limit' sets max-length 9, overflow drop-head on queue lbg.orders.d",
         ),
         ("operator-policies", {"delivery-limit": 20}, "operator policy 'limit' sets delivery-limit 20"),
         ("operator-policies", {"message-ttl": 60000}, "operator policy 'limit' sets message-ttl 60000"),
@@ -74,7 +75,7 @@ async def test_a_policy_that_loses_messages_is_refused_at_create_and_shown_when_
     await create_group(admin, orders)
     assert (await show_group(admin, "orders")).problems == ()
     await api.put(where, policy)
-    problems = (await show_group(admin, "orders")).problems
+    problems = problem_lines(await show_group(admin, "orders"))
     assert any(problem.startswith(f"messages can be lost: {words}") for problem in problems), problems
 
 
@@ -113,7 +114,7 @@ async def test_a_policy_with_a_setting_that_quorum_queues_do_not_know_is_not_app
     assert (await show_group(admin, "orders")).problems == ()
     low = {"pattern": r"\.q\.", "definition": {"expires": 99999}, "apply-to": "all", "priority": 0}
     await api.put(path("policies", settings.vhost, "low"), low)
-    (problem,) = (await show_group(admin, "orders")).problems
+    (problem,) = problem_lines(await show_group(admin, "orders"))
     assert "policy 'low' sets expires 99999" in problem
 
 
@@ -131,7 +132,7 @@ async def test_whoever_may_look_at_the_management_api_sees_policies_that_lose_me
     place = replace(settings, username=watcher, password="pw")
     management = replace(api.places[0], user=watcher, password="pw")
     async with Place(place, management).administered() as watching:
-        problems = (await show_group(watching, "orders")).problems
+        problems = problem_lines(await show_group(watching, "orders"))
     assert [problem.partition(" (")[0] for problem in problems] == [
         "permissions: unknown",
         "users: unknown",

@@ -33,6 +33,7 @@ from lbg_core.group import ONE_USER, TO_OBSERVERS, GroupSpec, Names, Permissions
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from testing.admin.place import Place
+from testing.admin.problem_lines import problem_lines
 from testing.waiting import GUARD_S, until
 
 OWN = Names("orders")
@@ -217,7 +218,7 @@ async def test_the_publishers_user_rotates_in_a_pair_and_apart_from_the_members(
         async with GroupPublisher(login, group="orders") as publishing:
             await publishing.publish(key="k", body=b"x", topic="")
     shown = await show_group(admin, "orders", listen_s=0)
-    assert [line for line in shown.problems if publisher.username in line and "--finish" in line]
+    assert [line for line in problem_lines(shown) if publisher.username in line and "--finish" in line]
     deleted = await finish_rotation(admin, "orders", force=True)
     assert [str(action) for action in deleted] == [f"delete user {publisher.username}"]
     assert (await show_group(admin, "orders", listen_s=0)).problems == ()

@@ -48,6 +48,7 @@ from lbg_core.group import (
 from lbg_core.group.parked_keys import ParkEntry
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
+from testing.admin.problem_lines import problem_lines
 from testing.broker.embedded import EmbeddedBroker
 from testing.exploration import over_seeds
 from testing.needs import repeated
@@ -166,7 +167,7 @@ async def test_while_it_is_under_way_show_create_and_rotate_say_so(place: Place,
         await rotate_user(admin, "orders")
     shown = await show_group(admin, "orders", listen_s=0.01)
     assert shown.to_json()["repartition"] == 6
-    (problem,) = shown.problems
+    (problem,) = problem_lines(shown)
     assert "takes no messages until it is there" in problem
     assert not await published(place, spec)
     await admin.close()

@@ -27,6 +27,7 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.snapshot import UNKNOWN, Policy, UserState
 from lbg_core.group import GroupSpec, SpecError
 from testing.admin.fake_admin import FakeAdmin
+from testing.admin.problem_lines import problem_lines
 
 ORDERS = GroupSpec("orders", "orders", hash_count=8, queue_count=2, queue_size_mb=10, client_username="app")
 
@@ -60,9 +61,9 @@ async def test_a_new_user_may_do_the_same_and_is_the_records_while_the_old_one_s
     shown = await show_group(admin, "orders")
     assert shown.spec is not None
     assert shown.spec.client_username == "app-b"
-    assert shown.problems == (
-        "user app was the group's before: `lbg group rotate orders --finish` deletes it",
-    )
+    assert problem_lines(shown) == [
+        "user app was the group's before: `lbg group rotate orders --finish` deletes it"
+    ]
 
 
 async def test_the_old_user_goes_when_nobody_uses_it(admin: FakeAdmin) -> None:

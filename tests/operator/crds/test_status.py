@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lbg_core.admin.describe import Description
+from lbg_core.admin.problems import Kind, Problem, Subject, text_of
 from lbg_core.admin.rows import ObservedQueue
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_core.group import GroupSpec
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from lbg_operator.crds.group import GroupManifest
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")
+MISSING = Problem(Kind.QUEUE_MISSING, Subject("g", "lbg.g.q.1"))
 THEN, NOW = "2026-01-01T00:00:00Z", "2026-01-01T00:00:05Z"
 
 
@@ -165,11 +167,8 @@ def test_a_condition_of_ours_that_is_not_said_any_more_goes() -> None:
 
 def test_messages_that_no_queue_took_degrade_a_group_and_what_is_missing_comes_first() -> None:
     description = Description("g", SPEC, (), 0, 3, (member(0, 0),), ())
-    problem = description.unrouted_problem
-    for problems, reason in (
-        ((problem,), Reason.UNROUTED),
-        ((problem, "it is missing"), Reason.REPAIR_NEEDED),
-    ):
+    problem = Problem(Kind.UNROUTED, Subject("g", "lbg.g.unrouted"), {"count": 3})
+    for problems, reason in (((problem,), Reason.UNROUTED), ((problem, MISSING), Reason.REPAIR_NEEDED)):
         observation = Observation(description=replace(description, problems=problems))
         condition = degraded(cast("GroupManifest", SimpleNamespace(scaling=None)), observation)
         assert condition.reason == reason
@@ -177,14 +176,23 @@ def test_messages_that_no_queue_took_degrade_a_group_and_what_is_missing_comes_f
 
 
 def test_a_full_queue_needs_no_repair() -> None:
-    status = QueueStatus(
-        ready=99, unacked=0, bytes_ready=990_000, arguments={"x-max-length-bytes": 1_000_000}
-    )
-    queue = ObservedQueue("lbg.g.q.0", 0, status)
-    description = Description("g", SPEC, (queue,), 0, 0, (member(0, 0),), ())
-    (full,) = description.full
-    for problems, reason in (((full,), Reason.AS_EXPECTED), ((full, "it is missing"), Reason.REPAIR_NEEDED)):
+    description = Description("g", SPEC, (), 0, 0, (member(0, 0),), ())
+    full = Problem(Kind.QUEUE_FULL, Subject("g", "lbg.g.q.0"), {"percent": 99})
+    for problems, reason in (((full,), Reason.AS_EXPECTED), ((full, MISSING), Reason.REPAIR_NEEDED)):
         observation = Observation(description=replace(description, problems=problems))
         condition = degraded(cast("GroupManifest", SimpleNamespace(scaling=None)), observation)
         assert condition.reason == reason
-        assert full not in condition.message
+        assert "full" not in condition.message
+
+
+def test_a_poisoned_message_comes_before_a_repair() -> None:
+    poisoned = Problem(
+        Kind.MESSAGES_POISONED,
+        Subject("g", "lbg.g.q.0", members=("m",), keys=("k",), message="p-1"),
+        {"count": 1, "is_more": False},
+    )
+    description = Description("g", SPEC, (), 0, 0, (member(0, 0),), (MISSING, poisoned))
+    condition = degraded(
+        cast("GroupManifest", SimpleNamespace(scaling=None)), Observation(description=description)
+    )
+    assert condition == Condition(Reason.POISONED, text_of(poisoned))

@@ -17,6 +17,7 @@ from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, WhenExhaust
 from lbg_sidecar.core.status_report import status_report
 from lbg_sidecar.core.suspects import WAIT_MIN_S, Suspects
 from lbg_sidecar.message import ACK, retry
+from testing.admin.problem_lines import problem_lines
 from testing.member.world import SimMember, World
 
 RULES = Rules(concurrency=4, max_attempts=3, backoff=Backoff(first_s=0.1, max_s=50.0, jitter=0.0))
@@ -229,10 +230,9 @@ def test_a_problem_names_the_suspect_and_the_member_that_died() -> None:
         "g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[status_report(member.machine)]
     )
     assert any(
-        f"has message {'-'.join(map(str, item.identity))} of key 'bad' at m0, which was called when m9 died"
-        in one
-        and one.endswith("attempts that failed: 2")
-        for one in described.problems
+        f"has message {'-'.join(map(str, item.identity))} at m0, which was called when m9 died" in one
+        and one.endswith("key: 'bad'; failed attempts: 2")
+        for one in problem_lines(described)
     )
     (queue,) = json.loads(json.dumps(described.to_json()))["members"][0]["queues"][:1]
     assert queue["suspects"] == [

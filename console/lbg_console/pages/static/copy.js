@@ -2,6 +2,11 @@
 
 import { element, setText, visible, visibleBody } from "./dom.js";
 
+/** Words of a command, for a shell. */
+export function commandLine(words) {
+  return words.map((word) => (/^[\w@%+=:,./…-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`)).join(" ");
+}
+
 /** A command and the button that copies it. */
 export function command(text) {
   const button = element("button", "copy", "Copy");

@@ -1,7 +1,7 @@
 /** One group, live: its map, the timeline, charts, members, queues, problems and acts. */
 
 import { Charts } from "./charts.js";
-import { command } from "./copy.js";
+import { command, commandLine } from "./copy.js";
 import {
   Facts, Rows, ageText, byId, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
   rateText, setClass, setHidden, setNote, setText, showSurvey, visible,
@@ -142,10 +142,12 @@ function showTags(cell, members) {
 
 const problemRows = new Rows(byId("problems"), (problem) => {
   const node = element("li", "", element("p", "text", visible(problem.text)));
-  if (problem.remedy) node.append(element("p", "", visible(problem.remedy)));
-  node.append(...problem.commands.map(command));
-  if (problem.skip && actsList) {
-    const href = `${groupPath(group.group)}/acts/skip?id=${encodeURIComponent(problem.skip)}`;
+  const { subject, remedy } = problem;
+  if (remedy) node.append(element("p", "", visible(remedy.text)));
+  const commands = remedy?.commands.length ? remedy.commands : [["lbg", "group", "show", group.group]];
+  node.append(...commands.map(commandLine).map(command));
+  if (problem.kind === "MessagesPoisoned" && subject.message && actsList) {
+    const href = `${groupPath(group.group)}/acts/skip?id=${encodeURIComponent(subject.message)}`;
     node.append(element("p", "", actLink({ href, title: "Skip it" })));
   }
   return { node, update: () => {} };

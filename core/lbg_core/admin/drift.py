@@ -1,0 +1,188 @@
+"""Drift of a group: what of it differs from what was created, is missing, left over, or another's. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from lbg_core.admin.ingress_permissions import closed
+from lbg_core.admin.ownership import Record
+from lbg_core.admin.policies import DISCONNECTED, effects
+from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
+from lbg_core.group import GroupSpec, Names, Permissions, Publishers, Topology, forwarded_key
+
+_FORWARDED = forwarded_key(0)[:-1]
+_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
+
+
+def drift(group: str, topology: Topology, observed: Snapshot) -> Iterator[Problem]:
+    """Drift: objects that differ from the topology; a missing or unknown one is no drift.
+
+    A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
+    the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
+    before 4.3 none for the second, and after an upgrade they need a policy.
+    """
+    for exchange in topology.exchanges:
+        state = observed.exchanges.get(exchange.name)
+        if state is None or state is UNKNOWN:
+            continue
+        for attribute in ("type", "arguments"):
+            was, created = getattr(state, attribute), getattr(exchange, attribute)
+            if was is not UNKNOWN and was != created:
+                figures = {"attribute": attribute, "observed": str(was), "created": str(created)}
+                yield Problem(Kind.EXCHANGE_DIFFERS, Subject(group, exchange=exchange.name), figures)
+    for queue in topology.queues:
+        there = observed.queues.get(queue.name)
+        if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
+            continue
+        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
+            argument, desired = there.arguments.get(key), queue.arguments.get(key)
+            if argument != desired:
+                arguments = {"attribute": key, "observed": argument, "created": desired}
+                yield Problem(Kind.QUEUE_DIFFERS, Subject(group, queue.name), arguments)
+    if observed.bindings is not UNKNOWN:
+        exchanges = {exchange.name for exchange in topology.exchanges}
+        queues = {
+            queue.name for queue in topology.queues
+        }  # clients bind others (mailboxes, validation, watchers)
+        is_moving = isinstance(observed.record, Record) and bool(observed.record.key_move)
+        for extra in sorted(observed.bindings - set(topology.bindings), key=str):
+            if is_moving or extra.routing_key.startswith(_FORWARDED):
+                continue  # of an online change of the number of queues
+            if extra.exchange in exchanges and extra.queue in queues:
+                subject = Subject(group, extra.queue, extra.exchange)
+                yield Problem(Kind.BINDING_ADDED, subject, {"routing_key": extra.routing_key})
+
+
+def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
+    """Known problems of an existing group, apart from what is missing altogether."""
+    group, topology = spec.name, observed.topology_of(spec)
+    yield from effects(group, topology, observed)
+    yield from drift(group, topology, observed)
+    if observed.is_unusable(group):
+        yield Problem(Kind.INGRESS_CLOSED, Subject(group, Names(group).parent))
+    if observed.bindings is not UNKNOWN:
+        there = {
+            name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+        }
+        missing = Counter(
+            one.queue
+            for one in topology.bindings
+            if one not in observed.bindings and {one.exchange, one.queue} <= there
+        )
+        for queue, count in missing.items():
+            yield Problem(Kind.BINDINGS_MISSING, Subject(group, queue), {"count": count})
+    users, publisher = observed.users_of(group), observed.publishers.username
+    if spec.client_username in users:
+        yield from _permissions(
+            spec.client_username, observed.permissions, topology.permissions, observed, group
+        )
+    if publisher and observed.user(publisher) is None:
+        yield Problem(Kind.PUBLISHER_MISSING, Subject(group, user=publisher))
+    elif publisher:
+        present, desired = observed.publisher_permissions, topology.publisher_permissions
+        yield from _permissions(publisher, present, desired, observed, group)
+    for user in users:
+        if user not in (spec.client_username, publisher):
+            yield Problem(Kind.FORMER_USER, Subject(group, user=user))
+
+
+def _permissions(
+    username: str,
+    present: Permissions | Unknown | None,
+    desired: Permissions | None,
+    observed: Snapshot,
+    group: str,
+) -> Iterator[Problem]:
+    exchange, present = Names(group).exchange, observed.without_pause(present, group)
+    if present in (UNKNOWN, desired):
+        return
+    kind = Kind.PERMISSIONS_DIFFER
+    if isinstance(present, Permissions) and desired is not None:
+        if closed(present, exchange) == desired:
+            kind = Kind.PUBLISHES_IN_PAUSE
+        elif present == closed(desired, exchange):
+            kind = Kind.PUBLISHES_NOT
+    yield Problem(kind, Subject(group, user=username))
+
+
+def lacks_only_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
+    """True if all but the record's queue is there, and known to be as wanted."""
+    record = Names(group).config
+    return (
+        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
+        and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
+        and observed.bindings is not UNKNOWN
+        and observed.bindings >= set(topology.bindings)
+        and not any(drift(group, topology, observed))
+    )
+
+
+def is_left_over(topology: Topology, observed: Snapshot) -> bool:
+    """True if all existing objects are part of `topology`, and none is in use."""
+    desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
+    there = {
+        name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
+    }
+    return (
+        desired >= there.keys()
+        and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
+        and all(_is_idle(one) for one in there.values() if isinstance(one, QueueStatus))
+        and observed.bindings is not UNKNOWN
+        and observed.bindings <= set(topology.bindings)
+    )
+
+
+def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
+    """True if nothing is there but a queue for the record, without one: a create was killed after its first step."""
+    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
+    queue = observed.queues.get(record)
+    return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
+
+
+def _is_idle(status: QueueStatus) -> bool:
+    return status.ready == 0 and status.consumers == 0 and status.unacked in (0, UNKNOWN)
+
+
+def conflicting_names(observed: Snapshot) -> Iterator[str]:
+    for kind, objects in (("exchange", observed.exchanges), ("queue", observed.queues)):
+        for name, one in objects.items():
+            if one is not None and one is not UNKNOWN:
+                contents = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
+                yield f"{kind} {name} exists{contents}"
+
+
+def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    """Without the name of the group that has it: who creates a group need not be told of others."""
+    if observed.prefixes is not UNKNOWN and any(
+        prefix == spec.hash_prefix for group, prefix in observed.prefixes.items() if group != spec.name
+    ):
+        yield f"prefix {spec.hash_prefix!r} is that of another group"
+
+
+def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+    user = observed.user(spec.client_username)
+    if isinstance(user, UserState) and user.made_for != spec.name:
+        by = "is that of another group" if user.made_for else "exists"
+        yield f"user {spec.client_username!r} {by}"
+
+
+def conflicting_publisher(spec: GroupSpec, observed: Snapshot, publishers: Publishers) -> Iterator[str]:
+    user = observed.user(publishers.username)
+    if publishers.username == spec.client_username:
+        yield f"user {spec.client_username!r} cannot be that of the members and of the publishers"
+    elif isinstance(user, UserState) and user.made_for != spec.name:
+        yield f"user {publishers.username!r} {'is that of another group' if user.made_for else 'exists'}"
+
+
+def contents_of(status: QueueStatus) -> str:
+    def count(value: int | Unknown, unit: str) -> str:
+        if value is UNKNOWN:
+            return f"{unit}s unknown"
+        return f"{value} {unit}{'' if value == 1 else 's'}"
+
+    parts = [count(status.ready, "message")]
+    if status.unacked is not UNKNOWN and status.unacked:
+        parts.append(f"{status.unacked} unacked")
+    return ", ".join([*parts, count(status.consumers, "consumer")])

@@ -1,0 +1,114 @@
+"""Texts, fields and commands of problems."""
+
+from __future__ import annotations
+
+import json
+from string import Formatter
+
+import pytest
+
+from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+
+BAIT = "w1 `lbg group pause payments`"
+FIGURES = {
+    "parts": ("users", "bindings"),
+    "cause": "refused",
+    "version": 9,
+    "version_read": 1,
+    "former": 2,
+    "queues": 4,
+    "attribute": "type",
+    "observed": None,
+    "created": "topic",
+    "routing_key": "a",
+    "count": 2,
+    "helps_ms": 1000,
+    "policy": "policy 'p'",
+    "settings": {"max-length": 5, "overflow": "drop-head"},
+    "percent": 99,
+    "is_more": True,
+    "reason": "",
+    "until": "2026-01-01 00:00:00 UTC",
+    "died": "m2",
+    "attempts": 0,
+    "drain_s": 24.0,
+}
+POLICIES = (
+    Kind.MESSAGES_LOST,
+    Kind.PARKED_KEYS_LOST,
+    Kind.MESSAGES_REORDERED,
+    Kind.QUEUES_NARROWED,
+    Kind.QUEUES_PAUSE,
+)
+SUBJECT = Subject("orders", "lbg.orders.q.1", "lbg.orders", (BAIT,), (BAIT, "k"), "p-1", "app")
+
+
+def problem_of(kind: Kind, subject: Subject = SUBJECT) -> Problem:
+    return Problem(kind, subject, FIGURES | ({"queues": ("a", "b", "c")} if kind in POLICIES else {}))
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_every_kind_has_a_line_for_people_and_the_same_as_fields(kind: Kind) -> None:
+    problem = problem_of(kind)
+    line, fields = text_of(problem), json.loads(json.dumps(problem.to_json()))
+    assert "{" not in line
+    assert line.isprintable()
+    assert line.startswith(fields["text"])
+    assert fields["kind"] == kind.value
+    assert len(fields["remedy"]["commands"] if fields["remedy"] else ()) == len(kind.commands)
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_a_command_has_words_of_its_kind_alone(kind: Kind) -> None:
+    remedy = problem_of(kind).remedy
+    for command in () if remedy is None else remedy.commands:
+        assert command[0] == "lbg"
+        assert "payments" not in " ".join(command)
+
+
+def test_a_name_is_one_word_of_a_command_and_no_option() -> None:
+    for message, words, shown in (
+        ("p-1", ("p-1",), "p-1"),
+        ("a; reboot", ("a; reboot",), "'a; reboot'"),
+        ("--help", ("--", "--help"), "-- --help"),
+        ("it's", ("it's",), "'it'\"'\"'s'"),
+    ):
+        subject = Subject("orders", "lbg.orders.q.1", members=("m",), keys=("k",), message=message)
+        problem = problem_of(Kind.MESSAGES_POISONED, subject)
+        assert problem.remedy is not None
+        assert problem.remedy.commands == (("lbg", "group", "skip", "orders", *words),)
+        assert text_of(problem).endswith(f"; `lbg group skip orders {shown}` skips the oldest")
+
+
+def test_a_message_whose_id_is_not_reported_has_no_remedy() -> None:
+    assert problem_of(Kind.MESSAGES_POISONED, Subject("orders", "lbg.orders.q.1")).remedy is None
+
+
+def test_what_cannot_be_printed_is_escaped_and_stays_on_one_line() -> None:
+    subject = Subject("orders", members=("a\n! orders: \u202eb",))
+    assert text_of(problem_of(Kind.PAUSE_NOT_FOLLOWED, subject)).startswith("a\\n! orders: \\u202eb consume")
+
+
+def test_a_problem_with_other_figures_is_the_same_one() -> None:
+    less, more = (Problem(Kind.QUEUE_FULL, SUBJECT, {"percent": percent}) for percent in (90, 99))
+    assert (less.kind, less.subject) == (more.kind, more.subject)
+    assert hash(less) == hash(more)
+    assert less != more
+
+
+def test_of_long_lists_a_few_names_are_shown() -> None:
+    subject = Subject("orders", members=tuple("abcdefg"))
+    assert text_of(problem_of(Kind.RESUME_NOT_FOLLOWED, subject)).startswith(
+        "a, b, c, d, e and 2 more are paused"
+    )
+
+
+def test_the_test_has_every_figure_and_no_other() -> None:
+    named = {
+        name
+        for kind in Kind
+        for template in (kind.sentence, kind.remedy, *kind.commands)
+        for _, name, _, _ in Formatter().parse(template)
+        if name
+    }
+    assert named - {"0", "1", *Subject.__slots__} == FIGURES.keys()
