@@ -15,7 +15,6 @@ import json
 import sys
 import types
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
 from typing import (
     Annotated,
     Any,
@@ -54,8 +53,6 @@ class Definitions:
             return {**self.schema_of(arguments[0]), **({"description": words[0]} if words else {})}
         if origin is Literal:
             return {"const": arguments[0]} if len(arguments) == 1 else {"enum": list(arguments)}
-        if isinstance(kind, type) and issubclass(kind, StrEnum):
-            return {"enum": [str(one) for one in kind]}
         if origin in (Union, types.UnionType):
             return self._any_of(arguments)
         if origin in (list, tuple):

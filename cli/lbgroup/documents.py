@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
-from lbg_core.admin.problems import Kind, Remedy, Subject
+from lbg_core.admin.problems import Remedy, Subject
 from lbg_core.admin.snapshot import Handoffs, SessionStatus
 from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import QueueState
@@ -102,19 +102,10 @@ class MovingKeys(TypedDict):
     queues: NotRequired[Annotated[int, "separate queues: old queues that hashes leave"]]
 
 
-class ChangeLeft(TypedDict):
-    """Parts that an online change of the number of separate queues has left, as a killed command does."""
-
-    queues: Annotated[list[str], "names of queues that are too many"]
-    messages: Annotated[int | Unknown, "ready there"]
-    bindings: Annotated[int | Unknown, "by which members forward messages"]
-    command: Annotated[str, "removes the parts; in Kubernetes the operator does"]
-
-
 class Problem(TypedDict):
     """A problem of a group. It is the same one while its kind and subject are."""
 
-    kind: Kind
+    kind: Annotated[str, "word of its kind"]
     subject: Subject
     figures: dict[str, Any]
     text: Annotated[str, "the problem, for people"]
@@ -150,7 +141,6 @@ class Group(TypedDict):
             "mode Partitioned of the embedded broker: null while no key moves; of separate queues only while keys move",
         ]
     ]
-    change_left: NotRequired[Annotated[ChangeLeft, "separate queues: all keys have moved, parts remain"]]
     message_groups: NotRequired[Annotated[dict[str, int], "known: with messages or a consumer; busy: at one"]]
     closed: NotRequired[Annotated[bool, "mode Sessions: publishers are refused"]]
     pool: NotRequired[Annotated[int, "mode Sessions: messages without a session yet"]]

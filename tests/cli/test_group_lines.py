@@ -78,18 +78,12 @@ async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_
     admin.queues |= {names.queue(2): replace(like, ready=3), names.moves: like}
     admin.bindings.add(Binding(names.members, names.queue(0), forwarded_key(0)))
     left = await show_group(admin, "orders")
-    lines = list(description_lines(left))
-    assert (
-        "not complete: the change of the number of queues has left lbg.orders.q.2 (3 messages), 1 bindings and its "
-        "stream"
-    ) in lines
-    assert lines[-1].endswith("has left parts: `lbg group repartition orders --queues 2` removes them")
-    assert left.to_json()["change_left"] == {
-        "queues": ["lbg.orders.q.2"],
-        "messages": 3,
-        "bindings": 1,
-        "command": "lbg group repartition orders --queues 2",
-    }
+    assert list(description_lines(left))[-1] == (
+        "! a change of the number of queues has left its stream, 1 bindings and these queues with 3 messages: "
+        "lbg.orders.q.2; `lbg group repartition orders --queues 2` removes them"
+    )
+    (problem,) = left.problems
+    assert problem.figures == {"queues": 2, "left": ("lbg.orders.q.2",), "messages": 3, "bindings": 1}
 
 
 async def test_messages_that_no_queue_took_are_a_problem_with_its_remedy() -> None:

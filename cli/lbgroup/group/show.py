@@ -117,8 +117,6 @@ def moving_lines(shown: Description) -> Iterator[str]:
             command = f"lbg group repartition {shown.group} --queues {moving.partitions}"
             yield f"  goes on while `{command}` runs"
         yield from (f"  held up: {text_of(cause)}" for cause in shown.change_held_up)
-    if (left := shown.change_left) is not None:
-        yield f"not complete: {left}"
 
 
 def _partition_row(row: ServiceRow) -> tuple[str, ...]:

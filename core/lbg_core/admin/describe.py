@@ -6,17 +6,17 @@ command line, the demo and the operator print its rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from lbg_core.admin.drift import problems as drift
-from lbg_core.admin.errors import ProvisioningError, UnderWay
+from lbg_core.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.member_problems import held_up, member_problems
 from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_core.admin.problems import Kind, Problem, Subject
-from lbg_core.admin.queue_changes import forwarding_bindings, named, surplus_queues
+from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.rows import (
     UNKNOWN_STATUS,
@@ -51,26 +51,6 @@ FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeLeft:
-    """Parts that an online change of the number of separate queues has left, because the command was killed before it
-    removed them. `queues`: names of queues that are too many; `messages`: those ready there; `bindings`: those by which
-    members forward messages."""
-
-    queues: tuple[str, ...]
-    messages: Count
-    bindings: Count
-    command: str
-
-    def __str__(self) -> str:
-        """For the progress of a change."""
-        queues = named(self.queues) if self.queues else "no queue"
-        return (
-            f"the change of the number of queues has left {queues} ({plain(self.messages)} messages), "
-            f"{plain(self.bindings)} bindings and its stream"
-        )
-
-
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
 
@@ -102,8 +82,6 @@ class Description:
     """Keys on their way to another number of partitions or separate queues; None without a change."""
     parked: Count | None = None
     """Messages in its parking queue; None without one."""
-    change_left: ChangeLeft | None = None
-    """Parts that a change of the number of queues has left; `problems` has the remedy. None without any."""
 
     # Messages
 
@@ -344,13 +322,6 @@ class Description:
             fields |= native_json(self.native)
         elif self.moving_keys is not None:
             fields["moving_keys"] = moving_keys_json(self.moving_keys)
-        if (left := self.change_left) is not None:
-            fields["change_left"] = {
-                "queues": list(left.queues),
-                "messages": plain(left.messages),
-                "bindings": plain(left.bindings),
-                "command": left.command,
-            }
         return fields
 
     @property
@@ -442,21 +413,18 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown)
         Problem(Kind.PART_UNKNOWN, subject, {"parts": parts, "cause": why})
         for parts, why in observed.why.items()
     ]
-    spec, change_left = None, None
+    spec = None
     if observed.record is None:
         problems.append(Problem(Kind.RECORD_MISSING, subject))
     elif observed.record is not UNKNOWN:
         try:
             spec = spec_in(observed.record.text, group)
-        except ProvisioningError as error:
+        except (GroupUnfinished, RecordUnreadable) as error:
             problems.append(error.problem)
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
-            if (change_left := _change_left(spec, observed)) is not None:
-                is_operators = is_of_kubernetes(observed.owner)
-                kind = Kind.CHANGE_LEFT_TO_OPERATOR if is_operators else Kind.CHANGE_LEFT
-                problems.append(Problem(kind, subject, {"queues": spec.queue_count}))
+            problems += _change_left(spec, observed)
         else:  # half of it is as it was, and half as it is to be
             problems.append(UnderWay(group, spec.queue_count, observed.queue_count_to_be).problem)
     problems += [
@@ -506,7 +474,6 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown)
         queue_count_to_be=observed.queue_count_to_be,
         moving_keys=_moving_keys(group, observed),
         parked=_parked(names, observed),
-        change_left=change_left,
     )
 
 
@@ -523,17 +490,21 @@ def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:
     return observed.moving_keys(group)
 
 
-def _change_left(spec: GroupSpec, observed: Snapshot) -> ChangeLeft | None:
+def _change_left(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
+    """Parts that an online change of the number of separate queues has left, because the command was killed before it
+    removed them."""
     names = Names(spec.name)
     if observed.key_move(spec.name) is not None or observed.queues.get(names.moves) is None:
-        return None
-    surplus = surplus_queues(names, observed, spec.queue_count)
-    return ChangeLeft(
-        tuple(name for name, _ in reversed(surplus)),
-        _sum(one.ready for _, one in surplus),
-        UNKNOWN if observed.bindings is UNKNOWN else len(forwarding_bindings(names, observed.bindings)),
-        f"lbg group repartition {spec.name} --queues {spec.queue_count}",
-    )
+        return
+    surplus, bindings = surplus_queues(names, observed, spec.queue_count), observed.bindings
+    figures = {
+        "queues": spec.queue_count,
+        "left": tuple(name for name, _ in reversed(surplus)),
+        "messages": plain(_sum(one.ready for _, one in surplus)),
+        "bindings": "unknown" if bindings is UNKNOWN else len(forwarding_bindings(names, bindings)),
+    }
+    kind = Kind.CHANGE_LEFT_TO_OPERATOR if is_of_kubernetes(observed.owner) else Kind.CHANGE_LEFT
+    yield Problem(kind, Subject(spec.name), figures)
 
 
 def _sum(counts: Iterable[Count | None]) -> Count:

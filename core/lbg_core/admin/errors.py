@@ -1,6 +1,6 @@
 """Errors of administration.
 
-    ProvisioningError
+    ProvisioningError        GroupProblem: one of a group; `problem` has its kind
     ├── GroupNotFound        no such group on this broker
     │   └── GroupUnfinished  it is being made, or its create was interrupted
     ├── SessionNotFound      the group has no session of this name
@@ -29,11 +29,10 @@ Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same req
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Iterable, Sequence
+from typing import ClassVar, Final
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
-from lbg_core.group import RECORD_VERSION, Names
 
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
@@ -82,229 +81,167 @@ def plain_reason(text: str) -> str:
 
 
 class ProvisioningError(Exception):
-    """Base of every error of this package; `str()` is one line: the error, its place and the action to take. `problem`:
-    the same by its kind."""
+    """Base of every error of this package; `str()` is one line: the error, its place and the action to take."""
 
     retryable = False
 
-    def __init__(self, error: str | Problem) -> None:
-        super().__init__(error if isinstance(error, str) else text_of(error))
-        failed = {"cause": error}
-        self.problem = Problem(Kind.FAILED, Subject(""), failed) if isinstance(error, str) else error
 
+class GroupProblem(ProvisioningError):
+    """A problem of a group that ends a request. The values after the group are the figures of `names`."""
 
-class GroupNotFound(ProvisioningError):
-    def __init__(self, group: str) -> None:
-        super().__init__(
-            f"there is no group {group!r} on this broker: `lbg group create {group} …` creates it"
-        )
+    kind: ClassVar[Kind]
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, group: str, *values: object, kind: Kind | None = None, **more: object) -> None:
         self.group = group
+        figures = dict(zip(self.names, values, strict=True)) | more
+        self.problem = Problem(kind or self.kind, Subject(group), figures)
+        super().__init__(text_of(self.problem))
+
+
+class GroupNotFound(GroupProblem):
+    kind = Kind.GROUP_NOT_FOUND
 
 
 class GroupUnfinished(GroupNotFound):
     """The group is not whole yet: its create still runs, or was killed, and the next one finishes it."""
 
-    def __init__(self, group: str) -> None:
-        ProvisioningError.__init__(self, Problem(Kind.GROUP_UNFINISHED, Subject(group)))
-        self.group = group
+    kind = Kind.GROUP_UNFINISHED
 
 
-class SessionNotFound(ProvisioningError):
-    NAMED_MAX = 10
-
-    def __init__(self, group: str, session: str, there: Sequence[str]) -> None:
-        named = ", ".join(map(repr, there[: self.NAMED_MAX])) or "none"
-        more = f" and {len(there) - self.NAMED_MAX} more" if len(there) > self.NAMED_MAX else ""
-        super().__init__(f"group {group!r} has no session {session!r}; its sessions: {named}{more}")
-        self.group = group
-        self.session = session
+class SessionNotFound(GroupProblem):
+    kind = Kind.SESSION_NOT_FOUND
+    names = ("session", "sessions")
 
 
-class MessageNotSkipped(ProvisioningError):
-    """`is_certain`: the message is no dead letter by this request. Else it may become one, and be in its place too."""
-
-    def __init__(self, group: str, id: str, why: str, *, is_certain: bool = True) -> None:
-        super().__init__(f"message {id} of group {group!r} was not skipped: {why}")
-        self.group = group
-        self.id = id
-        self.is_certain = is_certain
+class MessageNotSkipped(GroupProblem):
+    kind = Kind.MESSAGE_NOT_SKIPPED
+    names = ("message", "cause")
 
 
-class RecordUnavailable(ProvisioningError):
+class RecordUnavailable(GroupProblem):
     """It may well be there: nothing is known of the group until the broker's nodes are back."""
 
     retryable = True
-
-    def __init__(self, group: str, why: str) -> None:
-        super().__init__(
-            f"the record of group {group!r} (queue lbg.{group}.config) cannot be reached: {why}; "
-            "it can be read when the broker's nodes are back"
-        )
-        self.group = group
+    kind = Kind.RECORD_UNAVAILABLE
+    names = ("cause",)
 
 
-class RecordUnreadable(ProvisioningError):
-    def __init__(self, group: str, why: str) -> None:
-        subject = Subject(group, Names(group).config)
-        super().__init__(Problem(Kind.RECORD_UNREADABLE, subject, {"cause": why}))
-        self.group = group
+class RecordUnreadable(GroupProblem):
+    kind = Kind.RECORD_UNREADABLE
+    names = ("cause",)
 
 
 class RecordNewer(RecordUnreadable):
     """The group's record is of a newer version: nothing of the group is changed."""
 
-    def __init__(self, group: str, version: object) -> None:
-        subject, figures = (
-            Subject(group, Names(group).config),
-            {"version": version, "version_read": RECORD_VERSION},
-        )
-        ProvisioningError.__init__(self, Problem(Kind.RECORD_NEWER, subject, figures))
-        self.group = group
+    kind = Kind.RECORD_NEWER
+    names = ("version",)
 
 
-class Taken(ProvisioningError):
-    """Names of a new group are in use. `conflicts`: one line for each, with the object that has the name."""
+class Taken(GroupProblem):
+    """Names of a new group are in use: a line for each, with the object that has the name."""
 
-    def __init__(self, group: str, conflicts: Sequence[str]) -> None:
-        super().__init__(f"group {group!r} cannot be created, these are taken: {'; '.join(conflicts)}")
-        self.group = group
-        self.what = tuple(conflicts)
+    kind = Kind.NAMES_TAKEN
+    names = ("conflicts",)
 
 
-class NotOwned(ProvisioningError):
+class NotOwned(GroupProblem):
     """The group, or what has its names, is another owner's. The text has neither that owner nor the attributes."""
 
-    def __init__(self, group: str, *, remedy: str) -> None:
-        super().__init__(
-            f"group {group!r} on this broker has another owner, and nothing was changed there: {remedy}"
-        )
-        self.group = group
+    kind = Kind.NOT_OWNED
 
 
-class GroupDiffers(ProvisioningError):
+class GroupDiffers(GroupProblem):
     """`diff` holds one line for each field: `field: existing -> wanted`."""
 
-    def __init__(self, group: str, diff: Sequence[str], *, remedy: str = "") -> None:
-        super().__init__(
-            f"group {group!r} exists and differs (existing -> wanted): {'; '.join(diff)}{remedy}"
-        )
-        self.group = group
-        self.diff = tuple(diff)
+    kind = Kind.GROUP_DIFFERS
+    names = ("diff",)
+
+    def __init__(self, group: str, diff: Iterable[object], *, kind: Kind = kind, **figures: object) -> None:
+        self.diff = tuple(map(str, diff))
+        super().__init__(group, self.diff, kind=kind, **figures)
 
 
 class Unsupported(ProvisioningError):
     pass
 
 
-class StillInUse(ProvisioningError):
+class StillInUse(GroupProblem):
     """The group has messages, consumers or connections, or these could not be read. `where`: one line for each queue
     and user that is in use or unknown."""
+
+    kind = Kind.STILL_IN_USE
+    names = ("where",)
 
     def __init__(
         self,
         group: str,
         where: Sequence[str],
         *,
+        kind: Kind = kind,
         remedy: str = "stop its members and drain it, or use --force",
     ) -> None:
-        super().__init__(f"group {group!r} is still in use: {'; '.join(where)}; {remedy}")
-        self.group = group
         self.where = tuple(where)
+        super().__init__(group, self.where, kind=kind, remedy=remedy)
 
 
 class MembersRun(StillInUse):
     """Members run, or may run, and would not follow a change."""
 
 
-class UnderWay(ProvisioningError):
+class UnderWay(GroupProblem):
     """A change of the group's number of queues is not complete: the group accepts no messages."""
 
-    def __init__(self, group: str, now: int, target: int) -> None:
-        kind = Kind.TAKEN_BACK if now == target else Kind.UNDER_WAY
-        super().__init__(Problem(kind, Subject(group), {"former": now, "queues": target}))
-        self.group = group
+    names = ("former", "queues")
+
+    def __init__(self, group: str, former: int, queues: int) -> None:
+        super().__init__(group, former, queues, kind=Kind.TAKEN_BACK if former == queues else Kind.UNDER_WAY)
 
 
-class KeysMove(ProvisioningError):
+class KeysMove(GroupProblem):
     """Keys of the group move between its queues, and what was requested has to wait for that."""
 
-    def __init__(self, group: str, target: int) -> None:
-        super().__init__(
-            f"keys of group {group!r} move to another number of queues while publishers and members go on: "
-            f"`lbg group repartition {group} --queues {target}` finishes that, and this has to wait for it"
-        )
-        self.group = group
+    kind = Kind.KEYS_MOVE
+    names = ("queues",)
 
 
-class IngressIsPaused(ProvisioningError):
+class IngressIsPaused(GroupProblem):
     """Messages were to be published to the group again while its ingress is paused."""
 
-    def __init__(self, group: str) -> None:
-        super().__init__(
-            f"ingress of group {group!r} is paused, and messages that are given back are published to it: "
-            f"`lbg group resume {group} --ingress`, then the same command again"
-        )
-        self.group = group
+    kind = Kind.INGRESS_IS_PAUSED
 
 
-class ConsumptionIsPaused(ProvisioningError):
+class ConsumptionIsPaused(GroupProblem):
     """Members were to process messages that are given back while they are paused. Nothing was changed."""
 
-    def __init__(self, group: str) -> None:
-        super().__init__(
-            f"consumption of group {group!r} is paused, so members would process nothing that is released, and "
-            f"all stays parked: `lbg group resume {group}` (in Kubernetes `spec.paused: false`), then the same command "
-            "again"
-        )
-        self.group = group
+    kind = Kind.CONSUMPTION_IS_PAUSED
 
 
-class NotJoined(ProvisioningError):
+class NotJoined(GroupProblem):
     """Members do not take part in an online change of the number of queues. Nothing was changed."""
 
-    def __init__(self, group: str, members: Sequence[str]) -> None:
-        super().__init__(
-            f"members of group {group!r} do not take part in the change of its number of queues, and nothing is "
-            f"changed: {', '.join(sorted(members))} (restart them); or use "
-            "--offline, with which publishers wait"
-        )
-        self.group = group
-        self.members = tuple(members)
+    kind = Kind.NOT_JOINED
+    names = ("members",)
 
 
-class NotMoved(ProvisioningError):
+class NotMoved(GroupProblem):
     """Keys still move between queues. Publishers and members go on; the same command goes on with the change."""
 
-    def __init__(self, group: str, target: int, left: Sequence[str], within_s: float) -> None:
-        super().__init__(
-            f"group {group!r} has not {target} queues within {within_s:g} s, publishers and members go on, and the "
-            f"same command goes on with the change: {'; '.join(left)}"
-        )
-        self.group = group
-        self.left = tuple(left)
+    kind = Kind.NOT_MOVED
+    names = ("queues", "left", "within_s")
 
 
-class NotDrained(ProvisioningError):
+class NotDrained(GroupProblem):
     """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
 
-    def __init__(self, group: str, left: Sequence[str], within_s: float) -> None:
-        super().__init__(
-            f"group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: "
-            f"{'; '.join(left)}; see what its members wait for (`lbg group show {group}`), or give it more --timeout"
-        )
-        self.group = group
-        self.left = tuple(left)
+    kind = Kind.NOT_DRAINED
+    names = ("left", "within_s")
 
 
-class Busy(ProvisioningError):
+class Busy(GroupProblem):
     retryable = True
-
-    def __init__(self, group: str) -> None:
-        super().__init__(
-            f"another client is creating, changing or deleting group {group!r}, or releases its parked keys, right "
-            "now: try again, or end that command"
-        )
-        self.group = group
+    kind = Kind.BUSY
 
 
 class ApplyFailed(ProvisioningError):

@@ -42,7 +42,7 @@ def _of_queue(names: Names, member: Beat, queue: QueueState, *, is_one_queue: bo
         about = subject(next(iter(queue.poisoned_ids), ""), queue.poisoned_keys)
         yield Problem(Kind.MESSAGES_POISONED, about, {"count": queue.poisoned, "is_more": is_more})
     for one in queue.retried_messages:
-        figures: dict[str, object] = {"reason": one.reason}
+        figures: dict[str, object] = {"reason": one.reason or None}
         if one.until_us:
             until = datetime.fromtimestamp(one.until_us / 1e6, UTC)
             figures["until"] = f"{until:%Y-%m-%d %H:%M:%S} UTC"

@@ -226,8 +226,7 @@ async def skip_message(
     why = _NOT_SKIPPED.get(
         outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
     )
-    is_certain = outcome in _NOT_SKIPPED and outcome != SkipOutcome.RUNNING
-    raise MessageNotSkipped(group, id, f"{why} (at {message.member})", is_certain=is_certain)
+    raise MessageNotSkipped(group, id, f"{why} (at {message.member})")
 
 
 async def pause_group(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 
@@ -52,7 +52,7 @@ from lbg_core.admin.ownership import (
     paused_words,
 )
 from lbg_core.admin.policies import require_order
-from lbg_core.admin.problems import difference_of
+from lbg_core.admin.problems import Kind, difference_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     QueueStatus,
@@ -65,7 +65,6 @@ from lbg_core.group import (
     MESSAGE_GROUPS,
     ONE_USER,
     SESSIONS,
-    Difference,
     Engine,
     GroupSpec,
     Names,
@@ -157,15 +156,13 @@ def plan_create(
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     if begun is not None and (diff := differences(begun, spec)):
-        raise GroupDiffers(
-            spec.name,
-            [str(one) for one in diff],
-            remedy=f"; a create of it was interrupted: `lbg group delete {spec.name}` takes back what that made",
-        )
+        raise GroupDiffers(spec.name, diff, kind=Kind.UNFINISHED_DIFFERS)
     if existing is not None:
         refuse_under_way(existing, observed)
         if diff := differences(existing, spec):
-            raise GroupDiffers(spec.name, [str(one) for one in diff], remedy=_remedy(spec, diff))
+            is_count = any(one.field == "queue_count" for one in diff)
+            kind = Kind.QUEUE_COUNT_DIFFERS if is_count else Kind.GROUP_DIFFERS
+            raise GroupDiffers(spec.name, diff, kind=kind, queues=spec.queue_count)
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
@@ -217,7 +214,9 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
         require_users(observed, "deleted")
     names = Names(group)
     if not force and (where := list(_uses(names, observed))):
-        raise StillInUse(group, where, remedy=_remedy_in_use(group, observed))
+        spec = recorded(group, observed)
+        has_sessions = spec is not None and spec.mode == SESSIONS
+        raise StillInUse(group, where, kind=Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE)
     exchanges = [name for name, status in observed.exchanges.items() if status is not None]
     queues = [name for name, status in observed.queues.items() if status is not None]
     guarded = _guarded_queues(names, queues)
@@ -273,9 +272,7 @@ def _made(spec: GroupSpec, observed: Snapshot, claim: Claim) -> bool:
 def require_by_hand(group: str, observed: Snapshot) -> None:
     """Raise NotOwned for a group of Kubernetes, which the command line does not change."""
     if is_of_kubernetes(observed.owner):
-        raise NotOwned(
-            group, remedy=f"change its Kubernetes object, or `lbg group adopt {group}` takes it over"
-        )
+        raise NotOwned(group, kind=Kind.OF_KUBERNETES)
 
 
 def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made: bool) -> None:
@@ -294,7 +291,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     claimed = existing or begun
     if claimed is not None and (diff := differences(claimed, spec)):
-        raise GroupDiffers(spec.name, [str(one) for one in diff])
+        raise GroupDiffers(spec.name, diff)
     if is_made:
         return
     if existing is not None:
@@ -474,19 +471,6 @@ def _granting_publishers(
     if present != desired:
         before = None if present is UNKNOWN else present
         yield PutPermissions(name, desired, before)
-
-
-def _remedy(spec: GroupSpec, diff: Sequence[Difference]) -> str:
-    if "queue_count" not in {one.field for one in diff}:
-        return ""
-    return f"; `lbg group repartition {spec.name} --queues {spec.queue_count}` gives it that many queues"
-
-
-def _remedy_in_use(group: str, observed: Snapshot) -> str:
-    spec = recorded(group, observed)
-    if spec is not None and spec.mode == SESSIONS:
-        return f"close it with `lbg group close {group}` and let its sessions end, or use --force"
-    return "stop its members and drain it, or use --force"
 
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:

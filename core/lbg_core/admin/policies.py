@@ -66,7 +66,7 @@ def effects(group: str, topology: Topology, observed: Snapshot) -> list[Problem]
         Problem(
             kind,
             Subject(group, names[0]),
-            {"policy": policy, "settings": dict(shown), "queues": tuple(names), "helps_ms": DISCONNECTED_MS},
+            {"policy": policy, "settings": dict(shown), "queues": tuple(names)},
         )
         for (kind, policy, shown), names in queues.items()
     ]

@@ -7,203 +7,223 @@ JSON and for pages.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from enum import StrEnum
+from enum import Enum
 from string import Formatter
 from typing import Any
 
+from lbg_core.group import RECORD_VERSION
+from lbg_core.group.topology import DISCONNECTED_MS
 from lbg_core.peers import printable
+
+_COMMAND = re.compile("`(lbg [^`]*)`")
 
 NAMED_MAX = 5
 """Names in a list; of a longer one the number of the others is shown."""
 
 _AS_CREATED = "changed since its creation (observed -> created): "
-_REPARTITION = "lbg group repartition {group} --queues"
+_CHANGE_LEFT = (
+    "a change of the number of queues has left its stream, {bindings} bindings and these queues with {messages} "
+    "messages: {left}"
+)
+_DIFFERS = "group {group!r} exists and differs (existing -> wanted): {diff:;}"
+_IN_USE = "group {group!r} is still in use: {where:;}"
+_NOT_OWNED = "group {group!r} on this broker has another owner, and nothing was changed there"
+_POLICY = "{policy} sets {settings} on queue {queues:1}"
 
 
-class Kind(StrEnum):
-    """Kind of a problem: its word, its sentence, and the remedy with its commands.
+class Kind(Enum):
+    """Kind of a problem: its sentence, and the remedy with its commands.
 
-    Fields of a sentence are those of the subject and the figures. `{count:one|many}` is a word by number,
-    `{holds:words}` is there if it holds, and `{0}` in a remedy is its first command. A word … of a command stands for
+    Fields are those of the subject and the figures. `{count:one|many}` is a word by number, `{holds:words}` is there if
+    it holds, `{names:2}` has so many names and `{lines:;}` all. Between backticks is a command; its word … stands for
     arguments that only its user knows.
     """
 
-    def __new__(cls, word: str, sentence: str, remedy: str = "", *commands: str) -> Kind:
-        kind = str.__new__(cls, word)
-        kind._value_ = word
-        kind.sentence, kind.remedy, kind.commands = sentence, remedy, commands
-        return kind
+    def __init__(self, sentence: str, remedy: str = "") -> None:
+        self.sentence = sentence
+        self.remedy = remedy
 
-    sentence: str
-    remedy: str
-    commands: tuple[str, ...]
+    FAILED = "{cause}"
+    PART_UNKNOWN = "{parts}: unknown ({cause})"
 
-    FAILED = "Failed", "{cause}"
-    PART_UNKNOWN = "PartUnknown", "{parts}: unknown ({cause})"
+    # The record
 
-    RECORD_MISSING = (
-        *("RecordMissing", "the group's record is missing"),
-        *("{0} with its attributes repairs it", "lbg group create"),
+    GROUP_NOT_FOUND = "there is no group {group!r} on this broker", "`lbg group create {group} …` creates it"
+    GROUP_UNFINISHED = (
+        "group {group!r} is not made to its end: its create runs, or was interrupted",
+        "`lbg group create {group} …` again finishes it",
+    )
+    RECORD_MISSING = "the group's record is missing", "`lbg group create` with its attributes repairs it"
+    RECORD_UNAVAILABLE = (
+        "the record of group {group!r} (queue lbg.{group}.config) cannot be reached: {cause}",
+        "it can be read when the broker's nodes are back",
     )
     RECORD_UNREADABLE = (
-        *("RecordUnreadable", "the record of group {group!r} (queue {queue}) cannot be read: {cause}"),
-        *("{0} with the group's own attributes repairs it", "lbg group create {group} …"),
+        "the record of group {group!r} (queue lbg.{group}.config) cannot be read: {cause}",
+        "`lbg group create {group} …` with the group's own attributes repairs it",
     )
     RECORD_NEWER = (
-        "RecordNewer",
-        "the record of group {group!r} (queue {queue}) is of version {version}, and this LBG reads version "
-        "{version_read}; nothing is changed",
+        "the record of group {group!r} (queue lbg.{group}.config) is of version {version}, and this LBG reads version "
+        f"{RECORD_VERSION}; nothing is changed",
         "upgrade it",
     )
-    GROUP_UNFINISHED = (
-        "GroupUnfinished",
-        "group {group!r} is not made to its end: its create runs, or was interrupted",
-        *("{0} again finishes it", "lbg group create {group} …"),
-    )
+
+    # Changes of the number of queues
+
     UNDER_WAY = (
-        "UnderWay",
         "group {group!r} is on its way from {former} to {queues} queues and takes no messages until it is there",
-        *("{0} finishes it, --queues {former} takes it back", f"{_REPARTITION} {{queues}}"),
+        "`lbg group repartition {group} --queues {queues}` finishes it, --queues {former} takes it back",
     )
     TAKEN_BACK = (
-        "TakenBack",
         "group {group!r} is on its way back to {queues} queues and takes no messages until it is there",
-        *("{0} finishes it", f"{_REPARTITION} {{queues}}"),
+        "`lbg group repartition {group} --queues {queues}` finishes it",
     )
-    CHANGE_LEFT = (
-        *("ChangeLeft", "a change of the number of queues has left parts"),
-        *("{0} removes them", f"{_REPARTITION} {{queues}}"),
+    KEYS_MOVE = (
+        "keys of group {group!r} move to another number of queues while publishers and members go on",
+        "`lbg group repartition {group} --queues {queues}` finishes that, and this has to wait for it",
     )
-    CHANGE_LEFT_TO_OPERATOR = (
-        "ChangeLeftToOperator",
-        "a change of the number of queues has left parts, which the operator removes",
+    NOT_JOINED = (
+        "members of group {group!r} do not take part in the change of its number of queues, and nothing is changed: "
+        "{members} (restart them)",
+        "or use --offline, with which publishers wait",
+    )
+    NOT_MOVED = (
+        "group {group!r} has not {queues} queues within {within_s:g} s, publishers and members go on, and the same "
+        "command goes on with the change: {left:;}"
+    )
+    NOT_DRAINED = (
+        "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: {left:;}",
+        "see what its members wait for (`lbg group show {group}`), or give it more --timeout",
+    )
+    CHANGE_LEFT = _CHANGE_LEFT, "`lbg group repartition {group} --queues {queues}` removes them"
+    CHANGE_LEFT_TO_OPERATOR = _CHANGE_LEFT, "the operator removes them"
+
+    # Objects on the broker
+
+    QUEUE_MISSING = "{queue} is missing"
+    EXCHANGE_MISSING = "{exchange} is missing"
+    EXCHANGE_DIFFERS = _AS_CREATED + "exchange {exchange} {attribute}: {observed} -> {created}"
+    QUEUE_DIFFERS = _AS_CREATED + "queue {queue} {attribute}: {observed} -> {created}"
+    BINDING_ADDED = _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none"
+    BINDINGS_MISSING = "{queue} lacks {count} {count:binding|bindings}", "`lbg group create` restores them"
+    INGRESS_CLOSED = "{queue} refuses publishers, its ingress is closed", "`lbg group create` opens it"
+    NAMES_TAKEN = "group {group!r} cannot be created, these are taken: {conflicts:;}"
+    NOT_OWNED = _NOT_OWNED, "{remedy}"
+    OF_KUBERNETES = _NOT_OWNED, "change its Kubernetes object, or `lbg group adopt {group}` takes it over"
+    GROUP_DIFFERS = _DIFFERS
+    QUEUE_COUNT_DIFFERS = (
+        _DIFFERS,
+        "`lbg group repartition {group} --queues {queues}` gives it that many queues",
+    )
+    UNFINISHED_DIFFERS = (
+        _DIFFERS,
+        "a create of it was interrupted: `lbg group delete {group}` takes back what that made",
+    )
+    STILL_IN_USE = _IN_USE, "{remedy}"
+    SESSIONS_IN_USE = (
+        _IN_USE,
+        "close it with `lbg group close {group}` and let its sessions end, or use --force",
+    )
+    BUSY = (
+        "another client is creating, changing or deleting group {group!r}, or releases its parked keys, right now",
+        "try again, or end that command",
     )
 
-    QUEUE_MISSING = "QueueMissing", "{queue} is missing"
-    EXCHANGE_MISSING = "ExchangeMissing", "{exchange} is missing"
-    EXCHANGE_DIFFERS = (
-        "ExchangeDiffers",
-        _AS_CREATED + "exchange {exchange} {attribute}: {observed} -> {created}",
-    )
-    QUEUE_DIFFERS = "QueueDiffers", _AS_CREATED + "queue {queue} {attribute}: {observed} -> {created}"
-    BINDING_ADDED = (
-        "BindingAdded",
-        _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none",
-    )
-    BINDINGS_MISSING = (
-        *("BindingsMissing", "{queue} lacks {count} {count:binding|bindings}"),
-        *("{0} restores them", "lbg group create"),
-    )
-    INGRESS_CLOSED = (
-        *("IngressClosed", "{queue} refuses publishers, its ingress is closed"),
-        *("{0} opens it", "lbg group create"),
-    )
+    # Users
 
-    PERMISSIONS_DIFFER = (
-        *("PermissionsDiffer", "user {user} has other permissions than it should"),
-        *("{0} repairs them", "lbg group create"),
-    )
+    PERMISSIONS_DIFFER = "user {user} has other permissions than it should", "`lbg group create` repairs them"
     PUBLISHES_IN_PAUSE = (
-        *("PublishesInPause", "user {user} may publish though ingress is paused"),
-        *("{0} completes the pause", "lbg group pause {group} --ingress"),
+        "user {user} may publish though ingress is paused",
+        "`lbg group pause {group} --ingress` completes the pause",
     )
     PUBLISHES_NOT = (
-        *("PublishesNot", "user {user} may not publish though ingress is not paused"),
-        *("{0} opens it", "lbg group resume {group} --ingress"),
+        "user {user} may not publish though ingress is not paused",
+        "`lbg group resume {group} --ingress` opens it",
     )
-    PUBLISHER_MISSING = (
-        *("PublisherMissing", "user {user} of the publishers is missing"),
-        *("{0} creates it", "lbg group publisher {group}"),
-    )
-    FORMER_USER = (
-        *("FormerUser", "user {user} was the group's before"),
-        *("{0} deletes it", "lbg group rotate {group} --finish"),
+    PUBLISHER_MISSING = "user {user} of the publishers is missing", "`lbg group publisher {group}` creates it"
+    FORMER_USER = "user {user} was the group's before", "`lbg group rotate {group} --finish` deletes it"
+
+    # Policies
+
+    MESSAGES_LOST = f"messages can be lost: {_POLICY}"
+    PARKED_KEYS_LOST = f"parked keys can be lost: {_POLICY}"
+    MESSAGES_REORDERED = f"messages can be reordered: {_POLICY}"
+    QUEUES_NARROWED = f"queues refuse earlier than their declared limit: {_POLICY}"
+    QUEUES_PAUSE = (
+        f"queues pause when the node of their member is lost: {_POLICY}",
+        f"a policy of {DISCONNECTED_MS} helps",
     )
 
-    MESSAGES_LOST = (
-        "MessagesLost",
-        "messages can be lost: {policy} sets {settings} on queue {queues:1}",
-    )
-    PARKED_KEYS_LOST = (
-        "ParkedKeysLost",
-        "parked keys can be lost: {policy} sets {settings} on queue {queues:1}",
-    )
-    MESSAGES_REORDERED = (
-        "MessagesReordered",
-        "messages can be reordered: {policy} sets {settings} on queue {queues:1}",
-    )
-    QUEUES_NARROWED = (
-        "QueuesNarrowed",
-        "queues refuse earlier than their declared limit: {policy} sets {settings} on queue {queues:1}",
-    )
-    QUEUES_PAUSE = (
-        "QueuesPause",
-        "queues pause when the node of their member is lost: {policy} sets {settings} on queue {queues:1}",
-        "a policy of {helps_ms} helps",
-    )
+    # Messages and members
 
     QUEUE_FULL = (
-        "QueueFull",
         "{queue} is full ({percent} % of its size): it refuses messages for which there is no room, and their "
-        "publishers wait until members have acknowledged others",
+        "publishers wait until members have acknowledged others"
     )
     UNROUTED = (
-        "Unrouted",
         "{queue} has {count:,} {count:message|messages} that no queue took, and later messages of the same keys "
         "overtake {count:it|them}",
-        "{0} publishes {count:it|them} again, once {1} has repaired what is missing",
-        *("lbg unrouted replay {group}", "lbg group create"),
+        "`lbg unrouted replay {group}` publishes {count:it|them} again, once `lbg group create` has repaired what is "
+        "missing",
     )
     MESSAGES_POISONED = (
-        "MessagesPoisoned",
-        "{queue} has {count} poisoned {count:message|messages} at {members}, which {count:blocks|block} later messages "
-        "of {count:its key|their keys}; keys: {keys!r}{is_more: and others}",
-        *("{0} skips {count:it|the oldest}", "lbg group skip {group} {message}"),
+        "{queue} has {count} poisoned {count:message|messages} at {members}, which {count:blocks|block} later "
+        "messages of {count:its key|their keys}; keys: {keys!r}{is_more: and others}",
+        "`lbg group skip {group} {message}` skips {count:it|the oldest}",
     )
     MESSAGE_DELAYED = (
-        "MessageDelayed",
         "message {message} of {queue} at {members} waits until {until}, because the application asked for it, and "
-        "later messages of its key wait; key: {keys!r}; reason: {reason}",
+        "later messages of its key wait; key: {keys!r}; reason: {reason}"
     )
     MESSAGE_RETRIED = (
-        "MessageRetried",
         "message {message} of {queue} at {members} is retried, because the application's reply is no verdict, and "
-        "later messages of its key wait; key: {keys!r}; reason: {reason}",
+        "later messages of its key wait; key: {keys!r}; reason: {reason}"
     )
     MESSAGE_SUSPECT = (
-        "MessageSuspect",
         "{queue} has message {message} at {members}, which was called when {died} died: it is called while no other "
-        "call runs; key: {keys!r}; failed attempts: {attempts}",
+        "call runs; key: {keys!r}; failed attempts: {attempts}"
     )
+    MESSAGE_NOT_SKIPPED = "message {message} of group {group!r} was not skipped: {cause}"
+    SESSION_NOT_FOUND = "group {group!r} has no session {session!r}; its sessions: {sessions!r}"
     HANDOFF_POSTPONED = (
-        "HandoffPostponed",
         "the handoff of {queue} from {members} is postponed ({count} in a row), because calls of the application did "
-        "not end; the next waits up to {drain_s:g} s",
+        "not end; the next waits up to {drain_s:g} s"
     )
-    GROUP_PAUSED = "GroupPaused", "members process nothing", "{0} resumes them", "lbg group resume {group}"
+    GROUP_PAUSED = "members process nothing", "`lbg group resume {group}` resumes them"
     PAUSE_NOT_FOLLOWED = (
-        *("PauseNotFollowed", "{members} consume though the group is paused"),
-        *("{0} again requests it", "lbg group pause {group}"),
+        "{members} consume though the group is paused",
+        "`lbg group pause {group}` again requests it",
     )
     RESUME_NOT_FOLLOWED = (
-        *("ResumeNotFollowed", "{members} are paused though the group is not"),
-        *("{0} again requests it", "lbg group resume {group}"),
+        "{members} are paused though the group is not",
+        "`lbg group resume {group}` again requests it",
+    )
+    CONSUMPTION_IS_PAUSED = (
+        "consumption of group {group!r} is paused, so members would process nothing that is released, and all stays "
+        "parked",
+        "`lbg group resume {group}` (in Kubernetes `spec.paused: false`), then the same command again",
+    )
+    INGRESS_IS_PAUSED = (
+        "ingress of group {group!r} is paused, and messages that are given back are published to it",
+        "`lbg group resume {group} --ingress`, then the same command again",
     )
     PARKED_KEYS_NOT_FOLLOWED = (
-        "ParkedKeysNotFollowed",
         "{members} would deliver messages of parked keys of group {group}",
         "restart them",
     )
     PARKING_FULL = (
-        "ParkingFull",
         "the parking queue is full, and a release waits for the end of the change",
         "restart members with larger bounds (--park-max-keys, --park-max-messages, --park-max-mb), or discard keys "
-        "that get no more messages ({0})",
-        "lbg park discard {group} --key KEY --save FILE --yes",
+        "that get no more messages (`lbg park discard {group} --key KEY --save FILE --yes`)",
     )
+
+    @property
+    def word(self) -> str:
+        return "".join(part.capitalize() for part in self.name.split("_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,22 +257,31 @@ class Problem:
 
     @property
     def remedy(self) -> Remedy | None:
-        commands = tuple(argv(one, **self._fields) for one in self.kind.commands)
+        """None without one, and where a command lacks a word, as the id of a message that is not reported."""
+        commands = tuple(argv(one, **self._fields) for one in _COMMAND.findall(self.kind.remedy))
         if not self.kind.remedy or any("" in one for one in commands):
             return None
-        return Remedy(self.sentence(self.kind.remedy, *map(command_line, commands)), commands)
+        return Remedy(self.remedy_text(), commands)
 
-    def sentence(self, template: str, *commands: str) -> str:
+    def remedy_text(self, quote: str = "") -> str:
+        """Text of the remedy, with each command between two `quote`."""
+        parts = _COMMAND.split(self.kind.remedy)
+        parts[::2] = map(self.sentence, parts[::2])
+        parts[1::2] = (f"{quote}{command_line(argv(one, **self._fields))}{quote}" for one in parts[1::2])
+        return "".join(parts)
+
+    def sentence(self, template: str) -> str:
         """The template with the fields of the subject and the figures, on one line."""
-        return printable(_Sentence().vformat(template, commands, self._fields), max_chars=None)
+        return printable(_Sentence().vformat(template, (), self._fields), max_chars=None)
 
     @property
     def _fields(self) -> dict[str, Any]:
-        return {**asdict(self.subject), **self.figures}
+        figures = {name: tuple(one) if isinstance(one, list) else one for name, one in self.figures.items()}
+        return {**asdict(self.subject), **figures}
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "kind": self.kind,
+            "kind": self.kind.word,
             "subject": asdict(self.subject),
             "figures": dict(self.figures),
             "text": self.sentence(self.kind.sentence),
@@ -262,12 +291,10 @@ class Problem:
 
 def text_of(problem: Problem) -> str:
     """Line for people: the sentence and the remedy."""
-    kind, remedy = problem.kind, problem.remedy
-    text = problem.sentence(kind.sentence)
-    if remedy is None:
-        return text
-    commands = (f"`{command_line(one)}`" for one in remedy.commands)
-    return f"{text}{'; ' if ': ' in kind.sentence else ': '}{problem.sentence(kind.remedy, *commands)}"
+    sentence = problem.kind.sentence
+    if problem.remedy is None:
+        return problem.sentence(sentence)
+    return f"{problem.sentence(sentence)}{'; ' if ': ' in sentence else ': '}{problem.remedy_text('`')}"
 
 
 def difference_of(problem: Problem) -> str:
@@ -300,11 +327,13 @@ class _Sentence(Formatter):
         return super().convert_field(value, conversion)
 
     def format_field(self, value: object, format_spec: str) -> str:
-        if value is None or value in ("", ()):
+        if value is None or value == ():
             return "none"
         if isinstance(value, bool):
             return format_spec if value else ""
         if isinstance(value, tuple):
+            if format_spec == ";":
+                return "; ".join(value)
             shown = int(format_spec or NAMED_MAX)
             more = f" and {len(value) - shown} more" if len(value) > shown else ""
             return f"{', '.join(value[:shown])}{more}"

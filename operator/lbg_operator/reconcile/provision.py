@@ -23,6 +23,7 @@ from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.ownership import Claim
 from lbg_core.admin.parking_queue import enable_parking, plan_parking
 from lbg_core.admin.plan import recorded
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
@@ -312,7 +313,8 @@ class Provisioner:
         has left."""
         login, survey = self._logins.get(key), self._context.surveys.latest(key)
         description = None if survey is None else survey.description
-        has_left = description is not None and description.change_left is not None
+        problems = () if description is None else description.problems
+        has_left = any(one.kind in (Kind.CHANGE_LEFT, Kind.CHANGE_LEFT_TO_OPERATOR) for one in problems)
         if not (group.may_raise_queues or has_left) or login is None or key in self._changes:
             return None
         moving = None if description is None else description.moving_keys

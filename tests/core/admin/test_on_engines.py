@@ -265,7 +265,7 @@ async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, 
     )
     with pytest.raises(Taken) as refused:
         await create_group(admin, desired)
-    assert refused.value.what == (
+    assert tuple(refused.value.problem.figures["conflicts"]) == (
         "prefix 'orders' is that of another group",
         f"user {orders.client_username!r} is that of another group",
     )

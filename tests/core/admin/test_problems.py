@@ -10,28 +10,36 @@ import pytest
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
 
 BAIT = "w1 `lbg group pause payments`"
-FIGURES = {
+FIGURES: dict[str, object] = {
     "parts": ("users", "bindings"),
     "cause": "refused",
     "version": 9,
-    "version_read": 1,
     "former": 2,
     "queues": 4,
+    "within_s": 9.0,
     "attribute": "type",
     "observed": None,
     "created": "topic",
     "routing_key": "a",
     "count": 2,
-    "helps_ms": 1000,
+    "percent": 99,
     "policy": "policy 'p'",
     "settings": {"max-length": 5, "overflow": "drop-head"},
-    "percent": 99,
     "is_more": True,
-    "reason": "",
+    "reason": None,
     "until": "2026-01-01 00:00:00 UTC",
     "died": "m2",
     "attempts": 0,
     "drain_s": 24.0,
+    "left": ("a", "b"),
+    "messages": 3,
+    "bindings": 1,
+    "conflicts": ("a",),
+    "diff": ["a", "b"],
+    "where": ("a",),
+    "remedy": "wait",
+    "session": "s",
+    "sessions": (),
 }
 POLICIES = (
     Kind.MESSAGES_LOST,
@@ -54,15 +62,14 @@ def test_every_kind_has_a_line_for_people_and_the_same_as_fields(kind: Kind) -> 
     assert "{" not in line
     assert line.isprintable()
     assert line.startswith(fields["text"])
-    assert fields["kind"] == kind.value
-    assert len(fields["remedy"]["commands"] if fields["remedy"] else ()) == len(kind.commands)
+    assert fields["kind"] == kind.word
+    assert len(fields["remedy"]["commands"] if fields["remedy"] else ()) == kind.remedy.count("`lbg ")
 
 
 @pytest.mark.parametrize("kind", Kind)
 def test_a_command_has_words_of_its_kind_alone(kind: Kind) -> None:
     remedy = problem_of(kind).remedy
     for command in () if remedy is None else remedy.commands:
-        assert command[0] == "lbg"
         assert "payments" not in " ".join(command)
 
 
@@ -107,8 +114,8 @@ def test_the_test_has_every_figure_and_no_other() -> None:
     named = {
         name
         for kind in Kind
-        for template in (kind.sentence, kind.remedy, *kind.commands)
+        for template in (kind.sentence, kind.remedy)
         for _, name, _, _ in Formatter().parse(template)
         if name
     }
-    assert named - {"0", "1", *Subject.__slots__} == FIGURES.keys()
+    assert named - {*Subject.__slots__} == FIGURES.keys()
