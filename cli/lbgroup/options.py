@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
+from lbg_core.admin.progress import Progress, line_of
 from lbg_core.admin.rows import Count
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import AddressConflict, BrokerAddress, split_urls
@@ -32,6 +33,11 @@ def count_text(count: Count | None) -> str:
 
 def counted(count: int, unit: str) -> str:
     return f"{count} {unit}{'' if count == 1 else 's'}"
+
+
+def show_progress(progress: Progress) -> None:
+    """Line on standard error."""
+    click.echo(line_of(progress), err=True)
 
 
 def body_text(excerpt: Mapping[str, Any]) -> str:

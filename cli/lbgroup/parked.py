@@ -13,7 +13,7 @@ from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.dead_letters import letter_line, new_file
 from lbgroup.group.create import with_admin
-from lbgroup.options import broker_options, require_consent
+from lbgroup.options import broker_options, require_consent, show_progress
 
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress
@@ -146,7 +146,7 @@ def release(
     released = with_admin(
         address,
         lambda admin: administration.release(
-            admin, group, keys or None, timeout_s=timeout, report=lambda line: click.echo(line, err=True)
+            admin, group, keys or None, timeout_s=timeout, report=show_progress
         ),
         with_management=False,
     )

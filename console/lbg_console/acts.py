@@ -25,6 +25,7 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import is_of_kubernetes
 from lbg_core.admin.parked_messages import administration
+from lbg_core.admin.progress import Progress, Report, line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BrokerAddress, ClientError
 from lbg_core.group import UNCOUNTED_MODES, SpecError
@@ -101,9 +102,6 @@ class Login:
     address: BrokerAddress
     username: str
     password: str
-
-
-Report = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,8 +479,8 @@ class ActRunner:
         peer: str,
         reading: AbstractAsyncContextManager[object],
     ) -> None:
-        def report(line: str) -> None:
-            course.text = line
+        def report(progress: Progress) -> None:
+            course.text = line_of(progress)
             self._on_change(request.group, "")
 
         self._on_change(request.group, self._line(course, "began"))

@@ -14,6 +14,7 @@ from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import ProvisioningError
 from lbg_core.admin.parked_messages import ParkedStream, Released, discard_parked, release_parked
 from lbg_core.admin.parked_messages.release import release_first
+from lbg_core.admin.progress import Progress, line_of
 from lbg_core.client import ClientConnection, ClientError, ConfirmingPublisher
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
@@ -287,9 +288,9 @@ class Parkings:
             history.note(f"{title} ends: {text[:200]}")
         self.is_running = False
 
-    def _report(self, line: str) -> None:
+    def _report(self, progress: Progress) -> None:
         if self._history.is_verbose:
-            self._history.note(f"lbg park release: {line}")
+            self._history.note(f"lbg park release: {line_of(progress)}")
 
 
 def _ended(command: asyncio.Task[None]) -> None:

@@ -31,6 +31,7 @@ from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, Still
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import CONSUMPTION, INGRESS, Record, paused_words
+from lbg_core.admin.progress import line_of
 from lbg_core.admin.record import headers_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
@@ -471,7 +472,7 @@ class Repartitions:
                     queue_count,
                     timeout_s=DRAIN_S,
                     offline=offline,
-                    report=self._report,
+                    report=lambda progress: self._report(line_of(progress)),
                 )
             except NotDrained:
                 break

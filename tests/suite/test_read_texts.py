@@ -32,7 +32,7 @@ ALLOWED = {
 def is_rendered(node: ast.expr) -> bool:
     """True for `text_of(…)`, and for `str(…)` of a name or an attribute: it may be an error or a problem."""
     match node:
-        case ast.Call(func=ast.Name(id="text_of")):
+        case ast.Call(func=ast.Name(id="text_of" | "line_of")):
             return True
         case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name) | ast.Attribute(attr=name)]):
             return name in ("cause", "error", "exc", "failure", "problem", "why", "__cause__")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
@@ -22,7 +23,7 @@ from lbgroup.group.create import (
     secret_file,
     with_admin,
 )
-from lbgroup.options import FILE, broker_options, count_text, require_consent
+from lbgroup.options import FILE, broker_options, count_text, require_consent, show_progress
 
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress
@@ -272,20 +273,21 @@ class Steps:
         """True if keys have begun to move between separate queues, and have not arrived."""
         self._quiet_until = 0.0
 
-    def show(self, line: str) -> None:
+    def show(self, progress: Progress) -> None:
         now = time.monotonic()
-        if line.startswith(("begun: ", "going on: ")):
-            self.is_moving = True
-        elif line in ("members are Ready", "nothing is changed"):
-            self.is_moving = False
-        if line.startswith("ingress "):
-            self.is_closed = not line.startswith("ingress on")
-        if not line.startswith("waiting for"):
-            click.echo(line, err=True)
-            self._quiet_until = 0.0
-        elif now >= self._quiet_until:
-            click.echo(line, err=True)
-            self._quiet_until = now + WAITING_SHOWN_EVERY_S
+        match progress.stage:
+            case Stage.BEGUN | Stage.CONTINUED:
+                self.is_moving = True
+            case Stage.READY | Stage.UNCHANGED:
+                self.is_moving = False
+            case Stage.INGRESS_OFF:
+                self.is_closed = True
+            case Stage.INGRESS_ON | Stage.INGRESS_PAUSED:
+                self.is_closed = False
+        is_pending = progress.stage is Stage.WAITING
+        if not is_pending or now >= self._quiet_until:
+            show_progress(progress)
+            self._quiet_until = now + WAITING_SHOWN_EVERY_S if is_pending else 0.0
 
 
 @click.command(epilog="Example: lbg group adopt orders")
@@ -504,7 +506,7 @@ def _pause_ingress(done: documents.Paused, address: BrokerAddress) -> None:
 
     is_closed = with_admin(
         address,
-        lambda admin: pause_ingress(admin, done["group"], report=lambda line: click.echo(line, err=True)),
+        lambda admin: pause_ingress(admin, done["group"], report=show_progress),
     )
     done["ingress"], done["publishers_connected"] = True, not is_closed
     if not is_closed:

@@ -38,6 +38,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_core.admin.plan import (
     DesiredUser,
+    existing,
     plan_create,
     plan_delete,
     publishers_of,
@@ -125,11 +126,7 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
     Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported for a group without sessions, and where the
     broker does not report them.
     """
-    if observed.is_empty:
-        raise GroupNotFound(group)
-    spec = recorded(group, observed)
-    if spec is None:
-        raise RecordUnreadable(group, "it is missing or not one")
+    spec = existing(group, observed)
     if spec.mode != SESSIONS:
         raise Unsupported(
             f"group {group!r} is in mode {spec.mode}, and only a group in mode {SESSIONS} can be closed: stop its "

@@ -19,6 +19,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.ownership import INGRESS, Record, paused_words
 from lbg_core.admin.plan import recorded, require_by_hand
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import Names, is_native
@@ -191,7 +192,7 @@ async def pause_ingress(
     is_paused: bool = True,
     within_s: float = PUBLISHERS_S,
     require: Callable[[str, Snapshot], None] = require_by_hand,
-    report: Callable[[str], None] = lambda line: None,
+    report: Report = unreported,
 ) -> bool:
     """Pauses the ingress of a group, or resumes it, as its record states from then on. Publishers of LBG wait, and go
     on by themselves; every other one is refused. Members go on.
@@ -229,10 +230,7 @@ async def pause_ingress(
         is_reported = False
         while not (is_closed := await ingress.ensure_closed()) or ingress.unlisted_s:
             if is_closed and not is_reported:
-                report(
-                    f"publishers are refused; for {ingress.unlisted_s:.0f} s more, connections that RabbitMQ lists "
-                    "late are closed"
-                )
+                report(Progress(Stage.REFUSED, figures={"left_s": ingress.unlisted_s}))
                 is_reported = True
             if asyncio.get_running_loop().time() >= deadline:
                 return False

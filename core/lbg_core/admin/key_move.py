@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby
+from dataclasses import dataclass, field, replace
 
 from lbg_core.admin.actions import (
     Action,
@@ -30,10 +29,8 @@ from lbg_core.admin.actions import (
 )
 from lbg_core.admin.errors import (
     Busy,
-    GroupNotFound,
     NotJoined,
     NotMoved,
-    RecordUnreadable,
     Refused,
     StillInUse,
     Unsupported,
@@ -41,15 +38,16 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.ownership import Record
-from lbg_core.admin.plan import recorded
+from lbg_core.admin.plan import existing, recorded
 from lbg_core.admin.problems import NAMED_MAX, text_of
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
     SENDER,
     Depth,
-    Report,
+    by_queue,
     forwarding_bindings,
     left_in,
     named,
@@ -212,14 +210,12 @@ class KeyMoveSteps:
     def _cut(
         self, queue: int, wanted: Sequence[Binding], former: Sequence[Binding], look: Look
     ) -> Iterator[Action]:
-        missing = sorted((one for one in wanted if one not in look.bindings), key=_order_of)
-        extra = sorted((one for one in former if one in look.bindings), key=_order_of)
+        missing = [one for one in wanted if one not in look.bindings]
+        extra = [one for one in former if one in look.bindings]
         if missing or extra:
             self._cut_at[queue] = look.now
-            for name, of_queue in groupby(missing, key=_queue_of):
-                yield Bind(name, tuple(of_queue))
-            for name, of_queue in groupby(extra, key=_queue_of):
-                yield Unbind(name, tuple(of_queue))
+            yield from (Bind(*one) for one in by_queue(missing))
+            yield from (Unbind(*one) for one in by_queue(extra))
         elif queue not in self._fenced:
             if look.now - self._cut_at.setdefault(queue, look.now) >= self._fence_delay_s:
                 yield PutFence(self._names.queue(queue), self.move.id)
@@ -228,14 +224,6 @@ class KeyMoveSteps:
 
     def _binding(self, hash_: int, queue: int) -> Binding:
         return Binding(self._names.exchange, self._names.queue(queue), binding_key(self._prefix, hash_))
-
-
-def _queue_of(binding: Binding) -> str:
-    return binding.queue
-
-
-def _order_of(binding: Binding) -> tuple[str, str]:
-    return binding.queue, binding.routing_key
 
 
 # The objects of a change
@@ -291,9 +279,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
     that something is left."""
     names = Names(spec.name)
     if observed.bindings is not UNKNOWN:
-        forwarding = forwarding_bindings(names, observed.bindings)
-        for name, of_queue in groupby(sorted(forwarding, key=_order_of), key=_queue_of):
-            yield Unbind(name, tuple(of_queue))
+        yield from (Unbind(*one) for one in by_queue(forwarding_bindings(names, observed.bindings)))
     yield DeleteQueue(names.moves)
 
 
@@ -310,15 +296,16 @@ def _known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
 class KeyMoveRun:
     """One run of changes of `group` to so many queues. A change that is on its way already is finished first.
     `max_clients`: the limit of members there is to be; None leaves it. `is_changed`: something was to do.
-    `is_complete`: nothing is left to do."""
+    `is_complete`: nothing is left to do. `left`: conditions that the round waits for."""
 
     admin: BrokerAdmin
     group: str
     queue_count: int
     max_clients: int | None = None
-    report: Report = lambda line: None
+    report: Report = unreported
     is_changed: bool = False
     is_complete: bool = False
+    left: list[str] = field(default_factory=list)
     _steps: KeyMoveSteps | None = None
     _members: Sequence[Beat] = ()
     _indexes: frozenset[int] = frozenset()
@@ -342,11 +329,8 @@ class KeyMoveRun:
 
     async def _round(self) -> bool:
         observed = await self.admin.observe(self.group)
-        if observed.is_empty:
-            raise GroupNotFound(self.group)
-        spec = recorded(self.group, observed)
-        if spec is None or not isinstance(observed.record, Record):
-            raise RecordUnreadable(self.group, "it is missing or not one")
+        spec = existing(self.group, observed)
+        assert isinstance(observed.record, Record)
         if observed.record.key_move:
             move = observed.key_move(spec.name)
             if move is None:
@@ -372,7 +356,7 @@ class KeyMoveRun:
         move = KeyMove.between(spec.queue_count, self.queue_count, spec.hash_count)
         await apply(self.admin, tuple(beginning(spec, move, observed)))
         self.is_changed = True
-        self.report(f"begun: {spec.name} goes from {move.old} to {move.new} queues, publishers go on")
+        self._report(Stage.BEGUN, group=spec.name, former=move.old, queues=move.new)
         await self.admin.perform(key_move_announced(self._names, move))
 
     async def _go_on(self, spec: GroupSpec, move: KeyMove, observed: Snapshot) -> None:
@@ -381,7 +365,7 @@ class KeyMoveRun:
             delay = FENCE_DELAY_S if observed.engine.is_rabbitmq else 0.0
             self._steps, self._began_at = KeyMoveSteps(spec, move, fence_delay_s=delay), now
             if not self.is_changed:
-                self.report(f"going on: {spec.name} goes from {move.old} to {move.new} queues")
+                self._report(Stage.CONTINUED, group=spec.name, former=move.old, queues=move.new)
             self.is_changed = True
         for action in beginning(spec, move, observed):
             await self.admin.perform(action)
@@ -415,7 +399,7 @@ class KeyMoveRun:
             await self._end(move, observed)
             return
         if waits := list(steps.waits(look)):
-            self.report(f"waiting for: {'; '.join(waits)}")
+            self._report(Stage.WAITING, waits)
 
     async def _performed(self, action: Action) -> bool:
         """False for a fence that a full queue refuses: it is put in the next round."""
@@ -424,7 +408,7 @@ class KeyMoveRun:
         except Refused as error:
             if not isinstance(action, PutFence):
                 raise
-            self.report(f"waiting for: room for a fence in {action.queue} ({error})")
+            self._report(Stage.WAITING, [f"room for a fence in {action.queue} ({error})"])
             return False
         return True
 
@@ -452,7 +436,7 @@ class KeyMoveRun:
         limit = self.max_clients or (spec.max_clients if spec.limits_clients else None)
         ended = recounted(spec, move.new, max_clients=None if limit is None else min(limit, move.new))
         await self._write(replace(record, text=ended.to_record(), key_move=""), record)
-        self.report(f"changed: {move.new} queues")
+        self._report(Stage.CHANGED, queues=move.new)
         await self.admin.perform(repartition_done(self._names, move.new))
 
     async def _settled(self, spec: GroupSpec, observed: Snapshot) -> bool:
@@ -463,7 +447,7 @@ class KeyMoveRun:
         await self.admin.perform(repartition_done(self._names, spec.queue_count))
         is_late = now >= self._settling_since + LATE_S
         if behind := list(unsettled(self._members, spec.queue_count, is_late=is_late)):
-            self.report(f"waiting for: {'; '.join(behind)}")
+            self._report(Stage.WAITING, behind)
             return False
         return await self._tidy(spec, observed)
 
@@ -478,7 +462,7 @@ class KeyMoveRun:
             Depth(name, one.ready, 0 if one.unacked is UNKNOWN else one.unacked) for name, one in surplus
         ]
         if left := list(left_in(depths)):
-            self.report(f"waiting for: {'; '.join(left)}")
+            self._report(Stage.WAITING, left)
             return False
         for name, _ in surplus:
             await self.admin.perform(DeleteQueue(name, only_empty=True))
@@ -493,7 +477,12 @@ class KeyMoveRun:
         await self._write(replace(record, key_move=""), record)
         await self.admin.perform(repartition_done(self._names, spec.queue_count))
         await self._tidy(spec, observed)
-        self.report("nothing is changed")
+        self._report(Stage.UNCHANGED)
+
+    def _report(self, stage: Stage, left: Sequence[str] = (), **figures: object) -> None:
+        if stage is Stage.WAITING:
+            self.left += left
+        self.report(Progress(stage, left, figures))
 
     async def _write(self, record: Record, before: Record) -> None:
         await self.admin.perform(WriteRecord(self.group, record, before))
@@ -504,26 +493,14 @@ async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
     `KeyMoveRun.round`; Busy only when another client has the group for so long."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
-    told: list[str] = []
-    report = run.report
-
-    def tell(line: str) -> None:
-        if line.startswith("waiting for: "):
-            told.append(line.removeprefix("waiting for: "))
-        report(line)
-
-    run.report = tell
-    try:
-        while True:
-            told.clear()
-            try:
-                if await run.round():
-                    return
-            except Busy:
-                if loop.time() >= deadline:
-                    raise
+    while True:
+        run.left.clear()
+        try:
+            if await run.round():
+                return
+        except Busy:
             if loop.time() >= deadline:
-                raise NotMoved(run.group, run.queue_count, told or ["the next step"], timeout_s)
-            await asyncio.sleep(LOOK_S)
-    finally:
-        run.report = report
+                raise
+        if loop.time() >= deadline:
+            raise NotMoved(run.group, run.queue_count, run.left or ["the next step"], timeout_s)
+        await asyncio.sleep(LOOK_S)

@@ -19,10 +19,10 @@ from lbg_core.admin.actions import (
     PutPermissions,
     WriteRecord,
 )
-from lbg_core.admin.errors import GroupNotFound, MembersRun, RecordUnreadable, Unsupported
+from lbg_core.admin.errors import MembersRun, Unsupported
 from lbg_core.admin.groups import apply
 from lbg_core.admin.ownership import CLAIM_BY_HAND, Claim, Record
-from lbg_core.admin.plan import recorded, refuse_key_move, refuse_under_way, require_owner
+from lbg_core.admin.plan import existing, refuse_key_move, refuse_under_way, require_owner
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.group import GroupSpec, Names, Permissions, Topology
@@ -37,11 +37,8 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
     MembersRun
     while members run, which would not read the parked keys.
     """
-    if observed.is_empty:
-        raise GroupNotFound(group)
-    spec = recorded(group, observed)
-    if spec is None or not isinstance(observed.record, Record):
-        raise RecordUnreadable(group, "it is missing or not one")
+    spec = existing(group, observed)
+    assert isinstance(observed.record, Record)
     require_owner(spec, observed, claim)
     refuse_under_way(spec, observed)
     refuse_key_move(spec, observed)

@@ -38,6 +38,7 @@ from lbg_core.admin.errors import (
     KeysMove,
     NotOwned,
     RecordNewer,
+    RecordUnreadable,
     StillInUse,
     Taken,
     UnderWay,
@@ -350,6 +351,16 @@ def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
         raise RecordNewer(group, error.value) from error
     except SpecError:
         return None
+
+
+def existing(group: str, observed: Snapshot) -> GroupSpec:
+    """The recorded group. Raises GroupNotFound and RecordUnreadable where there is none."""
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    spec = recorded(group, observed)
+    if spec is None:
+        raise RecordUnreadable(group, "it is missing or not one")
+    return spec
 
 
 def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:

@@ -271,8 +271,8 @@ class Problem:
         return "".join(parts)
 
     def sentence(self, template: str) -> str:
-        """The template with the fields of the subject and the figures, on one line."""
-        return printable(_Sentence().vformat(template, (), self._fields), max_chars=None)
+        """The template with the fields of the subject and the figures."""
+        return sentence_of(template, self._fields)
 
     @property
     def _fields(self) -> dict[str, Any]:
@@ -287,6 +287,11 @@ class Problem:
             "text": self.sentence(self.kind.sentence),
             "remedy": None if self.remedy is None else asdict(self.remedy),
         }
+
+
+def sentence_of(template: str, fields: Mapping[str, object]) -> str:
+    """The template with these fields, on one line."""
+    return printable(_Sentence().vformat(template, (), fields), max_chars=None)
 
 
 def text_of(problem: Problem) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 
 from lbg_core.admin.actions import Announce
 from lbg_core.admin.problems import NAMED_MAX
@@ -19,9 +21,6 @@ from lbg_core.group import (
 from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
 from lbg_core.group.message_codec import encode
 from lbg_core.group.topology import Binding
-
-Report = Callable[[str], None]
-"""Gets a line for each step, and for what is waited for."""
 
 SENDER = "lbg group repartition"
 
@@ -97,6 +96,12 @@ def forwarding_bindings(names: Names, bindings: Collection[Binding]) -> list[Bin
     return [
         one for one in bindings if one.exchange == names.members and names.number_of(one.queue) is not None
     ]
+
+
+def by_queue(bindings: Iterable[Binding]) -> Iterator[tuple[str, tuple[Binding, ...]]]:
+    """Bindings of each queue, in the order of their names."""
+    ordered = sorted(bindings, key=attrgetter("queue", "routing_key"))
+    return ((name, tuple(of_queue)) for name, of_queue in groupby(ordered, key=attrgetter("queue")))
 
 
 LATE_S = 10.0

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
 
 from lbg_core.admin.actions import (
@@ -25,11 +24,9 @@ from lbg_core.admin.actions import (
     WriteRecord,
 )
 from lbg_core.admin.errors import (
-    GroupNotFound,
     KeysMove,
     NotDrained,
     NotMoved,
-    RecordUnreadable,
     StillInUse,
     Unreachable,
     Unsupported,
@@ -38,13 +35,14 @@ from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.ownership import Claim, Record
-from lbg_core.admin.plan import recorded, require_owner, require_supported
+from lbg_core.admin.plan import existing, recorded, require_owner, require_supported
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
     Depth,
-    Report,
+    by_queue,
     left_in,
     numbered_queues,
     repartition_announced,
@@ -65,7 +63,6 @@ from lbg_core.group import (
     marked,
     recounted,
 )
-from lbg_core.group.topology import Binding
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -83,7 +80,7 @@ async def drain(
     is_sampled: bool,
     is_paused: bool,
     timeout_s: float,
-    report: Callable[[str], None],
+    report: Report,
 ) -> None:
     """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
     `is_paused`: members process nothing until the group is resumed.
@@ -113,7 +110,7 @@ async def drain(
             left.append("publishers that were still connected")
         if loop.time() >= deadline:
             raise NotDrained(group, left, timeout_s)
-        report(f"waiting for: {'; '.join(left)}")
+        report(Progress(Stage.WAITING, left))
         await asyncio.sleep(DRAIN_LOOK_S)
 
 
@@ -155,9 +152,7 @@ class SingleQueueLayout:
         moving = status.moving_keys
         return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
 
-    async def settle(
-        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
-    ) -> bool:
+    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
         """Wait until the queue is Ready and no key moves; False when it is not so by then."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -169,9 +164,9 @@ class SingleQueueLayout:
             if not left:
                 return True
             if loop.time() >= deadline:
-                report(f"no longer waiting: {'; '.join(left)}")
+                report(Progress(Stage.WAITED, left))
                 return False
-            report(f"waiting for: {'; '.join(left)}")
+            report(Progress(Stage.WAITING, left))
             await asyncio.sleep(LOOK_S)
 
     async def _partitions_status(self) -> PartitionsStatus:
@@ -217,9 +212,7 @@ class SeparateQueuesLayout:
         for action in restriping(spec, await self._admin.observe(self._names.group, desired=spec)):
             await self._admin.perform(action)
 
-    async def settle(
-        self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Callable[[str], None]
-    ) -> bool:
+    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
         """Waits until all members have the new number, and removes surplus queues, the highest first.
 
         False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
@@ -234,10 +227,10 @@ class SeparateQueuesLayout:
             behind = list(unsettled(members, spec.queue_count, is_late=is_late))
             if not behind or loop.time() >= deadline:
                 break
-            report(f"waiting for: {'; '.join(behind)}")
+            report(Progress(Stage.WAITING, behind))
         await self._remove_surplus(spec.queue_count, discard=discard)
-        for line in behind:
-            report(f"no longer waiting: {line}")
+        if behind:
+            report(Progress(Stage.WAITED, behind))
         return not behind
 
     async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
@@ -262,24 +255,14 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
         yield CheckPolicies(spec.name, topology)
     desired = {one for one in topology.bindings if one.exchange == names.exchange}
     missing = [one for one in topology.bindings if one in desired and one not in observed.bindings]
-    for name, of_queue in groupby(missing, key=_queue_of):
-        yield Bind(name, tuple(of_queue))
+    yield from (Bind(*one) for one in by_queue(missing))
     stem = names.queue(0)[:-1]
     extra = [
         one
         for one in observed.bindings
         if one.exchange == names.exchange and one.queue.startswith(stem) and one not in desired
     ]
-    for name, of_queue in groupby(sorted(extra, key=_order_of), key=_queue_of):
-        yield Unbind(name, tuple(of_queue))
-
-
-def _queue_of(binding: Binding) -> str:
-    return binding.queue
-
-
-def _order_of(binding: Binding) -> tuple[str, str]:
-    return binding.queue, binding.routing_key
+    yield from (Unbind(*one) for one in by_queue(extra))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +300,7 @@ async def repartition_group(
     max_clients: int | None = None,
     discard: bool = False,
     offline: bool = False,
-    report: Report = lambda line: None,
+    report: Report = unreported,
 ) -> Repartitioned:
     """Give `group` so many queues, or partitions; go on where an interrupted run stopped.
 
@@ -338,7 +321,7 @@ async def repartition_group(
     management = admin.management_for("the number of queues can only be changed")
     async with admin.lock(group):
         observed = await admin.observe(group)
-        spec = _existing(group, observed)
+        spec = existing(group, observed)
         desired = recounted(spec, queue_count, max_clients=max_clients)
         is_interrupted = observed.queue_count_to_be is not None
         is_offline = offline or is_interrupted
@@ -366,7 +349,7 @@ async def repartition_group(
             )
     run = KeyMoveRun(admin, group, queue_count, max_clients, report)
     await change_queues(run, timeout_s=timeout_s)
-    report("members are Ready")
+    report(Progress(Stage.READY))
     return Repartitioned(spec.queue_count, queue_count, is_changed=run.is_changed)
 
 
@@ -383,7 +366,7 @@ async def _repartition_locked(
 ) -> Repartitioned:
     """The changes that hold the group's lock from their beginning to their end."""
     group, queue_count = desired.name, desired.queue_count
-    names, spec = Names(group), _existing(group, observed)
+    names, spec = Names(group), existing(group, observed)
     manner = _manner_of(admin, management, names, spec, observed)
     if isinstance(manner, SingleQueueLayout) and is_online:
         return await _repartition_online(
@@ -392,7 +375,8 @@ async def _repartition_locked(
     assert isinstance(observed.record, Record)
     was, like = observed.record.text, observed.record
     await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
-    report(f"ingress off: {group} goes from {spec.queue_count} to {queue_count} queues")
+    figures = {"group": group, "former": spec.queue_count, "queues": queue_count}
+    report(Progress(Stage.INGRESS_OFF, figures=figures))
     try:
         await manner.ingress.close()
         await drain(
@@ -408,14 +392,14 @@ async def _repartition_locked(
     except (NotDrained, asyncio.CancelledError):
         await _undo(admin, manner, spec, report, like=like)
         raise
-    report("drained")
+    report(Progress(Stage.DRAINED))
     await manner.announce(queue_count)
     await manner.prepare(desired, discard=discard)
     began = marked(spec, queue_count)
     await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
-    report(f"changed: {queue_count} queues")
+    report(Progress(Stage.CHANGED, figures=figures))
     is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
-    report("members are Ready" if is_settled else "not all members are Ready")
+    report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
     await _open(admin, manner, desired, report, like=like)
     return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
@@ -495,20 +479,20 @@ async def _repartition_online(
     timeout_s: float,
     report: Report,
 ) -> Repartitioned:
-    spec = _existing(desired.name, observed)
+    spec = existing(desired.name, observed)
     is_changed = await _begin_online(admin, manner, observed, desired, discard=discard)
     if is_changed:
-        report(f"changed: {desired.queue_count} partitions")
+        report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": desired.queue_count}))
     is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
-    report("members are Ready" if is_settled else "the broker goes on with it")
+    report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
     return Repartitioned(spec.queue_count, desired.queue_count, is_changed=is_changed, is_settled=is_settled)
 
 
 async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
     """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
     await manner.prepare(spec, discard=False)
-    await manner.settle(spec, discard=False, timeout_s=0.0, report=lambda line: None)
-    report("nothing is changed")
+    await manner.settle(spec, discard=False, timeout_s=0.0, report=unreported)
+    report(Progress(Stage.UNCHANGED))
     await _open(admin, manner, spec, report, like=like)
 
 
@@ -517,22 +501,13 @@ async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Rep
     await manner.ingress.open()
     before = marked(spec, spec.queue_count)
     await _to_record(admin, spec, spec.to_record(), before=before, like=like)
-    report("ingress stays paused" if like.is_ingress_paused else "ingress on")
+    report(Progress(Stage.INGRESS_PAUSED if like.is_ingress_paused else Stage.INGRESS_ON))
 
 
 async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, like: Record) -> None:
     if text != before:
         record, former = replace(like, text=text), replace(like, text=before)
         await admin.perform(WriteRecord(spec.name, record, before=former))
-
-
-def _existing(group: str, observed: Snapshot) -> GroupSpec:
-    if observed.is_empty:
-        raise GroupNotFound(group)
-    spec = recorded(group, observed)
-    if spec is None:
-        raise RecordUnreadable(group, "it is missing or not one")
-    return spec
 
 
 def _manner_of(

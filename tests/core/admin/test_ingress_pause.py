@@ -23,6 +23,7 @@ from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.ownership import Claim, kubernetes_owner
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.survey import survey
 from lbg_core.client import (
@@ -229,9 +230,9 @@ async def test_changes_of_the_group_during_a_pause_leave_it_paused(
         login(place, f"{unique}-p", "three"),
     ]
     assert not any([await is_accepted(one, orders) for one in (place.settings, *logins)])
-    lines: list[str] = []
-    await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, offline=True, report=lines.append)
-    assert lines[-1] == "ingress stays paused"
+    steps: list[Progress] = []
+    await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, offline=True, report=steps.append)
+    assert steps[-1].stage is Stage.INGRESS_PAUSED
     six = recounted(rotated, 6)
     assert not any([await is_accepted(one, six) for one in (place.settings, *logins)])
     assert (await create_group(admin, six)).changes == ()

@@ -17,6 +17,7 @@ from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.admin.progress import line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.admin.survey import backlogs, lags, survey
@@ -335,7 +336,9 @@ async def test_a_full_queue_gets_its_fence_once_there_is_room(
 ) -> None:
     await create_group(admin, orders)
     full, lines = FullOnce(place), list[str]()
-    await repartition_group(full, "orders", 6, timeout_s=GUARD_S, report=lines.append)
+    await repartition_group(
+        full, "orders", 6, timeout_s=GUARD_S, report=lambda one: lines.append(line_of(one))
+    )
     await full.close()
     assert [line for line in lines if "room for a fence in lbg.orders.q.0" in line]
     await require_whole(admin, recounted(orders, 6))

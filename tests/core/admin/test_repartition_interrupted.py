@@ -23,6 +23,7 @@ from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.parked_messages import administration, open_parked_stream
 from lbg_core.admin.parking_queue import enable_parking
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group as changed
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus
 from lbg_core.client import (
@@ -220,8 +221,8 @@ async def test_who_is_interrupted_while_it_drains_changes_nothing(place: Place, 
     assert await published(place, spec)
     waits = asyncio.Event()
 
-    def tell(line: str) -> None:
-        if line.startswith("waiting for"):
+    def tell(progress: Progress) -> None:
+        if progress.stage is Stage.WAITING:
             waits.set()
 
     task = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=GUARD_S, report=tell))
@@ -340,8 +341,8 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
     assert await published(place, spec)
     waits = asyncio.Event()
 
-    def tell(line: str) -> None:
-        if line.startswith("waiting for"):
+    def tell(progress: Progress) -> None:
+        if progress.stage is Stage.WAITING:
             waits.set()
 
     task = asyncio.create_task(repartition_group(first, "orders", 6, timeout_s=GUARD_S, report=tell))

@@ -6,6 +6,7 @@ import pytest
 
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.progress import line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_core.group import GroupSpec, Names, hash_of, recounted, routing_key, topology_of
@@ -73,7 +74,9 @@ async def test_a_change_goes_on_without_the_command_and_says_what_it_waits_for(p
         await create_group(admin, SPEC)
         await publish_each_key(place)
         lines: list[str] = []
-        done = await repartition_group(admin, "orders", 2, timeout_s=0.0, report=lines.append)
+        done = await repartition_group(
+            admin, "orders", 2, timeout_s=0.0, report=lambda one: lines.append(line_of(one))
+        )
         assert (done.was, done.now, done.is_changed, done.is_settled) == (4, 2, True, False)
         await publish_each_key(place)
         shown = await show_group(admin, "orders", listen_s=0.01)
@@ -117,7 +120,9 @@ async def test_an_offline_run_that_was_killed_is_finished_offline(place: Place) 
             await repartition_group(cut, "orders", 6, timeout_s=GUARD_S, offline=True)
         await cut.close()
         lines: list[str] = []
-        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S, report=lines.append)
+        await repartition_group(
+            admin, "orders", 6, timeout_s=GUARD_S, report=lambda one: lines.append(line_of(one))
+        )
         assert lines[-1] == "ingress on"
         await publish_each_key(place)
         await require_whole(admin, 6)

@@ -11,6 +11,7 @@ import pytest
 
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.progress import Progress, Stage, line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
     BasicProperties,
@@ -124,11 +125,11 @@ async def test_nothing_is_lost_repeated_or_out_of_order_and_foreign_publishers_a
             lines: list[str] = []
             begun: dict[str, int] = {}
 
-            def tell(line: str) -> None:
-                lines.append(line)
-                if line.startswith("ingress off"):
+            def tell(progress: Progress) -> None:
+                lines.append(line_of(progress))
+                if progress.stage is Stage.INGRESS_OFF:
                     assert not any(one.ended for one in foreign)
-                if line == "drained":
+                if progress.stage is Stage.DRAINED:
                     begun.update({one.name: one.begun for one in foreign})
 
             joined = [one.state()["incarnation"] for one in scene.members]

@@ -6,6 +6,7 @@ import asyncio
 
 from lbg_core.admin.groups import create_group
 from lbg_core.admin.management import ManagementSettings
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec, recounted
@@ -40,11 +41,11 @@ async def test_a_request_waits_is_told_to_come_again_and_finds_its_event_publish
     url = own_broker.url.replace("guest:guest", "orders:secret")
     async with serving(url) as endpoint:
         assert (await endpoint.post("{}", event(0)))[0] == 200
-        lines: list[str] = []
+        steps: list[Progress] = []
         change = asyncio.create_task(
-            repartition_group(admin, "orders", 5, timeout_s=GUARD_S, offline=True, report=lines.append)
+            repartition_group(admin, "orders", 5, timeout_s=GUARD_S, offline=True, report=steps.append)
         )
-        await until(lambda: any(line.startswith("waiting for") for line in lines), what="the drain")
+        await until(lambda: any(one.stage is Stage.WAITING for one in steps), what="the drain")
         endpoint.answers_within(0.3)
         status, told = await endpoint.post("{}", event(1))
         assert status == 503

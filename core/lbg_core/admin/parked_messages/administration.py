@@ -29,13 +29,13 @@ from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages.queue import leftovers
 from lbg_core.admin.parked_messages.release import (
     Released,
-    Report,
     discard_parked,
     parked_messages,
     release_first,
     release_parked,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stream
+from lbg_core.admin.progress import Report, unreported
 from lbg_core.admin.record import read_record
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client import ClientError
@@ -101,7 +101,7 @@ async def release(
     keys: Collection[str] | None,
     *,
     timeout_s: float,
-    report: Report = lambda line: None,
+    report: Report = unreported,
 ) -> Released:
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
     NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,

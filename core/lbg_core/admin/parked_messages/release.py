@@ -13,7 +13,7 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
@@ -33,6 +33,7 @@ from lbg_core.admin.parked_messages.queue import (
     parking_queue,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.client import (
     BasicProperties,
     BodyExcerpt,
@@ -47,8 +48,6 @@ from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import HEADER_PARKED_COPY, epoch_of
 from lbg_core.group.parked_keys import KeyState, ParkedKeys, ReleaseEntry, SettleEntry
 from lbg_core.group.sequences import MessageIdentity
-
-Report = Callable[[str], None]
 
 READ_BY_MEMBERS_S = 0.5
 """For members to read a release. One that has not parks its messages once more, for the next round."""
@@ -100,7 +99,7 @@ async def release_parked(
     keys: Collection[str] | None,
     *,
     timeout_s: float,
-    report: Report = lambda line: None,
+    report: Report = unreported,
 ) -> Released:
     """Give the messages of these keys back, or of all that are parked, and wait until members have processed them.
 
@@ -126,7 +125,8 @@ async def release_parked(
         published, delivered = await _give_back(stream, released.left, mailboxes, deadline)
         count = len(published) + delivered
         released.published += count
-        report(f"round {released.rounds}: {count} messages of {len(released.left)} keys")
+        figures = {"round": released.rounds, "messages": count, "keys": len(released.left)}
+        report(Progress(Stage.RELEASED, figures=figures))
         is_late = asyncio.get_running_loop().time() >= deadline
         if is_late or ((published or not delivered) and not await _processed(stream, published, deadline)):
             _classify(stream.keys, selected, released)
