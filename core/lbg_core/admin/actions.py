@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 from lbg_core.admin.ownership import Record
 from lbg_core.group import GroupSpec, Permissions
@@ -12,27 +13,33 @@ from lbg_core.group.topology import Binding, Exchange, Queue, Topology
 
 
 @dataclass(frozen=True, slots=True)
-class DeclareExchange:
+class Action:
+    """A change on a broker. `text`: line for people, of its fields."""
+
+    text: ClassVar[str]
+
+    def __str__(self) -> str:
+        return self.text.format(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclareExchange(Action):
     """`is_new`: it was not there when the plan was made, so taking the plan back deletes it."""
 
     exchange: Exchange
     is_new: bool = True
-
-    def __str__(self) -> str:
-        return f"declare exchange {self.exchange.name}"
+    text = "declare exchange {0.exchange.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeclareQueue:
+class DeclareQueue(Action):
     queue: Queue
     is_new: bool = True
-
-    def __str__(self) -> str:
-        return f"declare queue {self.queue.name}"
+    text = "declare queue {0.queue.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class CheckPolicies:
+class CheckPolicies(Action):
     """Changes nothing, and fails if a policy that loses messages is in force on a queue.
 
     A broker reports the policies of a queue only once it exists.
@@ -40,13 +47,11 @@ class CheckPolicies:
 
     group: str
     topology: Topology
-
-    def __str__(self) -> str:
-        return f"check the policies over the queues of group {self.group}"
+    text = "check the policies over the queues of group {0.group}"
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(Action):
     """All bindings of one queue, requested at once: one by one takes long on a broker that writes each to disk."""
 
     queue: str
@@ -58,7 +63,7 @@ class Bind:
 
 
 @dataclass(frozen=True, slots=True)
-class Unbind:
+class Unbind(Action):
     queue: str
     bindings: tuple[Binding, ...]
 
@@ -67,7 +72,7 @@ class Unbind:
 
 
 @dataclass(frozen=True, slots=True)
-class PutUser:
+class PutUser(Action):
     """Create a user or set its password, and mark it as made for `group`."""
 
     name: str
@@ -80,27 +85,23 @@ class PutUser:
 
 
 @dataclass(frozen=True, slots=True)
-class PutPermissions:
+class PutPermissions(Action):
     """`before` is what the user had, None for nothing."""
 
     user: str
     permissions: Permissions
     before: Permissions | None = None
-
-    def __str__(self) -> str:
-        return f"grant user {self.user} its permissions"
+    text = "grant user {0.user} its permissions"
 
 
 @dataclass(frozen=True, slots=True)
-class RevokePermissions:
+class RevokePermissions(Action):
     user: str
-
-    def __str__(self) -> str:
-        return f"revoke the permissions of user {self.user}"
+    text = "revoke the permissions of user {0.user}"
 
 
 @dataclass(frozen=True, slots=True)
-class WriteRecord:
+class WriteRecord(Action):
     """`before` is the record that this one replaces, None for none to restore. `is_final` False: the record of a group
     that is being made."""
 
@@ -126,7 +127,7 @@ class WriteRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class ActOnQueue:
+class ActOnQueue(Action):
     """Action of a queue type that only the embedded broker has: `close`, `close-session`, `ingress`,
     `repartition` (docs/embedded-broker.md)."""
 
@@ -140,58 +141,48 @@ class ActOnQueue:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteExchange:
+class DeleteExchange(Action):
     name: str
-
-    def __str__(self) -> str:
-        return f"delete exchange {self.name}"
+    text = "delete exchange {0.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteQueue:
+class DeleteQueue(Action):
     """`only_idle`: refuse (StillInUse) when it has messages or consumers after all; `only_empty`: when it has
     messages."""
 
     name: str
     only_idle: bool = False
     only_empty: bool = False
-
-    def __str__(self) -> str:
-        return f"delete queue {self.name}"
+    text = "delete queue {0.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteUser:
+class DeleteUser(Action):
     name: str
-
-    def __str__(self) -> str:
-        return f"delete user {self.name}"
+    text = "delete user {0.name}"
 
 
 @dataclass(frozen=True, slots=True)
-class OpenIngress:
+class OpenIngress(Action):
     """Give everybody back what repartitioning took: the permission to publish to the group."""
 
     group: str
-
-    def __str__(self) -> str:
-        return f"permit publishing to group {self.group}"
+    text = "permit publishing to group {0.group}"
 
 
 @dataclass(frozen=True, slots=True)
-class Announce:
+class Announce(Action):
     """A message to all subscribers, if there are any."""
 
     exchange: str
     routing_key: str
     body: bytes
-
-    def __str__(self) -> str:
-        return f"announce {self.routing_key} on {self.exchange}"
+    text = "announce {0.routing_key} on {0.exchange}"
 
 
 @dataclass(frozen=True, slots=True)
-class AppendEntry:
+class AppendEntry(Action):
     """An entry of the stream of a change of the number of queues (`lbg_core.group.key_moves`)."""
 
     group: str
@@ -203,61 +194,32 @@ class AppendEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class PutFence:
+class PutFence(Action):
     """A fence of the change `move` behind all messages of a queue."""
 
     queue: str
     move: str
-
-    def __str__(self) -> str:
-        return f"put a fence into queue {self.queue}"
+    text = "put a fence into queue {0.queue}"
 
 
 @dataclass(frozen=True, slots=True)
-class PassFences:
+class PassFences(Action):
     """In place of a member, for a queue that none serves: the fences at its head are passed. Nothing is done if another
     message is there, or a consumer serves the queue."""
 
     group: str
     number: int
     move: str
-
-    def __str__(self) -> str:
-        return f"pass the fence in queue {self.number} of group {self.group}"
+    text = "pass the fence in queue {0.number} of group {0.group}"
 
 
 @dataclass(frozen=True, slots=True)
-class ReturnMessages:
+class ReturnMessages(Action):
     """Publishes messages that are left in a queue that is too many, and that nobody consumes, to the group again."""
 
     group: str
     number: int
-
-    def __str__(self) -> str:
-        return f"publish what is left in queue {self.number} to group {self.group} again"
-
-
-Action = (
-    DeclareExchange
-    | DeclareQueue
-    | CheckPolicies
-    | Bind
-    | Unbind
-    | PutUser
-    | PutPermissions
-    | RevokePermissions
-    | WriteRecord
-    | ActOnQueue
-    | DeleteExchange
-    | DeleteQueue
-    | DeleteUser
-    | OpenIngress
-    | Announce
-    | AppendEntry
-    | PutFence
-    | PassFences
-    | ReturnMessages
-)
+    text = "publish what is left in queue {0.number} to group {0.group} again"
 
 
 def undo_of(action: Action) -> Action | None:

@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from lbg_core.admin.drift import problems as drift
-from lbg_core.admin.errors import GroupUnfinished, RecordUnreadable, UnderWay
+from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.member_problems import held_up, member_problems
 from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_core.admin.problems import Kind, Problem, Subject
@@ -407,11 +407,17 @@ class Description:
         return Status.UNASSIGNED if is_consumed else Status.UNBOUND
 
 
-def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown) -> Description:
+def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminError | Unknown) -> Description:
+    """`beats`: status reports of the members, or the error with which they could not be read."""
     names, subject = Names(group), Subject(group)
+    why = dict(observed.why)
+    members: tuple[Beat, ...] | Unknown = UNKNOWN
+    if isinstance(beats, AdminError):
+        why["members",] = str(beats)
+    elif beats is not UNKNOWN:
+        members = members_of(beats)
     problems = [
-        Problem(Kind.PART_UNKNOWN, subject, {"parts": parts, "cause": why})
-        for parts, why in observed.why.items()
+        Problem(Kind.PART_UNKNOWN, subject, {"parts": parts, "cause": cause}) for parts, cause in why.items()
     ]
     spec = None
     if observed.record is None:
@@ -449,7 +455,6 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | Unknown)
     unrouted = ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready")
     if isinstance(unrouted, int) and unrouted:
         problems.append(Problem(Kind.UNROUTED, Subject(group, names.unrouted), {"count": unrouted}))
-    members = UNKNOWN if beats is UNKNOWN else members_of(beats)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
         problems += member_problems(

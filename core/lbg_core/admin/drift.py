@@ -10,7 +10,7 @@ from lbg_core.admin.ownership import Record
 from lbg_core.admin.policies import DISCONNECTED, effects
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
-from lbg_core.group import GroupSpec, Names, Permissions, Publishers, Topology, forwarded_key
+from lbg_core.group import GroupSpec, Names, Permissions, Topology, forwarded_key
 
 _FORWARDED = forwarded_key(0)[:-1]
 _JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
@@ -63,9 +63,7 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
     if observed.is_unusable(group):
         yield Problem(Kind.INGRESS_CLOSED, Subject(group, Names(group).parent))
     if observed.bindings is not UNKNOWN:
-        there = {
-            name for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
-        }
+        there = observed.there.keys()
         missing = Counter(
             one.queue
             for one in topology.bindings
@@ -122,9 +120,7 @@ def lacks_only_its_record(group: str, topology: Topology, observed: Snapshot) ->
 def is_left_over(topology: Topology, observed: Snapshot) -> bool:
     """True if all existing objects are part of `topology`, and none is in use."""
     desired = {exchange.name for exchange in topology.exchanges} | {queue.name for queue in topology.queues}
-    there = {
-        name: one for name, one in (*observed.exchanges.items(), *observed.queues.items()) if one is not None
-    }
+    there = observed.there
     return (
         desired >= there.keys()
         and all(one is not UNKNOWN and one.arguments is not UNKNOWN for one in there.values())
@@ -136,9 +132,9 @@ def is_left_over(topology: Topology, observed: Snapshot) -> bool:
 
 def is_only_a_record_queue(record: str, observed: Snapshot) -> bool:
     """True if nothing is there but a queue for the record, without one: a create was killed after its first step."""
-    there = [one for one in (*observed.exchanges.values(), *observed.queues.values()) if one is not None]
     queue = observed.queues.get(record)
-    return observed.record is None and isinstance(queue, QueueStatus) and there == [queue] and _is_idle(queue)
+    is_alone = observed.record is None and observed.there.keys() == {record}
+    return is_alone and isinstance(queue, QueueStatus) and _is_idle(queue)
 
 
 def _is_idle(status: QueueStatus) -> bool:
@@ -146,11 +142,11 @@ def _is_idle(status: QueueStatus) -> bool:
 
 
 def conflicting_names(observed: Snapshot) -> Iterator[str]:
-    for kind, objects in (("exchange", observed.exchanges), ("queue", observed.queues)):
-        for name, one in objects.items():
-            if one is not None and one is not UNKNOWN:
-                contents = f" ({contents_of(one)})" if isinstance(one, QueueStatus) else ""
-                yield f"{kind} {name} exists{contents}"
+    for name, one in observed.there.items():
+        if isinstance(one, QueueStatus):
+            yield f"queue {name} exists ({contents_of(one)})"
+        elif one is not UNKNOWN:
+            yield f"exchange {name} exists"
 
 
 def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
@@ -161,19 +157,13 @@ def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
         yield f"prefix {spec.hash_prefix!r} is that of another group"
 
 
-def conflicting_user(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
-    user = observed.user(spec.client_username)
-    if isinstance(user, UserState) and user.made_for != spec.name:
-        by = "is that of another group" if user.made_for else "exists"
-        yield f"user {spec.client_username!r} {by}"
-
-
-def conflicting_publisher(spec: GroupSpec, observed: Snapshot, publishers: Publishers) -> Iterator[str]:
-    user = observed.user(publishers.username)
-    if publishers.username == spec.client_username:
-        yield f"user {spec.client_username!r} cannot be that of the members and of the publishers"
-    elif isinstance(user, UserState) and user.made_for != spec.name:
-        yield f"user {publishers.username!r} {'is that of another group' if user.made_for else 'exists'}"
+def conflicting_user(group: str, username: str, observed: Snapshot, *, other: str = "") -> Iterator[str]:
+    """`other`: the group's user for another purpose, members or publishers."""
+    user = observed.user(username)
+    if username == other:
+        yield f"user {username!r} cannot be that of the members and of the publishers"
+    elif isinstance(user, UserState) and user.made_for != group:
+        yield f"user {username!r} {'is that of another group' if user.made_for else 'exists'}"
 
 
 def contents_of(status: QueueStatus) -> str:

@@ -24,7 +24,7 @@ from lbg_core.admin.actions import (
     undo_of,
 )
 from lbg_core.admin.describe import Description, describe
-from lbg_core.admin.drift import is_only_a_record_queue
+from lbg_core.admin.drift import conflicting_user, is_only_a_record_queue
 from lbg_core.admin.errors import (
     ApplyFailed,
     GroupNotFound,
@@ -42,7 +42,6 @@ from lbg_core.admin.plan import (
     plan_create,
     plan_delete,
     publishers_of,
-    recorded,
     refuse_under_way,
     require_by_hand,
     require_owned,
@@ -59,7 +58,6 @@ from lbg_core.admin.snapshot import (
     QueueStatus,
     SessionsStatus,
     Snapshot,
-    UserState,
 )
 from lbg_core.group import (
     ONE_USER,
@@ -165,13 +163,9 @@ def plan_rotate(
     Raises GroupNotFound, RecordUnreadable, Unsupported, and Taken when `username` is not free.
     """
     spec = _existing(group, observed)
-    desired = replace_user(spec, username or spec.client_username)
-    if desired.client_username == observed.publishers.username:
-        raise Taken(group, [f"user {username!r} is that of the group's publishers"])
-    user = observed.user(desired.client_username)
-    is_new = user is None
-    if user is not None and user is not UNKNOWN and user.made_for != group:
-        raise Taken(group, [f"user {user.name!r} exists and is not the group's"])
+    desired = spec.altered(client_username=username or spec.client_username)
+    _refuse_taken(group, desired.client_username, observed, other=observed.publishers.username)
+    is_new = observed.user(desired.client_username) is None
     put_user = PutUser(desired.client_username, password, group, is_new)
     actions: list[Action] = [put_user] if is_new else []
     if is_new or desired != spec:
@@ -208,13 +202,7 @@ def plan_publisher(
     publishers = Publishers(name, may_publish)
     there = observed.user(name)
     is_new = there is None
-    if isinstance(there, UserState) and (there.made_for != group or name == spec.client_username):
-        by = (
-            "is that of the group's members"
-            if name == spec.client_username
-            else "exists and is not the group's"
-        )
-        raise Taken(group, [f"user {name!r} {by}"])
+    _refuse_taken(group, name, observed, other=spec.client_username)
     topology = observed.topology_of(spec, publishers)
     stream = Names(group).record
     actions: list[Action] = [
@@ -270,21 +258,17 @@ def _rewritten(text: str, observed: Snapshot) -> Record:
     return replace(before, text=text)
 
 
-def replace_user(spec: GroupSpec, username: str) -> GroupSpec:
-    """Raises SpecError for what cannot be a user's name."""
-    return spec.altered(client_username=username)
+def _refuse_taken(group: str, username: str, observed: Snapshot, *, other: str) -> None:
+    if conflicts := list(conflicting_user(group, username, observed, other=other)):
+        raise Taken(group, conflicts)
 
 
 def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> GroupSpec:
-    if observed.is_empty:
-        raise GroupNotFound(group)
-    spec = recorded(group, observed)
     if not is_of_kubernetes(claim.owner):
         require_by_hand(group, observed)
-    elif spec is not None:
+    spec = existing(group, observed)
+    if is_of_kubernetes(claim.owner):
         require_owner(spec, observed, claim)
-    if spec is None:
-        raise RecordUnreadable(group, "it is missing or not one")
     refuse_under_way(spec, observed)
     require_users(observed, "changed")
     return spec
@@ -577,5 +561,4 @@ async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN
     try:
         return describe(group, observed, beats=await admin.listen(group, seconds=listen_s))
     except Refused as error:  # a user who may not make a queue to listen with
-        why = {**observed.why, ("members",): str(error)}
-        return describe(group, replace(observed, why=why), beats=UNKNOWN)
+        return describe(group, observed, beats=error)

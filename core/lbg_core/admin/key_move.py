@@ -240,7 +240,7 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     first entry comes before: a member that reads the record, and the stream after it, waits for nothing that nobody
     writes."""
     names, topology = Names(spec.name), observed.topology_of(spec)
-    bindings = _known_bindings(spec.name, observed)
+    bindings = known_bindings(spec.name, observed)
     wanted = _objects(names, move, topology)
     missing = [one for one in wanted.queues if observed.queues.get(one.name) is None]
     yield from map(DeclareQueue, missing)
@@ -283,7 +283,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
     yield DeleteQueue(names.moves)
 
 
-def _known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
+def known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
     if observed.bindings is UNKNOWN:
         raise StillInUse(group, ["its bindings could not be read"], remedy="try again")
     return observed.bindings
@@ -420,7 +420,7 @@ class KeyMoveRun:
         }
         return Look(
             await self.admin.key_moves(spec.name),
-            _known_bindings(spec.name, observed),
+            known_bindings(spec.name, observed),
             {number: one.ready for number, one in queues.items() if one.ready is not UNKNOWN},
             {number: one.consumers for number, one in queues.items() if one.consumers is not UNKNOWN},
             self._members,

@@ -24,7 +24,6 @@ from lbg_core.admin.actions import (
 from lbg_core.admin.drift import (
     conflicting_names,
     conflicting_prefix,
-    conflicting_publisher,
     conflicting_user,
     contents_of,
     drift,
@@ -179,9 +178,9 @@ def plan_create(
     if existing is None and not is_whole:
         conflicts += conflicting_prefix(spec, observed)
     if user is not None:
-        conflicts += conflicting_user(spec, observed)
+        conflicts += conflicting_user(spec.name, spec.client_username, observed)
     if publisher is not None:
-        conflicts += conflicting_publisher(spec, observed, publishers)
+        conflicts += conflicting_user(spec.name, publishers.username, observed, other=spec.client_username)
     if conflicts:
         raise Taken(spec.name, conflicts)
     is_new = existing is None and begun is None and not is_whole
@@ -301,7 +300,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     if is_there and (differing := [difference_of(one) for one in drift(spec.name, topology, observed)]):
         raise GroupDiffers(spec.name, differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
-    if is_foreign or any(conflicting_user(spec, observed)):
+    if is_foreign or any(conflicting_user(spec.name, spec.client_username, observed)):
         raise NotOwned(spec.name, remedy=claim.remedy)
 
 

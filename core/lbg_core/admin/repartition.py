@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lbg_core.admin.actions import (
     Action,
@@ -27,12 +27,11 @@ from lbg_core.admin.errors import (
     KeysMove,
     NotDrained,
     NotMoved,
-    StillInUse,
     Unreachable,
     Unsupported,
 )
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
-from lbg_core.admin.key_move import KeyMoveRun, change_queues
+from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.ownership import Claim, Record
 from lbg_core.admin.plan import existing, recorded, require_owner, require_supported
@@ -51,7 +50,7 @@ from lbg_core.admin.queue_changes import (
     unsettled,
 )
 from lbg_core.admin.rows import members_of
-from lbg_core.admin.snapshot import SAMPLED_S, UNKNOWN, PartitionsStatus, QueueStatus, Snapshot
+from lbg_core.admin.snapshot import SAMPLED_S, PartitionsStatus, QueueStatus, Snapshot
 from lbg_core.group import (
     UNCOUNTED_MODES,
     Engine,
@@ -246,20 +245,19 @@ def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
     """
     topology = observed.topology_of(spec)
     names = Names(spec.name)
-    if observed.bindings is UNKNOWN:
-        raise StillInUse(spec.name, ["its bindings could not be read"], remedy="try again")
+    bindings = known_bindings(spec.name, observed)
     for queue in topology.queues:
         if observed.queues.get(queue.name) is None:
             yield DeclareQueue(queue)
     if observed.engine.is_rabbitmq:
         yield CheckPolicies(spec.name, topology)
     desired = {one for one in topology.bindings if one.exchange == names.exchange}
-    missing = [one for one in topology.bindings if one in desired and one not in observed.bindings]
+    missing = [one for one in topology.bindings if one in desired and one not in bindings]
     yield from (Bind(*one) for one in by_queue(missing))
     stem = names.queue(0)[:-1]
     extra = [
         one
-        for one in observed.bindings
+        for one in bindings
         if one.exchange == names.exchange and one.queue.startswith(stem) and one not in desired
     ]
     yield from (Unbind(*one) for one in by_queue(extra))
@@ -276,19 +274,8 @@ class Repartitioned:
     is_settled: bool = True
 
 
-class Manner(Protocol):
-    """Layout of a group's messages on its broker: one queue, or separate ones."""
-
-    @property
-    def ingress(self) -> Ingress: ...
-
-    @property
-    def is_sampled(self) -> bool: ...
-
-    async def depths(self, *, below: int | None) -> Sequence[Depth]: ...
-    async def announce(self, queue_count: int) -> None: ...
-    async def prepare(self, spec: GroupSpec, *, discard: bool) -> None: ...
-    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool: ...
+Manner = SingleQueueLayout | SeparateQueuesLayout
+"""Layout of a group's messages on its broker."""
 
 
 async def repartition_group(
@@ -337,71 +324,104 @@ async def repartition_group(
                 f"messages of group {group!r} can only be discarded with --offline: online each is processed"
             )
         if is_online or is_offline:
-            return await _repartition_locked(
-                admin,
-                management,
-                observed,
-                desired,
-                is_online=is_online,
-                discard=discard,
-                timeout_s=timeout_s,
-                report=report,
-            )
+            assert isinstance(observed.record, Record)
+            manner = _manner_of(admin, management, spec, observed)
+            change = _Change(admin, manner, spec, desired, observed.record, discard, timeout_s, report)
+            return await (change.online() if is_online else change.offline(admin.renew_lock))
     run = KeyMoveRun(admin, group, queue_count, max_clients, report)
     await change_queues(run, timeout_s=timeout_s)
     report(Progress(Stage.READY))
     return Repartitioned(spec.queue_count, queue_count, is_changed=run.is_changed)
 
 
-async def _repartition_locked(
-    admin: LiveAdmin,
-    management: ManagementAdmin,
-    observed: Snapshot,
-    desired: GroupSpec,
-    *,
-    is_online: bool,
-    discard: bool,
-    timeout_s: float,
-    report: Report,
-) -> Repartitioned:
-    """The changes that hold the group's lock from their beginning to their end."""
-    group, queue_count = desired.name, desired.queue_count
-    names, spec = Names(group), existing(group, observed)
-    manner = _manner_of(admin, management, names, spec, observed)
-    if isinstance(manner, SingleQueueLayout) and is_online:
-        return await _repartition_online(
-            admin, manner, observed, desired, discard=discard, timeout_s=timeout_s, report=report
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """A change that holds the group's lock from its beginning to its end: of `spec`, which `record` has, to
+    `desired`."""
+
+    admin: BrokerAdmin
+    manner: Manner
+    spec: GroupSpec
+    desired: GroupSpec
+    record: Record
+    discard: bool
+    timeout_s: float
+    report: Report
+
+    async def offline(self, renew_lock: Callable[[str], Awaitable[None]]) -> Repartitioned:
+        group, queue_count = self.desired.name, self.desired.queue_count
+        manner, spec, report = self.manner, self.spec, self.report
+        await self._to_record(marked(spec, queue_count), before=self.record.text)
+        figures = {"group": group, "former": spec.queue_count, "queues": queue_count}
+        report(Progress(Stage.INGRESS_OFF, figures=figures))
+        try:
+            await manner.ingress.close()
+            await drain(
+                group,
+                manner.ingress,
+                lambda: manner.depths(below=queue_count if self.discard else None),
+                renew_lock=lambda: renew_lock(group),
+                is_sampled=manner.is_sampled,
+                is_paused=self.record.is_paused,
+                timeout_s=self.timeout_s,
+                report=report,
+            )
+        except (NotDrained, asyncio.CancelledError):
+            await self._undo()
+            raise
+        report(Progress(Stage.DRAINED))
+        await manner.announce(queue_count)
+        await manner.prepare(self.desired, discard=self.discard)
+        await self._to_record(marked(self.desired, queue_count), before=marked(spec, queue_count))
+        report(Progress(Stage.CHANGED, figures=figures))
+        is_settled = await self._settled()
+        report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
+        await self._open(self.desired)
+        return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+    async def online(self) -> Repartitioned:
+        """Of partitions, which the broker moves."""
+        queue_count = self.desired.queue_count
+        if is_changed := await self.begin_online():
+            self.report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": queue_count}))
+        is_settled = await self._settled()
+        self.report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
+        return Repartitioned(self.spec.queue_count, queue_count, is_changed=is_changed, is_settled=is_settled)
+
+    async def begin_online(self) -> bool:
+        """Changes the queue, then its record: a run that was interrupted in between leaves a record that differs, which
+        the next run writes. False if both are so already."""
+        assert isinstance(self.manner, SingleQueueLayout)
+        text = self.desired.to_record()
+        if text == self.record.text and await self.manner.is_prepared(self.desired):
+            return False
+        await self.manner.prepare(self.desired, discard=self.discard)
+        await self._to_record(text, before=self.record.text)
+        return True
+
+    async def _settled(self) -> bool:
+        return await self.manner.settle(
+            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=self.report
         )
-    assert isinstance(observed.record, Record)
-    was, like = observed.record.text, observed.record
-    await _to_record(admin, spec, marked(spec, queue_count), before=was, like=like)
-    figures = {"group": group, "former": spec.queue_count, "queues": queue_count}
-    report(Progress(Stage.INGRESS_OFF, figures=figures))
-    try:
-        await manner.ingress.close()
-        await drain(
-            group,
-            manner.ingress,
-            lambda: manner.depths(below=queue_count if discard else None),
-            renew_lock=lambda: admin.renew_lock(group),
-            is_sampled=manner.is_sampled,
-            is_paused=like.is_paused,
-            timeout_s=timeout_s,
-            report=report,
-        )
-    except (NotDrained, asyncio.CancelledError):
-        await _undo(admin, manner, spec, report, like=like)
-        raise
-    report(Progress(Stage.DRAINED))
-    await manner.announce(queue_count)
-    await manner.prepare(desired, discard=discard)
-    began = marked(spec, queue_count)
-    await _to_record(admin, desired, marked(desired, queue_count), before=began, like=like)
-    report(Progress(Stage.CHANGED, figures=figures))
-    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
-    report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
-    await _open(admin, manner, desired, report, like=like)
-    return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+    async def _undo(self) -> None:
+        """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
+        await self.manner.prepare(self.spec, discard=False)
+        await self.manner.settle(self.spec, discard=False, timeout_s=0.0, report=unreported)
+        self.report(Progress(Stage.UNCHANGED))
+        await self._open(self.spec)
+
+    async def _open(self, spec: GroupSpec) -> None:
+        """Publishers wait for the record, so it comes after."""
+        await self.manner.ingress.open()
+        await self._to_record(spec.to_record(), before=marked(spec, spec.queue_count))
+        is_paused = self.record.is_ingress_paused
+        self.report(Progress(Stage.INGRESS_PAUSED if is_paused else Stage.INGRESS_ON))
+
+    async def _to_record(self, text: str, *, before: str) -> None:
+        if text != before:
+            record, former = replace(self.record, text=text), replace(self.record, text=before)
+            await self.admin.perform(WriteRecord(self.spec.name, record, before=former))
 
 
 async def change_online(
@@ -431,8 +451,10 @@ async def change_online(
         if after_moves and _moves_to_another(observed, desired):
             return None
         if has_partitions(spec, observed.engine):
+            assert isinstance(observed.record, Record)
             layout = SingleQueueLayout(admin, Names(desired.name))
-            run.is_changed = await _begin_online(admin, layout, observed, desired, discard=False)
+            change = _Change(admin, layout, spec, desired, observed.record, False, within_s, unreported)
+            run.is_changed = await change.begin_online()
             run.is_complete = True  # the broker does the rest
             return desired if run.is_changed else None
         require_supported(desired, observed)
@@ -450,70 +472,10 @@ def _moves_to_another(observed: Snapshot, desired: GroupSpec) -> bool:
     return moving is not None and moving.partitions != desired.queue_count
 
 
-async def _begin_online(
-    admin: BrokerAdmin,
-    manner: SingleQueueLayout,
-    observed: Snapshot,
-    desired: GroupSpec,
-    *,
-    discard: bool,
-) -> bool:
-    """Changes the queue, then its record: a run that was interrupted in between leaves a record that differs, which the
-    next run writes. False if both are so already."""
-    record = observed.record
-    assert isinstance(record, Record)
-    if desired.to_record() == record.text and await manner.is_prepared(desired):
-        return False
-    await manner.prepare(desired, discard=discard)
-    await _to_record(admin, desired, desired.to_record(), before=record.text, like=record)
-    return True
-
-
-async def _repartition_online(
-    admin: BrokerAdmin,
-    manner: SingleQueueLayout,
-    observed: Snapshot,
-    desired: GroupSpec,
-    *,
-    discard: bool,
-    timeout_s: float,
-    report: Report,
-) -> Repartitioned:
-    spec = existing(desired.name, observed)
-    is_changed = await _begin_online(admin, manner, observed, desired, discard=discard)
-    if is_changed:
-        report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": desired.queue_count}))
-    is_settled = await manner.settle(desired, discard=discard, timeout_s=timeout_s, report=report)
-    report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
-    return Repartitioned(spec.queue_count, desired.queue_count, is_changed=is_changed, is_settled=is_settled)
-
-
-async def _undo(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
-    """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
-    await manner.prepare(spec, discard=False)
-    await manner.settle(spec, discard=False, timeout_s=0.0, report=unreported)
-    report(Progress(Stage.UNCHANGED))
-    await _open(admin, manner, spec, report, like=like)
-
-
-async def _open(admin: BrokerAdmin, manner: Manner, spec: GroupSpec, report: Report, *, like: Record) -> None:
-    """Publishers wait for the record, so it comes after."""
-    await manner.ingress.open()
-    before = marked(spec, spec.queue_count)
-    await _to_record(admin, spec, spec.to_record(), before=before, like=like)
-    report(Progress(Stage.INGRESS_PAUSED if like.is_ingress_paused else Stage.INGRESS_ON))
-
-
-async def _to_record(admin: BrokerAdmin, spec: GroupSpec, text: str, *, before: str, like: Record) -> None:
-    if text != before:
-        record, former = replace(like, text=text), replace(like, text=before)
-        await admin.perform(WriteRecord(spec.name, record, before=former))
-
-
 def _manner_of(
-    admin: BrokerAdmin, management: ManagementAdmin, names: Names, spec: GroupSpec, observed: Snapshot
+    admin: BrokerAdmin, management: ManagementAdmin, spec: GroupSpec, observed: Snapshot
 ) -> Manner:
-    engine = observed.engine
+    engine, names = observed.engine, Names(spec.name)
     if is_native(spec, engine):
         return SingleQueueLayout(admin, names)
     is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused

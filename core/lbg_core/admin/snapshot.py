@@ -338,8 +338,13 @@ class Snapshot:
     @property
     def is_empty(self) -> bool:
         """True if the broker has no object of any of the names."""
-        states = [*self.exchanges.values(), *self.queues.values()]
-        return self.record is None and all(one is None for one in states)
+        return self.record is None and not self.there
+
+    @property
+    def there(self) -> dict[str, ExchangeState | QueueStatus | Unknown]:
+        """Objects that the broker has, or may have."""
+        objects = {**self.exchanges, **self.queues}
+        return {name: one for name, one in objects.items() if one is not None}
 
     def is_unusable(self, group: str) -> bool:
         """True if the broker refuses publishes to the group's one queue of partitions."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
@@ -95,8 +95,7 @@ def _described(
     if observed.is_empty:
         return GroupNotFound(group)
     if isinstance(reports, AdminError):
-        why = {**observed.why, ("members",): str(reports)}
-        return describe(group, replace(observed, why=why), beats=UNKNOWN)
+        return describe(group, observed, beats=reports)
     digests = frozenset() if reports is None else reports.digests
     if last is not None and last.digests == digests and _is_same(last.observed, observed):
         cache[group] = last
