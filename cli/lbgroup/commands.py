@@ -88,7 +88,7 @@ def error_line(error: BaseException) -> str:
     from lbg_core.client.errors import NoListener
     from lbg_core.peers import listen_reason
 
-    text = " ".join(redacted(plain_reason(str(error))).split())
+    text = " ".join(redacted(plain_reason(error)).split())
     if isinstance(error, OSError) and error.strerror:
         where = f": {error.filename}" if error.filename else ""
         text = f"{listen_reason(error)}{where}"

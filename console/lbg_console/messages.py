@@ -156,10 +156,11 @@ async def _read(reading: asyncio.Lock, notes: list[str], work: Callable[[], Awai
     except TimeoutError:
         notes.append(f"not read within {READ_S:.0f} s: an act or another reader is at them; read again later")
     except (ProvisioningError, DeadLetterError, ClientError, OSError) as error:
-        reason = redacted(str(error))
-        if isinstance(error, AccessRefused) or isinstance(error.__cause__, AccessRefused):
-            reason = f"only an administrator may read them: {reason.rpartition('ACCESS_REFUSED - ')[2]}"
-        notes.append(reason)
+        refused = next((one for one in (error, error.__cause__) if isinstance(one, AccessRefused)), None)
+        if refused is not None:
+            notes.append(f"only an administrator may read them: {redacted(refused.reply_text)}")
+        else:
+            notes.append(redacted(str(error)))
 
 
 def _place_of(one: Description, key: str) -> Found:

@@ -62,7 +62,7 @@ class ConnectionStatus:
     def __init__(
         self,
         *,
-        advise: Callable[[Exception], str] = lambda error: plain_reason(str(error)),
+        advise: Callable[[Exception], str] = plain_reason,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
         self.is_joined = False
@@ -375,7 +375,7 @@ class Member:
             try:
                 group = await group_now(link.consume_connection, self.settings.group)
             except ClientError as error:
-                driver.disconnect(plain_reason(str(error)))
+                driver.disconnect(plain_reason(error))
                 return
             if driver.link is not link:
                 return

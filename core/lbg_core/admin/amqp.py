@@ -181,10 +181,10 @@ class AmqpLink:
         except ConnectError as error:
             raise Unreachable(f"the broker cannot be reached: {error}") from error
         except ChannelClosed as error:
-            said = f"{error.reply_code} {error.reply_text}"
-            reason = plain_reason(said)
-            text = f"the broker at {self.where} says {said}" if reason == said else reason
-            raise Refused(text, status=error.reply_code) from error
+            reason = plain_reason(error)
+            if reason == str(error):
+                reason = f"the broker at {self.where} says {error.reply_code} {error.reply_text}"
+            raise Refused(reason, status=error.reply_code) from error
         except (Nacked, Unroutable) as error:
             raise Refused(
                 f"the broker at {self.where} did not accept the message: {error}", status=0

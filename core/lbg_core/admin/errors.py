@@ -33,6 +33,8 @@ from collections.abc import Iterable, Sequence
 from typing import ClassVar, Final
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.client.errors import ChannelClosed, ConnectionClosed
+from lbg_core.group import Names
 
 REPARTITIONED: Final = "the number of queues of group {} changes"
 """Reason with which connections of publishers are closed for the time of the change."""
@@ -41,15 +43,12 @@ INGRESS_PAUSED: Final = "ingress of group {} is paused"
 """Reason with which they are closed for the time of a pause."""
 
 _REFUSED = re.compile(
-    r"(?:channel closed: )?403 ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) "
-    r"'(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost '[^']*' refused for user '(?P<user>[^']*)'"
+    r"ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) '(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost "
+    r"'[^']*' refused for user '(?P<user>[^']*)'"
 )
-_DELETED = re.compile(
-    r"(?:channel closed: )?404 NOT_FOUND - no exchange 'lbg\.(?P<group>[a-z0-9-]+)(?:\.members)?' in vhost"
-)
+_DELETED = re.compile(r"NOT_FOUND - no exchange 'lbg\.(?P<group>[a-z0-9-]+)(?:\.members)?' in vhost")
 _CLOSED_FOR = re.compile(
-    r"(?:connection closed by the broker: )?320 CONNECTION_FORCED - "
-    rf"(?P<reason>{'|'.join(one.format('[a-z0-9-]+') for one in (REPARTITIONED, INGRESS_PAUSED))})"
+    rf"CONNECTION_FORCED - (?P<reason>{'|'.join(one.format('[a-z0-9-]+') for one in (REPARTITIONED, INGRESS_PAUSED))})"
 )
 _SHUT_DOWN = "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
 _ADMINISTRATOR = (
@@ -57,14 +56,15 @@ _ADMINISTRATOR = (
 )
 
 
-def plain_reason(text: str) -> str:
+def plain_reason(error: BaseException) -> str:
     """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, its ingress
     is paused, a user may not do it, the broker was shut down. Other errors stay as they are."""
-    if refused := _REFUSED.match(text):
+    reply = error.reply_text if isinstance(error, ChannelClosed | ConnectionClosed) else ""
+    if refused := _REFUSED.match(reply):
         name, group, user = refused["name"], refused["group"], refused["user"]
-        if name.endswith(".provisioning"):
+        if name == f"{Names(group).exchange}.provisioning":
             return f"user {user!r} may not create, change or delete group {group!r}: {_ADMINISTRATOR}"
-        if name.endswith(".dead"):
+        if name == Names(group).dead:
             return (
                 f"user {user!r} may not read the dead letters of group {group!r} ({name}): {_ADMINISTRATOR}"
             )
@@ -72,12 +72,12 @@ def plain_reason(text: str) -> str:
             f"user {user!r} may not use group {group!r} (access to {name} is refused): log in as a user of the group, "
             "or as an administrator"
         )
-    if deleted := _DELETED.match(text):
+    if deleted := _DELETED.match(reply):
         return f"group {deleted['group']!r} was deleted"
-    if text.endswith(_SHUT_DOWN):
-        return "the broker was shut down"
-    closed = _CLOSED_FOR.match(text)
-    return closed["reason"] if closed else text
+    if closed := _CLOSED_FOR.match(reply):
+        return closed["reason"]
+    text = str(error)
+    return "the broker was shut down" if text.endswith(_SHUT_DOWN) else text
 
 
 class ProvisioningError(Exception):

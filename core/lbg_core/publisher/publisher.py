@@ -525,11 +525,11 @@ class GroupPublisher:
                     await self._serve_on(connection)
                 except RecordUnavailable as error:
                     self._not_opened = ConnectError(str(error))
-                    self._on_event(events.Disconnected(plain_reason(str(error)), 0))
+                    self._on_event(events.Disconnected(plain_reason(error), 0))
                 except ConnectionLost as error:
                     self._not_opened = ConnectError(str(error))
                     in_flight = self._sender.detach() if self._sender is not None else 0
-                    self._on_event(events.Disconnected(plain_reason(str(error)), in_flight))
+                    self._on_event(events.Disconnected(plain_reason(error), in_flight))
         finally:
             if connection is not None:
                 await connection.close()

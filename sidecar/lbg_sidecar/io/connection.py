@@ -264,7 +264,7 @@ class MemberConnection:
         self.consumers = QueueConsumers(
             consume_connection, queue_name, names.mailbox(index), self._ended, states
         )
-        self._on_lost: Callable[[MemberConnection, str], None] | None = None
+        self._on_lost: Callable[[MemberConnection, ClientError], None] | None = None
         self._renewal = asyncio.get_running_loop().create_task(posts.renew_regularly(self, uniform))
 
     @classmethod
@@ -357,7 +357,7 @@ class MemberConnection:
         """True while the broker accepts no publishes (connection.blocked)."""
         return self.publish_connection.is_blocked
 
-    def when_lost(self, callback: Callable[[MemberConnection, str], None]) -> None:
+    def when_lost(self, callback: Callable[[MemberConnection, ClientError], None]) -> None:
         """Call it, perhaps more than once, when this link is of no use any more."""
         self._on_lost = callback
         for connection in (self.consume_connection, self.publish_connection):
@@ -370,7 +370,7 @@ class MemberConnection:
     def _ended(self, closed: asyncio.Future[ClientError | None]) -> None:
         error = closed.result()
         if error is not None and self._on_lost is not None:
-            self._on_lost(self, str(error))
+            self._on_lost(self, error)
 
     def post(self, post: Post) -> None:
         """A hint: it is dropped where it would only pile up."""

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from lbg_core.admin.errors import plain_reason
-from lbg_core.client import Delivery
+from lbg_core.client import ClientError, Delivery
 from lbg_core.client.republication import is_copyable
 from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
@@ -408,9 +408,9 @@ class Driver:
             self.machine.staging_found(move, is_found, self._loop.time())
             self._run_effects()
 
-    def _link_lost(self, link: MemberConnection, why: str) -> None:
+    def _link_lost(self, link: MemberConnection, error: ClientError) -> None:
         if link is self.link:
-            self.disconnect(plain_reason(why))
+            self.disconnect(plain_reason(error))
 
     # Calls, for the application's channel
 

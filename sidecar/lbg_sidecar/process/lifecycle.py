@@ -44,7 +44,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 
 def remedy(error: Exception) -> str:
     """One line: what, where, and what to do."""
-    reason = plain_reason(str(error))
+    reason = plain_reason(error)
     return f"{reason}; {advice}" if (advice := _advice(error)) else reason
 
 
