@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shlex
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -25,6 +24,7 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.ownership import is_of_kubernetes
 from lbg_core.admin.parked_messages import administration
+from lbg_core.admin.problems import argv, command_line
 from lbg_core.admin.progress import Progress, Report, line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BrokerAddress, ClientError
@@ -63,10 +63,9 @@ class Request:
     def selection(self) -> Selection:
         return Selection(frozenset(() if self.id is None else (self.id,)), self.key, self.reason)
 
-    @property
-    def selected(self) -> str:
+    def selected(self, of_key: str = "of key") -> str:
         """The selection as a part of a sentence; empty for everything."""
-        parts = {"of key": self.key, "with id": self.id, "whose reason contains": self.reason}
+        parts = {of_key: self.key, "with id": self.id, "whose reason contains": self.reason}
         return ", ".join(f"{word} {value}" for word, value in parts.items() if value is not None)
 
 
@@ -107,8 +106,8 @@ class Login:
 @dataclass(frozen=True, slots=True)
 class Act:
     """`title`: of its button. `consequences`: what it does, for who confirms it. `command`: the same on the command
-    line, with the group's name in place of G. `fields`: those of the request that it takes; `needs`: the one that has
-    to be given. `reads_messages`: it reads the queue of the dead letters or the parking queue."""
+    line. `fields`: those of the request that it takes; `needs`: the one that has to be given. `reads_messages`: it reads
+    the queue of the dead letters or the parking queue."""
 
     name: str
     title: str
@@ -126,24 +125,23 @@ class Act:
     """Titles of the button for a key, and for one message."""
 
     def command_of(self, request: Request) -> str:
-        words = self.command.replace(" G", f" {request.group}")
+        words = list(argv(self.command, group=request.group))
         given = {name: value for name in self.fields if (value := getattr(request, name)) is not None}
         is_every = self.reads_messages and not self.needs and not given.keys() - {"limit"}
-        words += " --all" if is_every else ""
+        words += ["--all"] if is_every else []
         for name, value in given.items():
-            words += f" --{name} {shlex.quote(str(value))}" if name != self.needs else ""
+            words += [f"--{name}", str(value)] if name != self.needs else []
         if self.needs == "queues":
-            return words + f" --queues {given.get('queues', 'N')}"
-        if self.needs:
-            value = str(given.get(self.needs, self.needs.upper()))
-            words += f"{' --' * value.startswith('-')} {shlex.quote(value)}"
-        return words
+            words += ["--queues", str(given.get("queues", "N"))]
+        elif self.needs:
+            words += argv("{value}", value=str(given.get(self.needs, self.needs.upper())))
+        return command_line(words)
 
     def detail_of(self, request: Request) -> str:
         if "queues" in self.fields:
             return f"{request.queues} queues"
         limit = [] if request.limit is None else [f"at most {request.limit:,}"]
-        return ", ".join(filter(None, [request.selected.removeprefix("of "), *limit]))
+        return ", ".join(filter(None, [request.selected("key"), *limit]))
 
 
 async def _pause(login: Login, request: Request, report: Report) -> str:
@@ -279,28 +277,28 @@ ACTS: Mapping[str, Act] = {
                 "Members keep their queues and start no new call; calls that run end.",
                 "Publishers go on, and messages wait in the queues.",
             ),
-            "lbg group pause G",
+            "lbg group pause {group}",
             _pause,
         ),
         Act(
             "resume",
             "Resume consumption",
             ("Members start calls again.",),
-            "lbg group resume G",
+            "lbg group resume {group}",
             _resume,
         ),
         Act(
             "pause-ingress",
             "Pause ingress",
             ("Publishers of LBG wait, in order; every other one is refused.", "Members go on."),
-            "lbg group pause G --ingress",
+            "lbg group pause {group} --ingress",
             _pause_ingress,
         ),
         Act(
             "resume-ingress",
             "Resume ingress",
             ("Publishers publish again.",),
-            "lbg group resume G --ingress",
+            "lbg group resume {group} --ingress",
             _resume_ingress,
         ),
         Act(
@@ -310,7 +308,7 @@ ACTS: Mapping[str, Act] = {
                 "In mode Partitioned on the embedded broker publishers go on.",
                 "Otherwise they wait while the group is drained; if it is not drained in 5 minutes, nothing changes.",
             ),
-            "lbg group repartition G",
+            "lbg group repartition {group}",
             _repartition,
             fields=("queues",),
             needs="queues",
@@ -322,7 +320,7 @@ ACTS: Mapping[str, Act] = {
                 "It becomes a dead letter, and its key goes on without it.",
                 "A message that is being called is skipped when this call has failed.",
             ),
-            "lbg group skip G",
+            "lbg group skip {group}",
             _skip,
             fields=("id",),
             needs="id",
@@ -334,7 +332,7 @@ ACTS: Mapping[str, Act] = {
                 "Their messages are given back in order, before what is published meanwhile.",
                 "A key of which a message fails again is parked again.",
             ),
-            "lbg park release G",
+            "lbg park release {group}",
             _release,
             fields=("key",),
             reads_messages=True,
@@ -347,7 +345,7 @@ ACTS: Mapping[str, Act] = {
                 "The first parked message of the key is given back, and no other.",
                 "The others stay parked, whether it succeeds or fails.",
             ),
-            "lbg park replay-one G",
+            "lbg park replay-one {group}",
             _replay_one,
             fields=("key",),
             needs="key",
@@ -360,7 +358,7 @@ ACTS: Mapping[str, Act] = {
                 "They are deleted for good. Only the command can save them to a file before: --save FILE.",
                 "A key that has none left goes on with what is published next.",
             ),
-            "lbg park discard G",
+            "lbg park discard {group}",
             _discard_parked,
             fields=("key", "id"),
             reads_messages=True,
@@ -375,7 +373,7 @@ ACTS: Mapping[str, Act] = {
                 "They are published again, oldest first, in order per key, behind what waits there now.",
                 "To members a replayed message is a new one.",
             ),
-            "lbg dead replay G",
+            "lbg dead replay {group}",
             _replay,
             fields=("key", "id", "reason", "limit"),
             reads_messages=True,
@@ -386,7 +384,7 @@ ACTS: Mapping[str, Act] = {
             "discard",
             "Discard dead letters",
             ("They are deleted for good. Only the command can save them to a file before: --save FILE.",),
-            "lbg dead discard G",
+            "lbg dead discard {group}",
             _discard,
             fields=("key", "id", "reason"),
             reads_messages=True,

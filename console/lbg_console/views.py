@@ -446,7 +446,7 @@ class Views:
         status: int = 200,
     ) -> web.Response:
         name = group.observed.name
-        selected = printable(wanted.selected, max_chars=200)
+        selected = printable(wanted.selected(), max_chars=200)
         is_every = act.reads_messages and not act.needs and not selected
         title = act.title.replace(" ", " all ", 1) if is_every else act.title
         fields = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from string import Formatter
@@ -320,7 +320,7 @@ def _words(template: str, fields: Mapping[str, str]) -> Iterator[str]:
         yield filled
 
 
-def command_line(words: tuple[str, ...]) -> str:
+def command_line(words: Sequence[str]) -> str:
     """A command to copy into a shell."""
     return " ".join(word if word == "…" else shlex.quote(word) for word in words)
 
