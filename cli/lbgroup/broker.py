@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from lbg_core.command_output import echo_json, output_option
+from lbgroup.commands import EXIT_FAILED, EXIT_USAGE
 from lbgroup.options import FILE
 
 if TYPE_CHECKING:
@@ -312,9 +313,9 @@ def _detach(context: click.Context, data_dir: Path, *, as_json: bool) -> None:
         with log.open("rb") as file:
             file.seek(begin)
             lines = file.read().decode(errors="replace").splitlines()
-        errors = [one for one in lines if one.startswith("lbg: error: ")]
+        is_stated = status in (EXIT_FAILED, EXIT_USAGE) and lines  # the last line is the error
         click.echo(
-            errors[-1] if errors else f"lbg: error: the broker ended (status {status}): see {log}", err=True
+            lines[-1] if is_stated else f"lbg: error: the broker ended (status {status}): see {log}", err=True
         )
         context.exit(status)
     ready = json.loads(line)

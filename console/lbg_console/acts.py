@@ -106,8 +106,8 @@ class Login:
 @dataclass(frozen=True, slots=True)
 class Act:
     """`title`: of its button. `consequences`: what it does, for who confirms it. `command`: the same on the command
-    line. `fields`: those of the request that it takes; `needs`: the one that has to be given. `reads_messages`: it reads
-    the queue of the dead letters or the parking queue."""
+    line. `fields`: those of the request that it takes; `needs`: the one that has to be given. `reads_messages`: it
+    reads the queue of the dead letters or the parking queue."""
 
     name: str
     title: str
