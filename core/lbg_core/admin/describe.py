@@ -452,7 +452,11 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
     for queue in queues:
         if (percent := queue.full_percent) is not None and percent >= FULL_PERCENT:
             problems.append(Problem(Kind.QUEUE_FULL, Subject(group, queue.name), {"percent": percent}))
-    unrouted = ObservedQueue(names.unrouted, None, observed.queues.get(names.unrouted)).count("ready")
+
+    def ready(queue: str) -> Count | None:
+        return ObservedQueue(queue, None, observed.queues.get(queue)).count("ready")
+
+    unrouted = ready(names.unrouted)
     if isinstance(unrouted, int) and unrouted:
         problems.append(Problem(Kind.UNROUTED, Subject(group, names.unrouted), {"count": unrouted}))
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
@@ -468,7 +472,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         group=group,
         spec=spec,
         queues=tuple(queues),
-        dead_letters=ObservedQueue(names.dead, None, observed.queues.get(names.dead)).count("ready"),
+        dead_letters=ready(names.dead),
         unrouted=unrouted,
         members=members,
         problems=tuple(problems),
@@ -478,14 +482,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
         moving_keys=_moving_keys(group, observed),
-        parked=_parked(names, observed),
+        parked=ready(names.parking) if observed.has_parking else None,
     )
-
-
-def _parked(names: Names, observed: Snapshot) -> Count | None:
-    if not observed.has_parking:
-        return None
-    return ObservedQueue(names.parking, None, observed.queues.get(names.parking)).count("ready")
 
 
 def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:

@@ -73,29 +73,24 @@ def problems(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
             yield Problem(Kind.BINDINGS_MISSING, Subject(group, queue), {"count": count})
     users, publisher = observed.users_of(group), observed.publishers.username
     if spec.client_username in users:
-        yield from _permissions(
-            spec.client_username, observed.permissions, topology.permissions, observed, group
-        )
+        present = observed.without_pause(observed.permissions, group)
+        yield from _permissions(group, spec.client_username, present, topology.permissions)
     if publisher and observed.user(publisher) is None:
         yield Problem(Kind.PUBLISHER_MISSING, Subject(group, user=publisher))
     elif publisher:
-        present, desired = observed.publisher_permissions, topology.publisher_permissions
-        yield from _permissions(publisher, present, desired, observed, group)
+        present = observed.without_pause(observed.publisher_permissions, group)
+        yield from _permissions(group, publisher, present, topology.publisher_permissions)
     for user in users:
         if user not in (spec.client_username, publisher):
             yield Problem(Kind.FORMER_USER, Subject(group, user=user))
 
 
 def _permissions(
-    username: str,
-    present: Permissions | Unknown | None,
-    desired: Permissions | None,
-    observed: Snapshot,
-    group: str,
+    group: str, username: str, present: Permissions | Unknown | None, desired: Permissions | None
 ) -> Iterator[Problem]:
-    exchange, present = Names(group).exchange, observed.without_pause(present, group)
     if present in (UNKNOWN, desired):
         return
+    exchange = Names(group).exchange
     kind = Kind.PERMISSIONS_DIFFER
     if isinstance(present, Permissions) and desired is not None:
         if closed(present, exchange) == desired:

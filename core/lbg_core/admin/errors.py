@@ -29,7 +29,7 @@ Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same req
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Final
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
@@ -94,7 +94,8 @@ class GroupProblem(ProvisioningError):
 
     def __init__(self, group: str, *values: object, kind: Kind | None = None, **more: object) -> None:
         self.group = group
-        figures = dict(zip(self.names, values, strict=True)) | more
+        lines = (tuple(map(str, one)) if isinstance(one, list | tuple) else one for one in values)
+        figures = dict(zip(self.names, lines, strict=True)) | more
         self.problem = Problem(kind or self.kind, Subject(group), figures)
         super().__init__(text_of(self.problem))
 
@@ -158,10 +159,6 @@ class GroupDiffers(GroupProblem):
     kind = Kind.GROUP_DIFFERS
     names = ("diff",)
 
-    def __init__(self, group: str, diff: Iterable[object], *, kind: Kind = kind, **figures: object) -> None:
-        self.diff = tuple(map(str, diff))
-        super().__init__(group, self.diff, kind=kind, **figures)
-
 
 class Unsupported(ProvisioningError):
     pass
@@ -174,20 +171,11 @@ class StillInUse(GroupProblem):
     kind = Kind.STILL_IN_USE
     names = ("where",)
 
-    def __init__(
-        self,
-        group: str,
-        where: Sequence[str],
-        *,
-        kind: Kind = kind,
-        remedy: str = "stop its members and drain it, or use --force",
-    ) -> None:
-        self.where = tuple(where)
-        super().__init__(group, self.where, kind=kind, remedy=remedy)
-
 
 class MembersRun(StillInUse):
     """Members run, or may run, and would not follow a change."""
+
+    kind = Kind.MEMBERS_RUN
 
 
 class UnderWay(GroupProblem):

@@ -50,6 +50,7 @@ from lbg_core.admin.plan import (
     require_users,
     unfinished,
 )
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.snapshot import (
     CLOSING,
@@ -152,9 +153,6 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
     return () if states[session] == CLOSING else (ActOnQueue(parent, "close-session", {"session": session}),)
 
 
-REMEDY = "have its clients log in as the new user, or use --force"
-
-
 def plan_rotate(
     group: str, observed: Snapshot, *, password: str, username: str | None = None
 ) -> tuple[Action, ...]:
@@ -237,10 +235,10 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
     if before and not force:
         if observed.connections is UNKNOWN:
             unknown = [f"the connections of user {name} are unknown" for name in before]
-            raise StillInUse(group, unknown, remedy=REMEDY)
+            raise StillInUse(group, unknown, kind=Kind.USERS_IN_USE)
         connected = {name: observed.connections.get(name, 0) for name in before}
         if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
-            raise StillInUse(group, where, remedy=REMEDY)
+            raise StillInUse(group, where, kind=Kind.USERS_IN_USE)
     return tuple(DeleteUser(name) for name in before)
 
 

@@ -39,7 +39,7 @@ from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.plan import existing, recorded
-from lbg_core.admin.problems import NAMED_MAX, text_of
+from lbg_core.admin.problems import NAMED_MAX, Kind, sentence_of, text_of
 from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
@@ -50,7 +50,6 @@ from lbg_core.admin.queue_changes import (
     by_queue,
     forwarding_bindings,
     left_in,
-    named,
     repartition_done,
     surplus_queues,
     unsettled,
@@ -166,9 +165,8 @@ class KeyMoveSteps:
         if len(lines) > NAMED_MAX:
             lines[NAMED_MAX:] = [f"{len(lines) - NAMED_MAX} more"]
         if fenced := [self._names.queue(one) for one in sorted(self._fenced.intersection(before))]:
-            lines.append(
-                f"{named(fenced)} to be processed up to {'its fence' if len(fenced) == 1 else 'their fences'}"
-            )
+            text = "{queues} to be processed up to {count:its fence|their fences}"
+            lines.append(sentence_of(text, {"queues": tuple(fenced), "count": len(fenced)}))
         if lines:
             yield from (
                 *lines,
@@ -285,7 +283,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
 
 def known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
     if observed.bindings is UNKNOWN:
-        raise StillInUse(group, ["its bindings could not be read"], remedy="try again")
+        raise StillInUse(group, (), kind=Kind.BINDINGS_UNKNOWN)
     return observed.bindings
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
+from typing import NamedTuple
 
 from lbg_core.admin.actions import (
     Action,
@@ -69,6 +70,7 @@ from lbg_core.group import (
     GroupSpec,
     Names,
     NewerRecordError,
+    Permissions,
     Publishers,
     SpecError,
     Topology,
@@ -184,8 +186,16 @@ def plan_create(
     if conflicts:
         raise Taken(spec.name, conflicts)
     is_new = existing is None and begun is None and not is_whole
-    users = _Users(user, publishers, publisher)
-    return tuple(_creating(spec, topology, observed, users, claim, is_new=is_new, paused=paused))
+    granted: list[_Granted] = []
+    if user is not None:
+        granted.append(_Granted(spec.client_username, user, observed.permissions, topology.permissions))
+        if (desired := topology.publisher_permissions) is not None:
+            is_present = publishers.username == observed.publishers.username
+            present = observed.publisher_permissions if is_present else UNKNOWN
+            granted.append(_Granted(publishers.username, publisher, present, desired))
+    return tuple(
+        _creating(spec, topology, observed, granted, publishers, claim, is_new=is_new, paused=paused)
+    )
 
 
 def publishers_of(spec: GroupSpec, observed: Snapshot, wanted: Publishers = ONE_USER) -> Publishers:
@@ -369,20 +379,21 @@ def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
     return GroupSpec.from_unfinished(observed.record.text, name=group)
 
 
-@dataclass(frozen=True, slots=True)
-class _Users:
-    """Users of a group that is to be there, and the passwords of those that are made."""
+class _Granted(NamedTuple):
+    """A user with its present and desired permissions. `user` None: its password stays, and it is not made."""
 
+    name: str
     user: DesiredUser | None
-    publishers: Publishers
-    publisher: DesiredUser | None
+    present: Permissions | Unknown | None
+    desired: Permissions
 
 
 def _creating(
     spec: GroupSpec,
     topology: Topology,
     observed: Snapshot,
-    users: _Users,
+    granted: Sequence[_Granted],
+    publishers: Publishers,
     claim: Claim,
     *,
     is_new: bool,
@@ -395,7 +406,7 @@ def _creating(
         for queue in topology.queues:
             if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
                 yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
-        record = Record(spec.to_unfinished(), claim.owner, users.publishers)
+        record = Record(spec.to_unfinished(), claim.owner, publishers)
         yield WriteRecord(spec.name, record, is_final=False)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
@@ -414,17 +425,20 @@ def _creating(
         yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
     if observed.is_unusable(spec.name):
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
-    begun, user = unfinished(spec.name, observed), users.user
-    if user is not None:
-        yield from _granting(spec, topology, observed, user, begun=begun is not None)
-    yield from _granting_publishers(spec, topology, observed, users, begun=begun is not None)
-    yield from _recording(spec, observed, claim, paused, users.publishers)
-    if user is not None and begun is None and user.is_to_be_set(observed.user(spec.client_username)):
-        # Last: the password before this one cannot be put back.
-        yield PutUser(spec.client_username, user.password, spec.name, is_new=False)
-    publisher, name = users.publisher, users.publishers.username
-    if publisher is not None and begun is None and publisher.is_to_be_set(observed.user(name)):
-        yield PutUser(name, publisher.password, spec.name, is_new=False)
+    begun = unfinished(spec.name, observed) is not None
+    for one in granted:
+        is_new = observed.user(one.name) is None
+        # The password of an interrupted create was not returned.
+        if one.user is not None and (is_new or begun):
+            yield PutUser(one.name, one.user.password, spec.name, is_new=is_new)
+        if one.present != one.desired and (one.user is not None or not is_new):
+            before = None if one.present is UNKNOWN else one.present
+            yield PutPermissions(one.name, one.desired, before)
+    yield from _recording(spec, observed, claim, paused, publishers)
+    for one in granted:
+        if one.user is not None and not begun and one.user.is_to_be_set(observed.user(one.name)):
+            # Last: the password before this one cannot be put back.
+            yield PutUser(one.name, one.user.password, spec.name, is_new=False)
 
 
 def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
@@ -452,35 +466,6 @@ def _recording(
     record = replace(before, text=text, owner=owner, paused=words, object_name=claim.object_after(before))
     if record != before:
         yield WriteRecord(spec.name, record, before)
-
-
-def _granting(
-    spec: GroupSpec, topology: Topology, observed: Snapshot, user: DesiredUser, *, begun: bool
-) -> Iterator[Action]:
-    is_new = observed.user(spec.client_username) is None
-    if is_new or begun:  # the password of an interrupted create was not returned
-        yield PutUser(spec.client_username, user.password, spec.name, is_new=is_new)
-    if observed.permissions is UNKNOWN or observed.permissions != topology.permissions:
-        before = None if observed.permissions is UNKNOWN else observed.permissions
-        yield PutPermissions(spec.client_username, topology.permissions, before)
-
-
-def _granting_publishers(
-    spec: GroupSpec, topology: Topology, observed: Snapshot, users: _Users, *, begun: bool
-) -> Iterator[Action]:
-    """Nothing where no user is made; one that is there has its permissions repaired."""
-    name, desired = users.publishers.username, topology.publisher_permissions
-    if users.user is None or desired is None:
-        return
-    is_new = observed.user(name) is None
-    if users.publisher is not None and (is_new or begun):
-        yield PutUser(name, users.publisher.password, spec.name, is_new=is_new)
-    elif is_new:
-        return
-    present = observed.publisher_permissions if name == observed.publishers.username else UNKNOWN
-    if present != desired:
-        before = None if present is UNKNOWN else present
-        yield PutPermissions(name, desired, before)
 
 
 def _guarded_queues(names: Names, queues: list[str]) -> list[str]:

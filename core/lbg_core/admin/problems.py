@@ -47,7 +47,6 @@ class Kind(Enum):
         self.sentence = sentence
         self.remedy = remedy
 
-    FAILED = "{cause}"
     PART_UNKNOWN = "{parts}: unknown ({cause})"
 
     # The record
@@ -123,7 +122,10 @@ class Kind(Enum):
         _DIFFERS,
         "a create of it was interrupted: `lbg group delete {group}` takes back what that made",
     )
-    STILL_IN_USE = _IN_USE, "{remedy}"
+    STILL_IN_USE = _IN_USE, "stop its members and drain it, or use --force"
+    USERS_IN_USE = _IN_USE, "have its clients log in as the new user, or use --force"
+    BINDINGS_UNKNOWN = "group {group!r} is still in use: its bindings could not be read", "try again"
+    MEMBERS_RUN = _IN_USE, "{remedy}"
     SESSIONS_IN_USE = (
         _IN_USE,
         "close it with `lbg group close {group}` and let its sessions end, or use --force",
@@ -276,8 +278,7 @@ class Problem:
 
     @property
     def _fields(self) -> dict[str, Any]:
-        figures = {name: tuple(one) if isinstance(one, list) else one for name, one in self.figures.items()}
-        return {**asdict(self.subject), **figures}
+        return {**asdict(self.subject), **self.figures}
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -66,12 +66,6 @@ def left_in(depths: Sequence[Depth]) -> Iterator[str]:
         yield f"{len(full) - NAMED_MAX} more"
 
 
-def named(queues: Sequence[str]) -> str:
-    """The first of these names, and the number of the others."""
-    more = f" and {len(queues) - NAMED_MAX} more" if len(queues) > NAMED_MAX else ""
-    return f"{', '.join(queues[:NAMED_MAX])}{more}"
-
-
 def numbered_queues(names: Names, observed: Snapshot) -> dict[int, QueueStatus]:
     """The queues that are there, by their numbers."""
     return {

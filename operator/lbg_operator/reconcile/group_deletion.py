@@ -11,6 +11,7 @@ from typing import Any
 
 from lbg_core.admin import GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
 from lbg_core.admin.groups import check_owned, delete_own
+from lbg_core.admin.problems import sentence_of
 from lbg_core.group import GROUP_NAME_ANNOTATION, differences, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
@@ -264,7 +265,7 @@ def _left(group: GroupManifest, error: GroupNotFound | GroupDiffers | NotOwned) 
     name = group.spec.name
     match error:
         case GroupDiffers():
-            diff = "; ".join(error.diff)
+            diff = sentence_of("{diff:;}", error.problem.figures)
             return f"{name} stays on the broker, because it differs from the manifest: {diff}"
         case NotOwned():
             return f"it has no objects on the broker: {name} there has another owner, and stays as it is"

@@ -387,7 +387,7 @@ class Provisioner:
         try:
             if are_pods and not self.has_parking(key):
                 plan_parking(name, await reach.admin.observe(name), claim=claim)  # other refusals come first
-                raise MembersRun(name, ["its consumers run, or are about to"])
+                raise MembersRun(name, ["its consumers run, or are about to"], remedy="")
             return await enable_parking(reach.admin, name, claim=claim)
         except MembersRun as error:
             remedy = "it gets its parking queue (whenExhausted Park) when all its members have ended"
@@ -398,7 +398,7 @@ class Provisioner:
                 )
             elif not are_pods:
                 remedy += ", also those that this object does not run"
-            raise MembersRun(name, error.where, remedy=remedy) from error
+            raise MembersRun(name, error.problem.figures["where"], remedy=remedy) from error
 
     def _may_have_pods(self, key: Key) -> bool:
         """True if pods of the group's consumers run, or may start. One that was evicted stays in the cluster for long

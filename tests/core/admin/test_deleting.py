@@ -49,7 +49,7 @@ async def test_messages_and_consumers_stop_a_delete_and_are_told_queue_by_queue(
     _fill(admin, "lbg.orders.dead", ready=1)
     with pytest.raises(StillInUse) as refused:
         await delete_group(admin, "orders")
-    assert refused.value.where == (
+    assert refused.value.problem.figures["where"] == (
         "lbg.orders.q.1 has 3 messages, 0 consumers",
         "lbg.orders.q.3 has 0 messages, 2 consumers",
         "lbg.orders.dead has 1 message, 0 consumers",

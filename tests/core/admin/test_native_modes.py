@@ -95,7 +95,10 @@ async def test_other_times_of_partitions_are_a_difference() -> None:
     with pytest.raises(GroupDiffers) as differs:
         await create_group(admin, spec_in("Partitioned", rebalance_delay_s=8, max_handoff_s=0.5))
 
-    assert differs.value.diff == ("rebalance_delay_s: 5.0 -> 8.0", "max_handoff_s: 3.0 -> 0.5")
+    assert differs.value.problem.figures["diff"] == (
+        "rebalance_delay_s: 5.0 -> 8.0",
+        "max_handoff_s: 3.0 -> 0.5",
+    )
 
 
 async def test_an_ingress_that_somebody_closed_is_told_of_and_opened() -> None:
@@ -116,7 +119,7 @@ async def test_a_group_does_not_change_its_mode() -> None:
     with pytest.raises(GroupDiffers) as differs:
         await create_group(admin, spec_in("Sessions"))
 
-    assert differs.value.diff == ("mode: MessageGroups -> Sessions",)
+    assert differs.value.problem.figures["diff"] == ("mode: MessageGroups -> Sessions",)
 
 
 async def test_a_queue_of_another_kind_is_a_difference_argument_by_argument() -> None:
@@ -128,7 +131,7 @@ async def test_a_queue_of_another_kind_is_a_difference_argument_by_argument() ->
     with pytest.raises(GroupDiffers) as differs:
         await create_group(admin, spec_in("Partitioned"))
 
-    assert differs.value.diff == ("queue lbg.orders.q x-partition-count: 3 -> 2",)
+    assert differs.value.problem.figures["diff"] == ("queue lbg.orders.q x-partition-count: 3 -> 2",)
 
 
 @pytest.mark.parametrize("mode", NATIVE_MODES)

@@ -105,7 +105,7 @@ async def test_messages_and_consumers_stop_a_delete_and_force_overrules(
     await channel.consume("lbg.orders.q.2", lambda deliveries: None)
     with pytest.raises(StillInUse) as refused:
         await delete_group(admin, "orders")
-    assert refused.value.where == (
+    assert refused.value.problem.figures["where"] == (
         "lbg.orders.q.1 has 1 message, 0 consumers",
         "lbg.orders.q.2 has 0 messages, 1 consumer",
     )
@@ -250,7 +250,7 @@ async def test_other_attributes_are_refused_with_the_difference(admin: LiveAdmin
     )
     with pytest.raises(GroupDiffers) as refused:
         await create_group(admin, desired)
-    assert refused.value.diff == ("queue_count: 4 -> 2", "max_clients: 4 -> 2")
+    assert refused.value.problem.figures["diff"] == ("queue_count: 4 -> 2", "max_clients: 4 -> 2")
 
 
 async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, orders: GroupSpec) -> None:

@@ -35,7 +35,7 @@ FIGURES: dict[str, object] = {
     "messages": 3,
     "bindings": 1,
     "conflicts": ("a",),
-    "diff": ["a", "b"],
+    "diff": ("a", "b"),
     "where": ("a",),
     "remedy": "wait",
     "session": "s",

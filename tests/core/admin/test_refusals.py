@@ -29,7 +29,7 @@ async def test_a_group_with_other_attributes_is_refused_with_the_difference() ->
     before = dict(admin.queues)
     with pytest.raises(GroupDiffers) as refused:
         await create_group(admin, wanted)
-    assert refused.value.diff == ("hash_count: 8 -> 16", "queue_size_mb: 10 -> 20")
+    assert refused.value.problem.figures["diff"] == ("hash_count: 8 -> 16", "queue_size_mb: 10 -> 20")
     assert admin.queues == before
 
 
@@ -39,7 +39,7 @@ async def test_a_queue_with_other_arguments_is_refused_with_the_difference() -> 
     admin.queues["lbg.orders.q.1"] = QueueStatus(0, 0, 0, None, {"x-max-length-bytes": 10_000_000})
     with pytest.raises(GroupDiffers) as refused:
         await create_group(admin, ORDERS)
-    assert "queue lbg.orders.q.1 x-overflow: none -> reject-publish" in refused.value.diff
+    assert "queue lbg.orders.q.1 x-overflow: none -> reject-publish" in refused.value.problem.figures["diff"]
 
 
 async def test_a_binding_that_is_not_the_groups_is_refused() -> None:

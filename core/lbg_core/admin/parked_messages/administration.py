@@ -20,7 +20,6 @@ from lbg_core.admin.errors import (
     Busy,
     ConsumptionIsPaused,
     IngressIsPaused,
-    KeysMove,
     ProvisioningError,
     UnderWay,
 )
@@ -35,6 +34,7 @@ from lbg_core.admin.parked_messages.release import (
     release_parked,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stream
+from lbg_core.admin.plan import refuse_key_move
 from lbg_core.admin.progress import Report, unreported
 from lbg_core.admin.record import read_record
 from lbg_core.admin.snapshot import Snapshot
@@ -183,8 +183,7 @@ async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> Snapshot:
     if stream.queue_count_to_be is not None:
         raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
     observed = await admin.observe(group)
-    if (move := observed.key_move(group)) is not None:
-        raise KeysMove(group, move.new)
+    refuse_key_move(stream.spec, observed)
     if observed.is_ingress_paused(group):
         raise IngressIsPaused(group)
     return observed
