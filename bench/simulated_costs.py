@@ -39,9 +39,8 @@ from lbg_core.group.members_protocol import (
 from lbg_core.group.message_codec import decode, encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbg_sidecar.core.effects import Attach, Effect
+from lbg_sidecar.core.effects import Attach, Effect, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.posts import Posts
 from lbg_sidecar.settings import balancing_rules, processing_rules

@@ -13,17 +13,14 @@ import enum
 import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, Protocol
 
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
-from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions
+from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions, Suspected
 from lbg_core.group.sequences import MessageIdentity
-from lbg_sidecar.core.message_states import IS_RUNNING, NO_HOLD, PAUSES, State
-
-if TYPE_CHECKING:
-    from lbg_sidecar.core.suspects import Suspect
+from lbg_sidecar.core.message_states import IS_RUNNING, NO_HOLD, PAUSES, Hold, State
 
 
 class Outcome(enum.StrEnum):
@@ -39,6 +36,17 @@ class Outcome(enum.StrEnum):
     FENCE = "fence"  # not a publisher's message
 
 
+@dataclass(slots=True)
+class Suspect:
+    """A suspect, as one member knows it. `due`: it is not called before that time; None before its first turn since the
+    last report, when its wait begins."""
+
+    last: Suspected
+    due: float | None
+    reported_at: float
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class InFlight:
     """One delivery, from its arrival until it is settled or forgotten.
 
@@ -55,80 +63,38 @@ class InFlight:
     hash went; else it is a dead letter. `settles_as`: the outcome to come of one that is SETTLING.
     """
 
-    __slots__ = (
-        "abort_reason",
-        "attachment",
-        "body_lease",
-        "calls",
-        "delivery",
-        "earlier",
-        "ends_session",
-        "epoch",
-        "fence",
-        "finished_at",
-        "first_started_at",
-        "hash_",
-        "identity",
-        "is_copyable",
-        "is_recalled",
-        "is_slow",
-        "key",
-        "lane",
-        "number",
-        "outcome",
-        "published_at_us",
-        "reason",
-        "received_at",
-        "redelivered",
-        "sequence",
-        "settles_as",
-        "size",
-        "started_at",
-        "state",
-        "suspect",
-        "tag",
-    )
-
-    def __init__(
-        self,
-        attachment: Attachment,
-        tag: int,
-        *,
-        key: str | None = None,
-        identity: MessageIdentity | None = None,
-        delivery: Any = None,
-    ) -> None:
-        self.attachment = attachment
-        self.state = State.ARRIVED
-        self.tag = tag
-        self.key = key
-        self.identity = identity
-        self.delivery = delivery
-        self.size = 0
-        self.body_lease: object = None
-        self.redelivered = False
-        self.sequence: int | None = None
-        self.epoch: str | None = None
-        self.ends_session = False
-        self.hash_: int | None = None
-        self.fence: str | None = None
-        self.lane: Hashable = None
-        self.is_recalled = False
-        self.is_slow = False
-        self.is_copyable = True
-        self.calls = 0
-        self.earlier = 0
-        self.number = 0
-        self.published_at_us = 0
-        self.received_at = 0.0
-        self.started_at = 0.0
-        self.first_started_at: float | None = None
-        self.finished_at: float | None = None
-        self.abort_reason: str | None = None
-        self.outcome: Outcome | None = None
-        self.settles_as = Outcome.ACK
-        self.reason = ""
-        self.suspect: Suspect | None = None
+    attachment: Attachment
+    tag: int
+    _: KW_ONLY
+    key: str | None = None
+    identity: MessageIdentity | None = None
+    delivery: Any = None
+    state: State = State.ARRIVED
+    size: int = 0
+    body_lease: object = None
+    redelivered: bool = False
+    sequence: int | None = None
+    epoch: str | None = None
+    ends_session: bool = False
+    hash_: int | None = None
+    fence: str | None = None
+    lane: Hashable = None
+    is_recalled: bool = False
+    is_slow: bool = False
+    is_copyable: bool = True
+    calls: int = 0
+    earlier: int = 0
+    number: int = 0
+    published_at_us: int = 0
+    received_at: float = 0.0
+    started_at: float = 0.0
+    first_started_at: float | None = None
+    finished_at: float | None = None
+    abort_reason: str | None = None
+    outcome: Outcome | None = None
+    settles_as: Outcome = Outcome.ACK
+    reason: str = ""
+    suspect: Suspect | None = None
 
     @property
     def attempts(self) -> int:
@@ -184,6 +150,7 @@ class Retry:
     at_us: int = 0
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Attachment:
     """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
@@ -197,60 +164,34 @@ class Attachment:
     the broker knows nothing of it. `beside_of` is the other way round.
     """
 
-    __slots__ = (
-        "ack_frames",
-        "ack_window",
-        "acked_at",
-        "beside",
-        "beside_of",
-        "closed",
-        "delivered",
-        "epoch",
-        "highest",
-        "holds",
-        "lanes",
-        "limit",
-        "listed",
-        "partitions",
-        "poisoned",
-        "prefetch",
-        "queue",
-        "ready",
-        "retries",
-        "running",
-        "session",
-        "shelved",
-        "unacked_listed",
-        "underway",
-    )
+    queue: int
+    epoch: int
+    _: KW_ONLY
+    prefetch: int = 0
+    partitions: int = 1
+    session: str | None = None
+    ack_window: AckWindow[InFlight] = field(init=False)
+    ack_frames: AckFrames = field(default_factory=AckFrames)
+    lanes: dict[Hashable, deque[InFlight] | None] = field(default_factory=dict)
+    ready: deque[InFlight] = field(default_factory=deque)
+    shelved: deque[InFlight] = field(default_factory=deque)
+    running: dict[InFlight, None] = field(default_factory=dict)
+    underway: dict[InFlight, None] = field(default_factory=dict)
+    poisoned: dict[InFlight, float] = field(default_factory=dict)
+    retries: dict[InFlight, Retry] = field(default_factory=dict)
+    delivered: int = 0
+    highest: int = 0
+    holds: Hold = NO_HOLD
+    closed: bool = False
+    limit: int = 0
+    listed: bool = False  # in the rota of attachments that have something ready
+    acked_at: float = float("-inf")
+    unacked_listed: bool = False  # among the attachments that have something to acknowledge
+    beside: Attachment | None = None
+    beside_of: Attachment | None = None
 
-    def __init__(
-        self, queue: int, epoch: int, *, prefetch: int = 0, partitions: int = 1, session: str | None = None
-    ) -> None:
-        self.queue = queue
-        self.partitions = partitions
-        self.session = session
-        self.epoch = epoch
-        self.prefetch = prefetch
-        self.ack_window = AckWindow[InFlight](in_order=session is not None)
-        self.ack_frames = AckFrames()
-        self.lanes: dict[Hashable, deque[InFlight] | None] = {}
-        self.ready: deque[InFlight] = deque()
-        self.shelved: deque[InFlight] = deque()
-        self.running: dict[InFlight, None] = {}
-        self.underway: dict[InFlight, None] = {}
-        self.poisoned: dict[InFlight, float] = {}
-        self.retries: dict[InFlight, Retry] = {}
-        self.delivered = 0
-        self.highest = 0
-        self.holds = NO_HOLD
-        self.closed = False
-        self.limit = 0
-        self.listed = False  # in the rota of attachments that have something ready
-        self.acked_at = float("-inf")
-        self.unacked_listed = False  # among the attachments that have something to acknowledge
-        self.beside: Attachment | None = None
-        self.beside_of: Attachment | None = None
+    def __post_init__(self) -> None:
+        self.ack_window = AckWindow(in_order=self.session is not None)
 
     @property
     def paused(self) -> bool:

@@ -7,16 +7,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
-from lbg_core.group.members_protocol import HeldState, Peek, Takeover
+from lbg_core.group.members_protocol import HeldState, Message, Peek, Takeover
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import MemberError
 
 
+class BaseEffect:
+    """Request of a core to its shell, or a report for the log."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Attach:
+class Post(BaseEffect):
+    """A message to publish: to one index or several (mandatory: its return proves that mailbox gone), to all (None), or
+    by a routing key, as the answer to an administrator."""
+
+    message: Message
+    to: int | tuple[int, ...] | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Attach(BaseEffect):
     """Open a channel and consume. Report `attached`, or `closed`; deliveries may come before that."""
 
     attachment: Attachment
@@ -24,7 +38,7 @@ class Attach:
 
 
 @dataclass(frozen=True, slots=True)
-class Detach:
+class Detach(BaseEffect):
     """Acknowledge up to `ack_tag` (one cumulative frame, None: nothing) and `single_tags`, close the channel, report
     `closed`."""
 
@@ -34,14 +48,14 @@ class Detach:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class Ack(BaseEffect):
     attachment: Attachment
     tag: int
     multiple: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(BaseEffect):
     """Sets the attachment's prefetch window to so many of the messages that it was attached with."""
 
     attachment: Attachment
@@ -49,7 +63,7 @@ class Limit:
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(BaseEffect):
     """Reports to the broker how many keys the application works on at a time, as of now."""
 
     attachment: Attachment
@@ -57,7 +71,7 @@ class Capacity:
 
 
 @dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(BaseEffect):
     """Requeues these deliveries in their places, for other members."""
 
     attachment: Attachment
@@ -65,7 +79,7 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class Withdraw(BaseEffect):
     """Withdraws calls whose messages the broker recalls: those that have not reached the application end now.
     `reassigned`: another member has the messages, so the other calls are stopped, too."""
 
@@ -74,14 +88,14 @@ class Withdraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
+class Abort(BaseEffect):
     """Stop these calls; each still has to be reported as ended, once it has."""
 
     calls: tuple[InFlight, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class Done(BaseEffect):
     """Deliveries that are over, with their `outcome`: for the journal, in this order. `settled`: an ack was written."""
 
     deliveries: tuple[InFlight, ...]
@@ -89,7 +103,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class CountReady:
+class CountReady(BaseEffect):
     """Count the messages that wait in this queue and its consumers, and report `ready_counted`: None when the count
     failed."""
 
@@ -97,7 +111,7 @@ class CountReady:
 
 
 @dataclass(frozen=True, slots=True)
-class AwaitWill:
+class AwaitWill(BaseEffect):
     """Report `willed` when the broker delivers the last will of this member, and of no other from now on; None: of
     nobody."""
 
@@ -105,21 +119,21 @@ class AwaitWill:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetter:
+class DeadLetter(BaseEffect):
     """Publish it to the dead letters, and report `confirmed` when the broker has it."""
 
     in_flight: InFlight
 
 
 @dataclass(frozen=True, slots=True)
-class Republish:
+class Republish(BaseEffect):
     """Publish it for the validator, in the order of these effects, and report `confirmed` when the broker has it."""
 
     in_flight: InFlight
 
 
 @dataclass(frozen=True, slots=True)
-class ParkCopy:
+class ParkCopy(BaseEffect):
     """Publish it to the parking queue, in the order of these effects, and report `confirmed` when the broker has it.
     `copy`: id of the copy."""
 
@@ -128,7 +142,7 @@ class ParkCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordEntry:
+class RecordEntry(BaseEffect):
     """Write the entry to the stream of parked keys, in the order of these effects. With `in_flight`, report `recorded`
     when the broker has it; one without a message may get lost."""
 
@@ -137,7 +151,7 @@ class RecordEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(BaseEffect):
     """Publish it to this queue of the group, in the order of these effects, and report `confirmed` when the broker has
     it."""
 
@@ -146,7 +160,7 @@ class Forward:
 
 
 @dataclass(frozen=True, slots=True)
-class FollowKeyMove:
+class FollowKeyMove(BaseEffect):
     """Read the stream of the change of the number of queues from its first entry on and report the entries, or that
     there is no stream; or stop it."""
 
@@ -154,7 +168,7 @@ class FollowKeyMove:
 
 
 @dataclass(frozen=True, slots=True)
-class FindStaging:
+class FindStaging(BaseEffect):
     """Report whether this queue exists, the first staging queue of a change whose stream has no first entry."""
 
     move: str
@@ -162,21 +176,21 @@ class FindStaging:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordKeyMove:
+class RecordKeyMove(BaseEffect):
     """Write the entry to the stream of the change. It may get lost, and is written again until it is read."""
 
     entry: KeyMoveEntry
 
 
 @dataclass(frozen=True, slots=True)
-class Reconnect:
+class Reconnect(BaseEffect):
     """Drop the connections and claim an index anew."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Reread:
+class Reread(BaseEffect):
     """Read the group's record, and `reshape` the machine to the number of queues in it. Where it cannot be read, or has
     something else that is new: as `Reconnect`."""
 
@@ -184,29 +198,29 @@ class Reread:
 
 
 @dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(BaseEffect):
     """Nothing is in flight any more: close the connections and end."""
 
 
 @dataclass(frozen=True, slots=True)
-class StoodDown:
+class StoodDown(BaseEffect):
     """Nothing is in flight any more: close the connections, and join again when the application is ready."""
 
 
 @dataclass(frozen=True, slots=True)
-class RequestPosition:
+class RequestPosition(BaseEffect):
     """Requests the application's session position again: another consumer had the session meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(BaseEffect):
     """Ends the member with this error, which it cannot recover from. No message is lost."""
 
     error: MemberError
 
 
 @dataclass(frozen=True, slots=True)
-class SessionInUse:
+class SessionInUse(BaseEffect):
     """For the log: another live consumer has this member's session. The member waits for it, and logs that once."""
 
     session: str
@@ -214,7 +228,7 @@ class SessionInUse:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionForgotten:
+class SessionForgotten(BaseEffect):
     """For the log: the broker does not continue after the position in the file (`why`), but after acknowledged
     messages."""
 
@@ -224,7 +238,7 @@ class SessionForgotten:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded:
+class SessionEnded(BaseEffect):
     """For the log: the End-of-Session was received, and all `messages` before it were processed."""
 
     session: str
@@ -232,7 +246,7 @@ class SessionEnded:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(BaseEffect):
     """For the log: this member handed a queue over. `drain_s`: from paused to drained; `close_s`: then to closed."""
 
     queue: int
@@ -244,7 +258,7 @@ class Moved:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled:
+class Recalled(BaseEffect):
     """For the log: the broker moves partitions away (`queues`; none where it moves keys). Messages that had not begun
     are requeued, `at_work` messages are finished here."""
 
@@ -254,7 +268,7 @@ class Recalled:
 
 
 @dataclass(frozen=True, slots=True)
-class Reassigned:
+class Reassigned(BaseEffect):
     """For the log: the handoff time ended, and the broker reassigned partitions (`queues`) to another member. `at_work`
     messages were cut off at work: they are delivered again, and their verdicts have no effect."""
 
@@ -263,7 +277,7 @@ class Reassigned:
 
 
 @dataclass(frozen=True, slots=True)
-class HandoffAbandoned:
+class HandoffAbandoned(BaseEffect):
     """For the log: a handoff was postponed because the queue did not drain within `after_s`, the `times`-th in a row.
     The next may take `next_s`."""
 
@@ -277,7 +291,7 @@ class HandoffAbandoned:
 
 
 @dataclass(frozen=True, slots=True)
-class Poisoned:
+class Poisoned(BaseEffect):
     """For the log: a message's attempts are used up; its key waits while it is retried."""
 
     queue: int
@@ -288,7 +302,7 @@ class Poisoned:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyParked:
+class KeyParked(BaseEffect):
     """For the log: a message's attempts are used up; it and all later ones of its key are parked."""
 
     queue: int
@@ -299,7 +313,7 @@ class KeyParked:
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedKeysUnread:
+class ParkedKeysUnread(BaseEffect):
     """For the log: queues start nothing, because the stream of parked keys has not answered for `waited_s`."""
 
     queues: tuple[int, ...]
@@ -307,7 +321,7 @@ class ParkedKeysUnread:
 
 
 @dataclass(frozen=True, slots=True)
-class Show:
+class Show(BaseEffect):
     """Answer an administrator's peek with these messages, of `held` that this member holds."""
 
     request: Peek
@@ -325,7 +339,7 @@ class Failure(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(BaseEffect):
     """For the log: a call of the application failed, `attempts` of this message so far. `seconds`: the duration that
     was exceeded, 0 where none was."""
 
@@ -339,7 +353,7 @@ class CallFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(BaseEffect):
     """For the log: a queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
     should serve it."""
 
@@ -349,7 +363,7 @@ class Stalled:
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut:
+class TimedOut(BaseEffect):
     """For the log: the broker's consumer timeout ended a channel, though this member reckoned with another one."""
 
     queue: int
@@ -358,7 +372,7 @@ class TimedOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded:
+class Superseded(BaseEffect):
     """For the log: `by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
 
     That happens where a partition of the broker healed. `cut_off` messages were at work here meanwhile.
@@ -370,7 +384,7 @@ class Superseded:
 
 
 @dataclass(frozen=True, slots=True)
-class StandingBy:
+class StandingBy(BaseEffect):
     """For the log: no queue is assigned to this member, as `at_work` others have all `queues`."""
 
     queues: int
@@ -378,63 +392,17 @@ class StandingBy:
 
 
 @dataclass(frozen=True, slots=True)
-class Paused:
+class Paused(BaseEffect):
     """For the log: the group was paused, or resumed."""
 
     is_paused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSet:
+class LiveSet(BaseEffect):
     """For the log: who is live changed."""
 
     live: frozenset[int]
 
 
-Effect = (
-    Attach
-    | Detach
-    | Ack
-    | CountReady
-    | AwaitWill
-    | Limit
-    | Capacity
-    | Requeue
-    | Withdraw
-    | Abort
-    | Done
-    | DeadLetter
-    | Republish
-    | Reconnect
-    | Reread
-    | Exit
-    | StoodDown
-    | RequestPosition
-    | Fail
-    | SessionInUse
-    | SessionForgotten
-    | SessionEnded
-    | Moved
-    | Recalled
-    | Reassigned
-    | HandoffAbandoned
-    | Takeover
-    | Poisoned
-    | ParkCopy
-    | RecordEntry
-    | Forward
-    | FollowKeyMove
-    | FindStaging
-    | RecordKeyMove
-    | KeyParked
-    | ParkedKeysUnread
-    | CallFailed
-    | Stalled
-    | Superseded
-    | TimedOut
-    | StandingBy
-    | LiveSet
-    | Paused
-    | Post
-    | Show
-)
+Effect = BaseEffect | Takeover

@@ -22,7 +22,7 @@ from lbg_core.group.members_protocol import (
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Effect, LiveSet, Reconnect, Reread, StandingBy
+from lbg_sidecar.core.effects import Effect, LiveSet, Post, Reconnect, Reread, StandingBy
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import TICK_S, MemberCore
@@ -30,7 +30,7 @@ from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import RESTS_S, BalancingRules, Binding, Bindings
 from lbg_sidecar.core.queue_consumers import REPEATS_S, QueueReports, Sweep
 from lbg_sidecar.core.rebalance import Balancer, HoldDown, SuccessorBinding
-from lbg_sidecar.core.roster import JOINS_S, Post, Roster
+from lbg_sidecar.core.roster import JOINS_S, Roster
 from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import description, own_state, status_report
 from lbg_sidecar.core.takeover import Takeovers

@@ -16,10 +16,10 @@ from lbg_core.client.backoff import doubled_s
 from lbg_core.group.members_protocol import Handover, Identity, Move, QueueReport, QueueState, Reattached
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved
+from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved, Post
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
-from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.roster import Roster
 
 
 class Stage(enum.Enum):

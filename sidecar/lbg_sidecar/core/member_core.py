@@ -45,6 +45,7 @@ from lbg_sidecar.core.effects import (
     Failure,
     Paused,
     Poisoned,
+    Post,
     Reassigned,
     Recalled,
     Republish,
@@ -56,7 +57,7 @@ from lbg_sidecar.core.effects import (
 )
 from lbg_sidecar.core.presence import Presence, Stage
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
-from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.status_report import ActivityMonitor, takeover_report
 from lbg_sidecar.core.suspects import Suspects
 from lbg_sidecar.core.timings import Timings

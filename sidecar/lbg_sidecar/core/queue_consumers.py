@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lbg_core.group.members_protocol import QueueReport, QueueState
-from lbg_sidecar.core.effects import CountReady
+from lbg_sidecar.core.effects import CountReady, Post
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
-from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.roster import Roster
 
 SWEEP_S = 10.0
 """In this time each queue is counted once by one of the members that do not consume it, on average."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from lbg_core.group.members_protocol import Identity, Move, Reattached, Rebalance, Status
-from lbg_sidecar.core.effects import Effect
+from lbg_sidecar.core.effects import Effect, Post
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.peer import Peer
 from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
-from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.roster import Roster
 
 
 class HoldDown:

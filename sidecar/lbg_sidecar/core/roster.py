@@ -13,7 +13,6 @@ What is lost on the way shows as two digests that differ, and is repaired by a d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from itertools import islice
 
 from lbg_core.group import TO_OBSERVERS
@@ -34,6 +33,7 @@ from lbg_core.group.members_protocol import (
     QueueState,
 )
 from lbg_sidecar.core.change_queue import ChangeQueue
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import IndexOffers
 from lbg_sidecar.core.peer import Peer, digest_of, following, neighbour
@@ -42,15 +42,6 @@ from lbg_sidecar.core.timings import Timings
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
 """Cause for which a queue was without an active member; see `Roster.last_server`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Post:
-    """A message to publish: to one index or several (mandatory: its return proves that mailbox gone), to all (None), or
-    by a routing key, as the answer to an administrator."""
-
-    message: Message
-    to: int | tuple[int, ...] | str | None = None
 
 
 ENDED_MAX = 1024

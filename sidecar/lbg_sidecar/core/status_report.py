@@ -23,9 +23,9 @@ from lbg_core.group.members_protocol import (
     Takeover,
 )
 from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.message_states import IS_UNDERWAY
 from lbg_sidecar.core.queue_bindings import Binding
-from lbg_sidecar.core.roster import Post
 
 if TYPE_CHECKING:
     from lbg_sidecar.core.exclusive import ExclusiveMember

@@ -11,11 +11,11 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from lbg_core.group.members_protocol import SUSPECTS_MAX, Suspected
 from lbg_core.group.sequences import MessageIdentity
-from lbg_sidecar.core.delivery import InFlight, Outcome
+from lbg_sidecar.core.delivery import InFlight, Outcome, Suspect
 from lbg_sidecar.core.lanes import Lanes
 
 REMEMBERED_S = 3600.0
@@ -24,16 +24,6 @@ REMEMBERED_S = 3600.0
 WAIT_MIN_S = 2.0
 """Before the call of a suspect that was reported: members that died of it one after another, and start together, report
 it to each other first. Without that, three members made twelve calls for three attempts."""
-
-
-@dataclass(slots=True)
-class Suspect:
-    """A suspect, as one member knows it. `due`: it is not called before that time; None before its first turn since the
-    last report, when its wait begins."""
-
-    last: Suspected
-    due: float | None
-    reported_at: float
 
 
 class Turn(enum.Enum):

@@ -30,9 +30,9 @@ from lbg_core.group import INDEX_MAX, Names, mailbox_of
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import Identity, IndexOffer, IndexRequest
 from lbg_core.group.message_codec import LOOK, decode, encode
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.presence import CONNECTIONS_S
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.errors import IndexTaken
 from lbg_sidecar.io.consumers import QueueConsumers
 from lbg_sidecar.io.last_wills import LastWills

@@ -9,8 +9,8 @@ from typing import Protocol
 from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
 from lbg_sidecar.app import AppChannel, withdraw
 from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.consumers import QueueEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal

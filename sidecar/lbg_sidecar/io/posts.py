@@ -13,7 +13,7 @@ from lbg_core.client import Channel, ClientError, Returned
 from lbg_core.client.retransmit import OpenTags
 from lbg_core.group import TO_ALL
 from lbg_core.group.message_codec import encode
-from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.effects import Post
 
 RECEIVERS_MAX = 8
 RENEW_S = 60.0

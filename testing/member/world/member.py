@@ -10,10 +10,10 @@ from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.body_memory import BodyMemory
 from lbg_sidecar.io.connection import OnCounted

@@ -24,9 +24,10 @@ from lbg_core.group.members_protocol import (
     Message,
     Ping,
 )
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
-from lbg_sidecar.core.roster import Post, Roster
+from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
 

@@ -16,10 +16,10 @@ from lbg_sidecar.core.effects import (
     Done,
     Exit,
     LiveSet,
+    Post,
     Reconnect,
     StoodDown,
 )
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
 from testing.member.native_member import NativeMember
 

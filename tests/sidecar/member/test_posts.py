@@ -10,7 +10,7 @@ import pytest
 from lbg_core.client import Channel, ClientError, Returned
 from lbg_core.group.members_protocol import Hello, Identity, Ping
 from lbg_core.group.message_codec import decode
-from lbg_sidecar.core.roster import Post
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.io.posts import RECEIVERS_MAX, OnReturned, Posts
 from testing.waiting import until
 

@@ -24,10 +24,9 @@ from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Reread
+from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 
 NAMES = Names("orders")

@@ -25,10 +25,9 @@ from lbg_core.group.members_protocol import (
 )
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, CallFailed, Failure
+from lbg_sidecar.core.effects import Attach, CallFailed, Failure, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.roster import Post
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
 
