@@ -417,7 +417,7 @@ class Member:
             chance=self._host.chance,
             limit=limit_of(self.app),
         )
-        records.remember(machine.dispatcher)
+        records.remember(machine)
         if runs_in_process(self.app):
             records.note_calls(machine, asyncio.get_running_loop().time())
         if records.journal is not None:

@@ -13,8 +13,7 @@ from lbg_core.client import ConnectionSettings
 from lbg_core.client.backoff import Backoff
 from lbg_core.declaration import about, check, declared
 from lbg_core.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
-from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, Rules, WhenExhausted
-from lbg_sidecar.core.parked_keys import ParkingBounds
+from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
 from lbg_sidecar.errors import SettingsError
 

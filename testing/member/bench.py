@@ -18,8 +18,11 @@ from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import NextCall, Rules
+from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.key_moves import KeyMoves
+from lbg_sidecar.core.parked_keys import Parking
+from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, Verdict, retry
@@ -94,6 +97,12 @@ class Bench:
         self.turn()
 
     @property
+    def _key_moves(self) -> KeyMoves:
+        key_moves = self.machine.part(KeyMoves)
+        assert key_moves is not None
+        return key_moves
+
+    @property
     def attachment(self) -> Attachment:
         assert self._attachment is not None
         return self._attachment
@@ -122,12 +131,12 @@ class Bench:
 
     def released_copy(self, message: Published) -> None:
         """A copy of a parked message comes over the mailbox."""
-        parking = self.machine.dispatcher.parking
+        parking = self.machine.part(Parking)
         beside = None if parking is None else parking.beside(MOVING_HASH)
-        if beside is not None:
+        if parking is not None and beside is not None:
             copy = InFlight(beside, beside.delivered + 1, key=message.key, identity=message.identity)
             copy.hash_ = MOVING_HASH
-            self.machine.dispatcher.deliver_released(copy, self.now)
+            parking.deliver(copy, self.now)
         self.turn()
 
     # The shell
@@ -229,24 +238,24 @@ class Bench:
             match effect:
                 case fx.DeadLetter(in_flight):
                     self._fate(in_flight).dead += 1
-                    self.machine.confirmed(in_flight, NextCall.DEAD_LETTER, self.now)
+                    self.machine.confirmed(in_flight, self.now)
                 case fx.Republish(in_flight):
-                    self.machine.confirmed(in_flight, NextCall.REPUBLISH, self.now)
+                    self.machine.confirmed(in_flight, self.now)
                 case fx.ParkCopy(in_flight):
-                    self.machine.confirmed(in_flight, NextCall.PARK, self.now)
+                    self.machine.confirmed(in_flight, self.now)
                 case fx.RecordEntry(entry, of):
                     if isinstance(entry, ParkEntry):
                         self.fates[entry.identity].parked += 1
-                    self.machine.parked_read([entry], self.now)
+                    self.machine.entries(Stream.PARKED_KEYS, [entry], self.now)
                     if of is not None:
                         self.machine.recorded(of, entry, self.now)
                 case fx.RecordKeyMove(entry):
-                    self.machine.key_moves_read([entry], self.now)
+                    self.machine.entries(Stream.KEY_MOVES, [entry], self.now)
                 case fx.FindStaging(move):
-                    self.machine.staging_found(move, self.has_staging, self.now)
+                    self._key_moves.staging_found(move, self.has_staging)
                 case fx.Forward(in_flight):
                     self._fate(in_flight).elsewhere += 1
-                    self.machine.confirmed(in_flight, NextCall.FORWARD, self.now)
+                    self.machine.confirmed(in_flight, self.now)
             self.turn()
 
     def _fate(self, in_flight: InFlight) -> Fate:
@@ -264,17 +273,17 @@ class Bench:
     # Requests
 
     def skip(self, message: Published) -> None:
-        self.machine.requested(Skip(ADMINISTRATOR, "a", message.id), "g", self.now)
+        self.machine.requests.receive(Skip(ADMINISTRATOR, "a", message.id), "g", self.now)
         self.turn()
 
     def peek(self) -> None:
-        self.machine.requested(Peek(ADMINISTRATOR, "a", None, None, None, 9, 9), "g", self.now)
+        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, None, None, 9, 9), "g", self.now)
         self.turn()
 
     def state(self, message: Published) -> str | None:
         """As a peek shows it; None if it is not held."""
         before = len(self.shown)
-        self.machine.requested(Peek(ADMINISTRATOR, "a", None, None, message.id, 9, 9), "g", self.now)
+        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, None, message.id, 9, 9), "g", self.now)
         self.turn()
         return self.shown[before] if len(self.shown) > before else None
 
@@ -284,34 +293,37 @@ class Bench:
 
     def park(self, message: Published) -> None:
         """The stream has it that this message is parked, as by a former member."""
-        self.machine.parked_read([ParkEntry(message.key, message.identity, 1, "cause", "copy")], self.now)
+        self.machine.entries(
+            Stream.PARKED_KEYS, [ParkEntry(message.key, message.identity, 1, "cause", "copy")], self.now
+        )
         self.fates[message.identity].parked += 1
         self.turn()
 
     def release(self, key: str) -> None:
-        parking = self.machine.dispatcher.parking
+        parking = self.machine.part(Parking)
         assert parking is not None
         causes = next((one.causes for one in parking.keys.parked() if one.key == key), ())
-        self.machine.parked_read([ReleaseEntry(key, causes)], self.now)
+        self.machine.entries(Stream.PARKED_KEYS, [ReleaseEntry(key, causes)], self.now)
         self.turn()
 
     def follow(self) -> None:
         """A change of the number of queues is announced."""
-        assert self.machine.dispatcher.key_moves is not None
-        self.machine.dispatcher.key_moves.follow(MOVE.id)
+        self._key_moves.follow(MOVE.id)
         self.turn()
 
     def begin(self) -> None:
-        self.machine.key_moves_read([BeginEntry(MOVE)], self.now)
+        self.machine.entries(Stream.KEY_MOVES, [BeginEntry(MOVE)], self.now)
         self.turn()
 
     def passed(self) -> None:
         """Another member served the queue meanwhile, and passed its fence."""
-        self.machine.key_moves_read([BarrierEntry("other", (0,)), PassEntry(MOVE.id, 0, "other")], self.now)
+        self.machine.entries(
+            Stream.KEY_MOVES, [BarrierEntry("other", (0,)), PassEntry(MOVE.id, 0, "other")], self.now
+        )
         self.turn()
 
     def give_up_move(self) -> None:
-        self.machine.key_move_absent(self.now)
+        self.machine.absent(Stream.KEY_MOVES, self.now)
         self.turn()
 
     def close(self, attachment: Attachment | None = None) -> None:

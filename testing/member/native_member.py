@@ -6,10 +6,12 @@ import itertools
 from typing import Any, TypeVar
 
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
-from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach, Effect
+from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.queue_bindings import BalancingRules
+from lbg_sidecar.core.session import SessionPosition
 from lbg_sidecar.core.timings import Timings
 
 E = TypeVar("E")
@@ -25,6 +27,7 @@ class NativeMember:
         moves: bool = False,
         prefetch: int | None = 64,
         keys_at_once: int | None = None,
+        limit: CallLimit | None = None,
         **rules: Any,
     ) -> None:
         ids = itertools.count()
@@ -42,6 +45,7 @@ class NativeMember:
             moves=moves,
             session=session,
             keys_at_once=keys_at_once,
+            limit=limit,
         )
         self.told: list[Effect] = []
 

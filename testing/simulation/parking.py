@@ -27,7 +27,8 @@ from lbg_core.group.parked_keys import (
     SettleEntry,
 )
 from lbg_core.group.sequences import MessageIdentity
-from lbg_sidecar.core.parked_keys import ParkingBounds
+from lbg_sidecar.core.dispatcher import ParkingBounds
+from lbg_sidecar.core.parked_keys import Parking
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ADMINISTRATOR
 from testing.simulation.event_loop import SimConnection, VirtualLoop
@@ -236,7 +237,7 @@ class Parkings:
         """Members get the default bounds: messages that are beyond theirs would hold up a change of queues, and that
         the release."""
         for member in self._history.members:
-            parking = member.machine.dispatcher.parking if member.driver is not None else None
+            parking = member.machine.part(Parking) if member.driver is not None else None
             if parking is not None:
                 parking.bounds = ParkingBounds()
 

@@ -27,14 +27,14 @@ from lbg_core.group.key_moves import KeyMove, KeyMoveState, Turn
 from lbg_core.group.parked_keys import KeyState, ParkedKeys
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.publisher.stamper import StartingPoint
+from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
-from lbg_sidecar.core.dispatcher import Dispatcher, NextCall
 from lbg_sidecar.core.effects import Attach, Detach, RecordEntry
-from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import Event, State
 from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.core.queue_bindings import Binding, Bindings
+from lbg_sidecar.core.queue_bindings import Bindings
+from lbg_sidecar.core.queue_consumers import WantedQueues
 from testing.simulation import faults
 from testing.simulation.context import STATIC, Setting
 from testing.simulation.disk import Disk
@@ -302,7 +302,7 @@ def keys_move_to_another_partition_at_once(former: Callable[..., bool]) -> Calla
     return lambda self, position: False
 
 
-@bug(ExclusiveMember, "reshape", setting=replace(REPARTITIONS, kinds=("repartition",)))
+@bug(WantedQueues, "reshape", setting=replace(REPARTITIONS, kinds=("repartition",)))
 def a_member_keeps_the_former_number_of_queues(former: Callable[..., None]) -> Callable[..., None]:
     return lambda self, queue_count, now: None
 
@@ -349,19 +349,18 @@ PARKED_IN_ELECTIONS = replace(
 
 @bug(Parking, "activated", setting=PARKED_IN_ELECTIONS)
 def a_queue_is_activated_without_a_barrier(former: Callable[..., None]) -> Callable[..., None]:
-    return lambda self, attachment, now: None
+    return lambda self, attachment, first, now: None
 
 
-@bug(Dispatcher, "confirmed", setting=PARKED_IN_ELECTIONS, first=2)
+@bug(Parking, "confirmed", setting=PARKED_IN_ELECTIONS, first=2)
 def a_parked_message_is_acknowledged_before_its_entry(former: Callable[..., bool]) -> Callable[..., bool]:
-    def confirmed(self: Dispatcher, in_flight: InFlight, action: NextCall) -> bool:
-        is_settled = former(self, in_flight, action)
-        if action is not NextCall.PARK or in_flight.is_over or self.parking is None:
-            return is_settled
-        recorded = self.parking._effects.pop()
+    def confirmed(self: Parking, in_flight: InFlight) -> bool:
+        if not former(self, in_flight):
+            return False
+        recorded = self._effects.pop()
         assert isinstance(recorded, RecordEntry)
-        self.parking._effects.append(RecordEntry(recorded.entry))
-        self._settle(in_flight, Outcome.PARKED)
+        self._effects.append(RecordEntry(recorded.entry))
+        self._dispatcher.settle(in_flight, Outcome.PARKED)
         return True
 
     return confirmed

@@ -8,7 +8,7 @@ rate at which the broker applies it (docs/adr/0064-a-close-waits-for-acks.md).
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Iterable
 
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -67,21 +67,21 @@ def exceeding_a_close(attachment: Attachment) -> int:
 
 
 class AckScheduler:
-    """`frames_are_lost`: a closing channel may discard acks."""
+    """`unacked`: attachments that have something to acknowledge, as the dispatcher adds them. `frames_are_lost`: a
+    closing channel may discard acks."""
 
-    def __init__(self, *, interval_s: float, effects: list[Effect], frames_are_lost: bool) -> None:
-        self.moving: Container[int] = ()
-        """Queues of running handoffs; the caller maintains it."""
-        self._interval_s = interval_s
+    def __init__(
+        self,
+        unacked: list[Attachment],
+        effects: list[Effect],
+        *,
+        interval_s: float,
+        frames_are_lost: bool,
+    ) -> None:
+        self._unacked = unacked
         self._effects = effects
+        self._interval_s = interval_s
         self._frames_are_lost = frames_are_lost
-        self._unacked: list[Attachment] = []
-
-    def settled(self, attachment: Attachment) -> None:
-        """Something of this attachment is done: the next flush includes it."""
-        if not attachment.unacked_listed:
-            attachment.unacked_listed = True
-            self._unacked.append(attachment)
 
     def flush(self, now: float) -> float:
         """Acknowledge what is due; returns when the next ack will be, or infinity.
@@ -100,7 +100,7 @@ class AckScheduler:
                 attachment.unacked_listed = False
                 continue
             remaining.append(attachment)
-            if attachment.queue in self.moving:
+            if attachment.is_moving:
                 due = min(due, self._flush_moving(attachment, now))
                 continue
             at = attachment.acked_at + self._interval_s
@@ -115,7 +115,7 @@ class AckScheduler:
             elif (single := ack_window.next_single) is not None:
                 finished_at = single.finished_at or now
                 due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
-        self._unacked = remaining
+        self._unacked[:] = remaining
         return due
 
     def _flush_moving(self, attachment: Attachment, now: float) -> float:

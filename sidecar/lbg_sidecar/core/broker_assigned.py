@@ -7,56 +7,22 @@ that they live. Events go in with the time, effects come out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import Any
 
-from lbg_core.group.members_protocol import Beat, Message, Repartition
-from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
+from lbg_core.group.members_protocol import Message, Repartition, Role
+from lbg_sidecar.core.binding import Binding, Phase
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import (
-    Capacity,
-    Fail,
-    Limit,
-    LiveSet,
-    Reconnect,
-    RequestPosition,
-    SessionEnded,
-    SessionForgotten,
-    SessionInUse,
-)
-from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.effects import Done, Limit, Reassigned, Recalled, Requeue, Withdraw
+from lbg_sidecar.core.limits import CallLimit, CallLimits
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.queue_bindings import BalancingRules, Binding, BrokerAssignedAttachments, Phase
-from lbg_sidecar.core.status_report import described, queue_state, report_of
+from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, Hold
+from lbg_sidecar.core.part import Context, Part
+from lbg_sidecar.core.queue_bindings import BalancingRules, BrokerAssignedAttachments
+from lbg_sidecar.core.session import Session, SessionPosition
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.errors import SessionRefused
-
-
-def broker_assigned_report(machine: BrokerAssignedMember) -> Beat:
-    """The one queue, as this member has it. The lowest index is its primary, only to count the messages that wait in
-    it; deliveries do not depend on it."""
-    me, binding = machine.roster.me, machine.binding
-    is_primary = me is not None and me.index == min(machine.roster.live, default=me.index)
-    return report_of(machine, [queue_state(machine, binding, is_primary=is_primary)], [binding])
-
-
-def broker_assigned_description(machine: BrokerAssignedMember, now: float) -> dict[str, Any]:
-    binding, me, session = machine.binding, machine.roster.me, machine.session
-    server = me.index if me is not None and binding.active else None
-    fields = described(machine, [(binding, server)], now)
-    fields["queues"][0]["shared"] = True
-    if session is not None:
-        fields["session"] = {**session.describe(), "taken": machine.is_session_in_use}
-    return fields
-
-
-RESOURCE_LOCKED = 405
-PRECONDITION_FAILED = 406
-"""AMQP 0-9-1, section 1.2: that a session has another consumer, or does not continue after the position."""
-
-REQUEST_AGAIN_AFTER_S = 1.0
-"""Between two attempts to get a session in use whose position the application has, which is requested before each."""
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -64,11 +30,115 @@ SESSION_EPOCH = "x-session-epoch"
 GROUP_CONCURRENCY = "x-group-concurrency"
 
 
+class SharedQueue(Part):
+    """The queue that the broker shares out among its consumers. `moves_keys`: it moves keys from member to member, and
+    not partitions. `moves`: partitions go from one live member to another."""
+
+    def __init__(self, context: Context, *, moves: bool, moves_keys: bool) -> None:
+        super().__init__(context)
+        self._moves = moves
+        self._moves_keys = moves_keys
+        self._binding = self._bindings.all[0]
+        self._bindings.want((0,))
+
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {Repartition: self._repartition}
+
+    def leaving(self, now: float) -> None:
+        """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
+        attachment = self._binding.attachment
+        if attachment is not None and not attachment.closed:
+            self._lanes.hold(attachment, Hold.HALT)
+
+    def attached(self, binding: Binding, now: float) -> None:
+        binding.active = True
+
+    def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, reassigned: bool) -> None:
+        tag_set = frozenset(tags)
+        deliveries = [one for one in attachment.ack_window.all_unacked() if one.tag in tag_set]
+        if reassigned:
+            self._reassigned(attachment, deliveries)
+        else:
+            self._recalled(attachment, deliveries, now)
+
+    def _recalled(self, attachment: Attachment, deliveries: list[InFlight], now: float) -> None:
+        """Those that had not begun are forgotten here, and those at work or done settled as soon as possible."""
+        idle = [one for one in deliveries if NEXT[one.state][Event.RECALL] is not None]
+        others = [one for one in deliveries if one not in idle]
+        attachment.ack_window.forget(frozenset(idle))
+        for in_flight in idle:
+            self._lanes.move(in_flight, Event.RECALL)
+        for in_flight in others:
+            in_flight.is_recalled = True
+        self._dispatcher.counts.given_back += len(idle)
+        if idle:
+            self._effects.append(Requeue(attachment, tuple(in_flight.tag for in_flight in idle)))
+            self._effects.append(Done(tuple(idle), settled=False))
+        self._acks.settle_now(attachment, others, now)
+        at_work = [in_flight for in_flight in others if in_flight.outcome is None]
+        queues = () if self._moves_keys else _queues_of(deliveries)
+        self._effects.append(Recalled(queues, len(idle), len(at_work)))
+        if running := tuple(in_flight for in_flight in at_work if in_flight.is_called):
+            self._effects.append(Withdraw(running, reassigned=False))
+
+    def _reassigned(self, attachment: Attachment, lost: list[InFlight]) -> None:
+        at_work = [one for one in lost if one.is_called or IS_UNDERWAY[one.state]]
+        attachment.ack_window.forget(frozenset(lost))
+        for in_flight in lost:
+            self._lanes.move(in_flight, Event.REASSIGN)
+        self._dispatcher.counts.taken += len(at_work)
+        running = tuple(in_flight for in_flight in at_work if in_flight.is_called)
+        if running:
+            self._effects.append(Withdraw(running, reassigned=True))
+        # A call that still runs is journalled when it has ended.
+        if over := tuple(in_flight for in_flight in lost if in_flight not in running):
+            self._effects.append(Done(over, settled=False))
+        if lost:
+            self._effects.append(Reassigned(_queues_of(lost), len(at_work)))
+
+    def progressed(self, attachment: Attachment, now: float) -> None:
+        self.after(now)
+
+    def after(self, now: float) -> None:
+        binding, attachment = self._binding, self._binding.attachment
+        if not self._presence.is_handing_over or attachment is None or binding.phase is Phase.DETACHING:
+            return
+        if attachment.drained or now >= self._presence.empty_by:
+            self._bindings.detach(binding)
+
+    def tick(self, now: float) -> None:
+        """Fits the window, only where it is far off: one that follows each measurement would never rest."""
+        binding, attachment = self._binding, self._binding.attachment
+        if (
+            not self._moves
+            or not self.takes_part
+            or attachment is None
+            or binding.phase is not Phase.ATTACHED
+        ):
+            return
+        fitting = self._bindings.prefetch()
+        if fitting * 2 <= attachment.prefetch or fitting >= attachment.prefetch * 2:
+            attachment.prefetch = fitting
+            self._effects.append(Limit(attachment, fitting))
+
+    def queue_fields(self, binding: Binding) -> Mapping[str, Any]:
+        """The lowest index is its primary, only to count the messages that wait in it; deliveries do not depend on
+        it."""
+        me = self._roster.me
+        is_primary = me is not None and me.index == min(self._roster.live, default=me.index)
+        return {"role": Role.PRIMARY if is_primary else Role.SECONDARY}
+
+    def _repartition(self, message: Repartition, now: float) -> None:
+        native = self._bindings.native
+        if message.done and native is not None and native.session is None:
+            self._bindings.repartition(message.queues)
+
+
 class BrokerAssignedMember(MemberCore):
     """`partitions`: how many the queue has, 1 where it has none. `moves`: they go from one live member to another.
     `session`: how far the member is in its own; None where there are no sessions. `keys_at_once`: how many keys it can
-    work on at a time, which is reported to a broker that shares out by keys; None where it does not. Where the calls
-    are limited, the number of keys that its application is seen to work on is reported later."""
+    work on at a time, which is reported to a broker that shares out by keys; None where it does not. `limit`: of the
+    messages at its application; None: the concurrency."""
 
     def __init__(
         self,
@@ -83,6 +153,7 @@ class BrokerAssignedMember(MemberCore):
         moves: bool = False,
         session: SessionPosition | None = None,
         keys_at_once: int | None = None,
+        limit: CallLimit | None = None,
         former: MemberCore | None = None,
     ) -> None:
         super().__init__(
@@ -94,227 +165,30 @@ class BrokerAssignedMember(MemberCore):
             incarnation=incarnation,
             native=BrokerAssignedAttachments(
                 partitions,
-                self._arguments,
+                partial(_arguments, session, keys_at_once),
                 session=session.name if session is not None else None,
                 moves=moves,
             ),
             former=former,
         )
-        self.bindings.want((0,))
-        self.session = self.dispatcher.session = session
-        self._moves = moves
-        self._keys_at_once = keys_at_once
-        self._capacity = keys_at_once  # as reported to the broker
-        self.moves_keys = keys_at_once is not None
-        self._live: frozenset[int] = frozenset()
-        self._live_since = float("-inf")
-        self.is_session_in_use = False
-        """Another live consumer has the session, as of the last attempt."""
-        self._must_request_position = False
-        self._request_due = float("inf")
+        if session is not None:
+            Session(self.context, session)
+        SharedQueue(self.context, moves=moves, moves_keys=keys_at_once is not None)
+        if limit is not None:
+            CallLimits(self.context, limit, moves=moves, keys_at_once=keys_at_once)
+        self.resume(former)
 
-    @property
-    def binding(self) -> Binding:
-        return self.bindings.all[0]
 
-    # The connection
+def _arguments(session: SessionPosition | None, keys_at_once: int | None) -> Mapping[str, str | int]:
+    if session is None:
+        return {} if keys_at_once is None else {GROUP_CONCURRENCY: keys_at_once}
+    arguments: dict[str, str | int] = {SESSION: session.name}
+    if session.committed is not None:
+        arguments[SESSION_COMMITTED] = session.committed
+        if session.epoch is not None:
+            arguments[SESSION_EPOCH] = session.epoch
+    return arguments
 
-    def connected(self, index: int, now: float) -> None:
-        self._join(index, now)
-        self._leave_with_the_session(now)
-        if self.leaving is None:
-            self.bindings.attach_due(now)
-        self._after(now)
 
-    def disconnected(self, now: float) -> None:
-        self._disconnect()
-        self._request_due = float("inf")
-        if self._app_has_position and self.leaving is None:
-            self.effects.append(
-                RequestPosition()
-            )  # until it is back, another consumer may go on with its session
-        self._after(now)
-
-    # The members exchange
-
-    def message(self, message: Message, now: float) -> None:
-        self._suspects_received(message, now)
-        if isinstance(message, Repartition) and message.done and self.session is None:
-            self.bindings.repartition(message.queues)
-        self._post(self.roster.receive(message, now))
-        if self.roster.conflict:
-            self.roster.conflict = False
-            self.effects.append(Reconnect("another member claimed the same index"))
-        self._observe(now)
-
-    # The queue
-
-    def attached(self, attachment: Attachment, now: float) -> None:
-        binding = self.bindings.attached(attachment)
-        if binding is not None:
-            binding.active = True
-            self.is_session_in_use = False
-            self.roster.changed(now)
-            self._capacity = self._keys_at_once
-            self._fit_capacity()
-
-    def closed(self, attachment: Attachment, now: float) -> None:
-        if self.bindings.closed(attachment, now) is None:
-            return
-        self.roster.changed(now)
-        if self._must_request_position:
-            # The position that the application reported is out of date as soon as another consumer has its session.
-            self._must_request_position = False
-            self._request_due = now + REQUEST_AGAIN_AFTER_S
-            self.binding.attach_due = float("inf")
-        elif self.leaving is None:
-            self.bindings.attach_due(now)
-        self._after(now)
-
-    def refused(self, attachment: Attachment, code: int, why: str) -> bool:
-        session = self.session
-        if session is None:
-            return False
-        if code == RESOURCE_LOCKED:
-            if not self.is_session_in_use:
-                self.is_session_in_use = True
-                self.effects.append(SessionInUse(session.name, why))
-            self._must_request_position = self._app_has_position
-            return True
-        if code != PRECONDITION_FAILED or session.committed is None:
-            return False
-        if session.is_over:
-            session.deleted()  # the ack of its end was the last that came through before the connection went
-        elif session.is_set_by_app:
-            self.effects.append(Fail(SessionRefused(session.name, session.committed, why)))
-        else:
-            self.effects.append(SessionForgotten(session.name, session.committed, why))
-            session.forget()
-        return True
-
-    def cancelled(self, attachment: Attachment) -> bool:
-        session = self.session
-        if session is None or not session.is_over:
-            return False
-        session.deleted()
-        return True
-
-    def deliver(self, attachment: Attachment, arrivals: list[InFlight], now: float) -> None:
-        self.dispatcher.deliver(attachment, arrivals, now)
-
-    def ready_counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
-        pass
-
-    def _call_ended(self, attachment: Attachment, now: float) -> None:
-        self._after(now)
-
-    # Time
-
-    def _tick(self, now: float) -> None:
-        if now >= self._request_due:
-            self._request_due = float("inf")
-            self.effects.append(RequestPosition())
-        if self.roster.me is not None and self.leaving is None:
-            self.bindings.attach_due(now)
-            if self._moves:
-                self._fit_window()
-            self._fit_capacity()
-        self._expect_move(now < self._live_since + self._moved_after_s)
-
-    def _fit_window(self) -> None:
-        """Only where it is far off: a window that follows each measurement would never rest."""
-        binding, attachment = self.binding, self.binding.attachment
-        if attachment is None or binding.phase is not Phase.ATTACHED:
-            return
-        fitting = self.bindings.prefetch()
-        if fitting * 2 <= attachment.prefetch or fitting >= attachment.prefetch * 2:
-            attachment.prefetch = fitting
-            self.effects.append(Limit(attachment, fitting))
-
-    def limit_calls(self, limit: CallLimit) -> None:
-        """The application is to get no more at a time than this."""
-        self.dispatcher.limit = limit
-        self._expect_move(True)
-
-    def _fit_capacity(self) -> None:
-        """Reports the capacity for keys: messages that wait longer than an idle member needs should go to it."""
-        limit, reported, attachment = self.dispatcher.limit, self._capacity, self.binding.attachment
-        if (
-            limit is None
-            or reported is None
-            or attachment is None
-            or self.binding.phase is not Phase.ATTACHED
-        ):
-            return
-        if limit.size * 2 <= reported or limit.size >= reported * 2:
-            self._capacity = limit.size
-            self.effects.append(Capacity(attachment, limit.size))
-
-    def _expect_move(self, is_expected: bool) -> None:
-        """The broker reassigns only partitions from a member that works on them; for keys it waits."""
-        self.dispatcher.expect_move(is_expected and self._moves)
-
-    # For a view, and for the others
-
-    def content(self) -> Beat:
-        return broker_assigned_report(self)
-
-    def describe(self, now: float) -> dict[str, Any]:
-        return broker_assigned_description(self, now)
-
-    # Inside
-
-    def _arguments(self) -> Mapping[str, str | int]:
-        session = self.session
-        if session is None:
-            return {} if self._keys_at_once is None else {GROUP_CONCURRENCY: self._keys_at_once}
-        arguments: dict[str, str | int] = {SESSION: session.name}
-        if session.committed is not None:
-            arguments[SESSION_COMMITTED] = session.committed
-            if session.epoch is not None:
-                arguments[SESSION_EPOCH] = session.epoch
-        return arguments
-
-    @property
-    def _app_has_position(self) -> bool:
-        """True if the application has the session's position, and the session has not ended."""
-        session = self.session
-        return session is not None and session.is_set_by_app and not session.is_over
-
-    def _leave_with_the_session(self, now: float) -> None:
-        """Leaves when the broker has deleted the session: a member that left earlier, and lost an ack, would leave a
-        session behind without an end. A member that returns reports its end, and the broker answers that the session
-        does not exist."""
-        session = self.session
-        if session is not None and session.is_deleted and not self._presence.is_for_good:
-            self.effects.append(SessionEnded(session.name, (session.committed or 1) - 1))
-            self.stop("its session has ended", now)
-
-    def _leave(self, now: float) -> None:
-        """No new call from here on: what waits in a lane is the broker's again when the channel closes."""
-        super()._leave(now)
-        attachment = self.binding.attachment
-        if attachment is not None and not attachment.closed:
-            self.dispatcher.lanes.hold(attachment, Hold.HALT)
-
-    def _observe(self, now: float) -> None:
-        if self.roster.live != self._live:
-            self._live, self._live_since = self.roster.live, now
-            self._expect_move(True)
-            self.effects.append(LiveSet(self._live))
-
-    @property
-    def _moved_after_s(self) -> float:
-        """The broker begins to move partitions a delay after the consumers changed, and is done a handoff later."""
-        return self.rules.rebalance_delay_s + self.rules.max_handoff_s
-
-    def _after(self, now: float) -> None:
-        self._observe(now)
-        self._leave_with_the_session(now)
-        if not self._presence.is_handing_over:
-            return
-        binding, attachment = self.binding, self.binding.attachment
-        if attachment is None or self._presence.is_overdue(now):
-            self._report_empty()
-        elif binding.phase is not Phase.DETACHING and (attachment.drained or now >= self._presence.empty_by):
-            self.bindings.detach(binding)
+def _queues_of(deliveries: Iterable[InFlight]) -> tuple[int, ...]:
+    return tuple(sorted({in_flight.queue for in_flight in deliveries}))

@@ -14,7 +14,7 @@ import itertools
 from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
@@ -187,6 +187,7 @@ class Attachment:
     listed: bool = False  # in the rota of attachments that have something ready
     acked_at: float = float("-inf")
     unacked_listed: bool = False  # among the attachments that have something to acknowledge
+    is_moving: bool = False  # a handoff of it is under way
     beside: Attachment | None = None
     beside_of: Attachment | None = None
 
@@ -346,84 +347,3 @@ def _set_bounded(
     if identity not in counts and len(counts) >= limit:
         del counts[next(iter(counts))]
     counts[identity] = count
-
-
-class WritePosition(Protocol):
-    """Writes the position of a session. `epoch`: the epoch of that number, None where the broker has
-    none. `is_over`: the number is its End-of-Session's."""
-
-    def __call__(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None: ...
-
-
-class SessionPosition:
-    """`name` is the session's. `write` is called with each number before it can be acknowledged, unless the application
-    stores the position itself, in its own transactions.
-
-    A session ends in two steps, with any number of lost connections and deaths between them: it is over here, and then
-    the broker has deleted it."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.committed: int | None = None
-        """None while it is unknown: then the broker continues after acknowledged messages."""
-        self.epoch: str | None = None
-        """Of `committed`: a broker that was restored from a backup assigns its numbers to other messages, in another
-        epoch. None where it is unknown."""
-        self.write: WritePosition | None = None
-        self.is_over = False
-        """Its End-of-Session was received, and all before it is processed."""
-        self.is_deleted = False
-        """The broker has deleted it as well: its name is free."""
-        self._is_set_by_app = False
-
-    @property
-    def is_set_by_app(self) -> bool:
-        """True if the application has reported its position, which is the one that counts."""
-        return self._is_set_by_app
-
-    def report(self, committed: int, epoch: str | None = None) -> None:
-        """The application reports its position: it replaces that of a file, and is reported again after each restart.
-        What it acknowledged meanwhile it has committed, unless the epoch is another one: then another consumer went
-        on with the session."""
-        if not self._is_set_by_app:
-            self._is_set_by_app = True
-            self.committed, self.epoch, self.is_over = None, None, False
-        if self.committed is None or not self._is_of(epoch) or committed > self.committed:
-            self.committed, self.epoch = committed, epoch
-
-    def _is_of(self, epoch: str | None) -> bool:
-        """True if a number of this epoch can be compared with ours. Numbers without an epoch are all of one."""
-        return epoch is None or self.epoch is None or epoch == self.epoch
-
-    def covers(self, in_flight: InFlight) -> bool:
-        return (
-            in_flight.sequence is not None
-            and not in_flight.ends_session
-            and self.committed is not None
-            and self._is_of(in_flight.epoch)
-            and in_flight.sequence <= self.committed
-        )
-
-    def done(self, in_flight: InFlight) -> None:
-        """This one and all before it are processed."""
-        sequence = in_flight.sequence
-        if sequence is None or (self._is_of(in_flight.epoch) and sequence <= (self.committed or 0)):
-            return
-        self.committed, self.epoch = sequence, in_flight.epoch
-        self.is_over = in_flight.ends_session
-        if self.write is not None and not self._is_set_by_app:
-            self.write(sequence, epoch=self.epoch, is_over=self.is_over)
-
-    def describe(self) -> dict[str, object]:
-        stored_by = "application" if self._is_set_by_app else "file" if self.write is not None else "broker"
-        return {"name": self.name, "committed": self.committed, "kept_by": stored_by, "ended": self.is_over}
-
-    def deleted(self) -> None:
-        """The broker has forgotten it, for good. The next session of this name begins at 1."""
-        self.is_deleted = True
-        if self.write is not None and not self._is_set_by_app:
-            self.write(0)
-
-    def forget(self) -> None:
-        """The broker has another position, and there is no other source: the broker's counts from here on."""
-        self.committed = self.epoch = None

@@ -9,17 +9,22 @@ consumer.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 from lbg_core.client.backoff import doubled_s
-from lbg_core.group.members_protocol import Handover, Identity, Move, QueueReport, QueueState, Reattached
+from lbg_core.group.members_protocol import Handover, Identity, Message, Move, QueueReport, Reattached
+from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Effect, HandoffAbandoned, Moved, Post
+from lbg_sidecar.core.effects import HandoffAbandoned, Moved, Post
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.queue_bindings import Binding, Bindings, LiveView, Phase
-from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.part import NEVER, Context, Part
+from lbg_sidecar.core.status_report import queue_state
+
+REATTACH_AFTER_S = 0.1
+"""Delay before a member that handed a queue over, or stepped aside, subscribes again behind the successor."""
 
 
 class Stage(enum.Enum):
@@ -68,38 +73,27 @@ SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
 """The same where the mover leaves: then a standby gets the queue."""
 
 
-class Handoffs:
-    def __init__(
-        self,
-        bindings: Bindings,
-        dispatcher: Dispatcher,
-        roster: Roster,
-        effects: list[Effect],
-        *,
-        uniform: Callable[[], float],
-        state_of: Callable[[Binding], QueueState],
-    ) -> None:
-        self.settled: Callable[[], frozenset[int]] = frozenset
-        """The live set before the rebalance delay: its consumers may still be attached."""
+class Handoffs(Part):
+    """Handoffs of this member's queues. One that does not drain within `drain_s` is abandoned, and the queue stays
+    here. While the member hands over all its queues it drains until `force`, and waits for what the next consumer has
+    to know as long as for calls that have not begun: half of the longest handoff."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self.moves: dict[int, Handoff] = {}
-        self.may_hand_over: Callable[[Attachment, float], bool] = lambda _attachment, _now: True
-        """False while what the next consumer has to know of a drained queue is not recorded. A member that hands over
-        all its queues waits for it as long as for calls that have not begun: half of the longest handoff."""
-        self.may_abandon = True
-        """True: a handoff that does not drain within `drain_s` is abandoned, and the queue stays here. False while the
-        member hands over all its queues: then it drains until `force`."""
-        self._bindings = bindings
-        self._rules = bindings.rules
-        self._dispatcher = dispatcher
-        self._roster = roster
-        self._effects = effects
-        self._uniform = uniform
-        self._state_of = state_of
+        self._state_of = partial(queue_state, context)
+        self._may_hand_over = context.hooks.of(Part.may_hand_over)
         self._started = 0
 
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {Reattached: self.answered}
+
+    def disconnected(self, now: float) -> None:
+        self.moves.clear()
+
     @property
-    def view(self) -> LiveView:
-        return self._bindings.view
+    def may_abandon(self) -> bool:
+        return self._presence.why is None
 
     def start(self, binding: Binding, to: int | None, why: str, now: float) -> None:
         """Starts the handoff of an active queue to member `to`, or to the first waiting one."""
@@ -109,6 +103,7 @@ class Handoffs:
         self._started += 1
         handoff = Handoff(binding.queue, to, why, f"{me.incarnation}-{self._started}")
         self.moves[binding.queue] = handoff
+        self._attachment(handoff).is_moving = True
         if to is not None:
             self._announce(handoff, to, me, now)
         if not handoff.awaiting:
@@ -129,7 +124,7 @@ class Handoffs:
             self._effects.append(Post(message))
         else:
             consumers = self._rules.consumers(queue, self._bindings.view.live) | self._rules.consumers(
-                queue, self.settled()
+                queue, self._bindings.holddown.settled
             )
             handoff.awaiting = (consumers | {to}) & roster.peers.keys()
             if handoff.awaiting:
@@ -149,23 +144,23 @@ class Handoffs:
         if handoff.stage is Stage.ANNOUNCED and handoff.is_expected and (is_late or not handoff.awaiting):
             self._pause(handoff, now)
 
-    def reshaped(self) -> None:
+    def reshaped(self, now: float) -> None:
         """Ends moves of surplus queues, as far as there is a way back: they have no member to move to."""
         for handoff in list(self.moves.values()):
             if handoff.queue >= self._rules.queue_count:
                 self._cancel(handoff)
 
-    def live_changed(self, live: Collection[int], now: float) -> None:
+    def live_changed(self, now: float) -> None:
         """Ends waits for members that are gone, and handoffs to them."""
+        live = self._roster.peers
         for handoff in list(self.moves.values()):
-            handoff.awaiting.intersection_update(live)
+            handoff.awaiting &= live.keys()
             if handoff.to is not None and handoff.to not in live:
                 self._cancel(handoff)
             elif not handoff.awaiting and handoff.stage is Stage.ANNOUNCED:
                 self._pause(handoff, now)
 
-    def call_ended(self, attachment: Attachment, now: float) -> None:
-        """A call of a paused attachment has ended, or a confirm for it has come."""
+    def progressed(self, attachment: Attachment, now: float) -> None:
         handoff = self.moves.get(attachment.queue)
         if handoff is not None and handoff.stage is Stage.DRAINING:
             self._release_if_drained(handoff, self._attachment(handoff), now)
@@ -176,14 +171,16 @@ class Handoffs:
             if handoff.stage is Stage.DRAINING:
                 self._release_if_drained(handoff, self._attachment(handoff), now)
 
-    def closed(self, binding: Binding, now: float) -> bool:
-        """Ends the move of a queue whose channel is closed. True if that completed it."""
+    def closed(self, binding: Binding, now: float) -> None:
+        """Ends the move of a queue. A quorum queue carries out one command after another: it should be busy with the
+        successor now."""
         handoff = self.moves.pop(binding.queue, None)
         if handoff is None or handoff.stage is not Stage.DETACHING:
-            return False
+            return
+        if handoff.to is not None:
+            binding.attach_due = now + REATTACH_AFTER_S
         drain_s, close_s = handoff.drained_at - handoff.paused_at, now - handoff.drained_at
         self._effects.append(Moved(handoff.queue, handoff.to, handoff.why, drain_s, close_s, handoff.forced))
-        return handoff.to is not None
 
     def cut_off(self, binding: Binding, why: str, now: float) -> None:
         """Releases a queue to the first waiting consumer now, drained or not; a move stops waiting for calls."""
@@ -209,8 +206,8 @@ class Handoffs:
         for handoff in list(self.moves.values()):
             if handoff.stage is Stage.DRAINING and now >= handoff.halt_at:
                 handoff.halt_at = float("inf")
-                self._dispatcher.lanes.hold(self._attachment(handoff), Hold.HALT)
-                self.call_ended(self._attachment(handoff), now)
+                self._lanes.hold(self._attachment(handoff), Hold.HALT)
+                self.progressed(self._attachment(handoff), now)
             if now < handoff.deadline or handoff.stage is Stage.DETACHING:
                 continue
             if handoff.stage is Stage.ANNOUNCED:
@@ -245,6 +242,11 @@ class Handoffs:
             for handoff in self.moves.values()
         )
 
+    def queue_fields(self, binding: Binding) -> Mapping[str, Any]:
+        if not binding.put_off:
+            return {}
+        return {"put_off": binding.put_off, "next_drain_s": self.drain_s}
+
     @property
     def drain_s(self) -> float:
         """Seconds that the next handoff of any queue may wait for the application: twice as long after each that was
@@ -253,9 +255,8 @@ class Handoffs:
         longest_s = self._rules.max_handoff_s + self._dispatcher.rules.call_timeout_s
         return doubled_s(self._rules.max_handoff_s, longest_s, put_off)
 
-    @property
-    def next_due(self) -> float:
-        due = float("inf")
+    def next_due(self, now: float) -> float:
+        due = NEVER
         for move in self.moves.values():
             if move.stage is Stage.ANNOUNCED:
                 due = min(due, move.deadline)
@@ -269,14 +270,14 @@ class Handoffs:
         handoff.paused_at = now
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
-        self._dispatcher.lanes.hold(attachment, Hold.DRAIN)
+        self._lanes.hold(attachment, Hold.DRAIN)
         self._roster.changed(now)
         self._release_if_drained(handoff, attachment, now)
 
     def _release_if_drained(self, handoff: Handoff, attachment: Attachment, now: float) -> None:
         if self._bindings.is_drained(attachment):
             is_late = not self.may_abandon and handoff.halt_at == float("inf")
-            if self.may_hand_over(attachment, now) or is_late:
+            if all(may(attachment, now) for may in self._may_hand_over) or is_late:
                 self._release(handoff, now)
 
     def _release(self, handoff: Handoff, now: float) -> None:
@@ -285,7 +286,7 @@ class Handoffs:
         me = self._roster.me
         assert me is not None
         if handoff.to is not None:
-            positions = self._dispatcher.processed.of_queue(handoff.queue)
+            positions = self._processed.of_queue(handoff.queue)
             waiting = self._attachment(handoff).ack_window.oldest is not None
             paused_s = now - handoff.paused_at
             message = Handover(me, handoff.queue, handoff.move, positions, paused_s, waiting, handoff.proof)
@@ -312,8 +313,9 @@ class Handoffs:
         if handoff.stage is Stage.DETACHING:
             return
         del self.moves[handoff.queue]
+        self._attachment(handoff).is_moving = False
         if handoff.stage is Stage.DRAINING:
-            self._dispatcher.lanes.let_go(self._attachment(handoff), Hold.DRAIN | Hold.HALT)
+            self._lanes.let_go(self._attachment(handoff), Hold.DRAIN | Hold.HALT)
 
     def _attachment(self, handoff: Handoff) -> Attachment:
         binding = self._bindings.all[handoff.queue]

@@ -9,8 +9,9 @@ believes of the change can be late: then messages wait.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from lbg_core.group.key_moves import (
     BarrierEntry,
@@ -22,15 +23,20 @@ from lbg_core.group.key_moves import (
     KeyMoveState,
     NumbersEntry,
     PassEntry,
-    Turn,
 )
-from lbg_core.group.members_protocol import Positions
+from lbg_core.group.key_moves import Turn as KeyTurn
+from lbg_core.group.members_protocol import KeysMove, Message, Positions
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.barriers import AGAIN_S, Barrier, Barriers
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.effects import Effect, FindStaging, FollowKeyMove, Forward, RecordKeyMove
-from lbg_sidecar.core.lanes import Lanes
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.dispatcher import Turn
+from lbg_sidecar.core.effects import FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.message_states import Event, Hold
+from lbg_sidecar.core.part import NEVER, Context, Part, Stream
+from lbg_sidecar.core.queue_consumers import WantedQueues
+from lbg_sidecar.message import Verdict
+
+NOT_COPYABLE = "its headers leave no room for those of a copy, and its key is parked or goes to another queue"
 
 
 @dataclass(slots=True)
@@ -45,22 +51,11 @@ class _Written:
     is_read: bool = False
 
 
-class KeyMoves:
-    """`settle` settles a fence. `resize` gives the member another number of queues,
-    `fit` makes it consume those that it should. `me` is this member's index and incarnation, None while it has none."""
+class KeyMoves(Part):
+    stream = Stream.KEY_MOVES
 
-    def __init__(
-        self,
-        effects: list[Effect],
-        processed: Processed,
-        lanes: Lanes,
-        *,
-        new_id: Callable[[], str],
-        me: Callable[[], tuple[int, str] | None],
-        settle: Callable[[InFlight], None],
-        resize: Callable[[int, float], None],
-        fit: Callable[[float], None],
-    ) -> None:
+    def __init__(self, context: Context, wanted: WantedQueues) -> None:
+        super().__init__(context)
         self.state = KeyMoveState()
         self.followed: str | None = None
         """Id of the change whose stream is being read over this connection."""
@@ -69,28 +64,25 @@ class KeyMoves:
         comes, nothing has begun."""
         self.is_record_due = False
         """A change has ended, and the group's record was not read since."""
-        self._effects = effects
-        self._processed = processed
-        self._queues_of = processed.queues_of
-        self._lanes = lanes
-        self._me = me
-        self._settle = settle
-        self._resize = resize
-        self._fit = fit
+        self._wanted = wanted
+        self._queues_of = self._processed.queues_of
         self._fences: dict[Attachment, list[InFlight]] = {}
         """Those that came and are not passed yet. A queue may have several, of a command that was killed."""
         self._passing: dict[int, _Written] = {}
         """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
         self._behind_calls = False
         """Some of the messages that are held wait for calls that run here."""
-        self._barriers = Barriers(lanes, Hold.KEY_MOVES, self._write_barrier, new_id)
+        self._barriers = Barriers(self._lanes, Hold.KEY_MOVES, self._write_barrier, self._new_id)
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
         self._numbers: dict[int, _Written] = {}
         """Of queues that are handed over, by queue."""
         self._serve_due: dict[Attachment, float] = {}
         """Attachments whose barrier is not the latest one of their queue, and the time at which they write another."""
-        self._join_due = float("inf")
+        self._join_due = NEVER
+
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {KeysMove: lambda message, _now: self.follow(message.move)}
 
     # The stream
 
@@ -103,22 +95,21 @@ class KeyMoves:
             self._effects.append(FollowKeyMove(True))
 
     def absent(self, now: float) -> None:
-        """There is no stream: the change is over, or was taken back."""
+        """The change is over, or was taken back."""
         move = self.state.move
         if move is not None and not self.state.is_ended:
             self.state = KeyMoveState()
-            self._resize(move.old, now)
+            self._wanted.reshape(move.old, now)
         self._finish()
 
-    def read(self, entries: Iterable[Entry], now: float) -> None:
-        """Entries of the stream in its order, from its first one on with each connection."""
+    def read(self, entries: Sequence[Entry], now: float) -> None:
         for entry in entries:
             is_change = self.state.apply(entry)
             if isinstance(entry, BarrierEntry):
                 self._barrier_seen(entry, now)
             elif is_change:
                 self._changed(entry, now)
-        self.pass_fences(now)
+        self.flushed(now)
 
     def _is_of(self, id_: str | None) -> bool:
         return self.state.move is not None and self.state.move.id == id_
@@ -136,7 +127,7 @@ class KeyMoves:
             case PassEntry(_, queue, _, streams):
                 self._processed.merge(Positions(streams), queues=(queue,))
                 self._release_held()
-                self._fit(now)
+                self._wanted.fit(now)
                 self._passed(queue)
             case NumbersEntry(_, queue, streams):
                 self._processed.merge(Positions(streams), queues=(queue,))
@@ -149,11 +140,11 @@ class KeyMoves:
                 pass
 
     def _join(self, now: float) -> None:
-        if (me := self._me()) is not None and me not in self.state.joined:
+        me = self._roster.me
+        self._join_due = NEVER
+        if me is not None and (me.index, me.incarnation) not in self.state.joined:
             self._join_due = now + AGAIN_S
-            self._effects.append(RecordKeyMove(JoinEntry(*me)))
-        else:
-            self._join_due = float("inf")
+            self._effects.append(RecordKeyMove(JoinEntry(me.index, me.incarnation)))
 
     def _end(self, now: float) -> None:
         """Nothing waits for anything any more; fences that are here come from before."""
@@ -172,13 +163,13 @@ class KeyMoves:
     def _resize_to_state(self, now: float) -> None:
         count = self.state.queue_count
         assert count is not None
-        self._resize(count, now)
+        self._wanted.reshape(count, now)
 
     def disconnected(self, now: float) -> None:
         """The stream is read anew with the next connection, if the record has a change then."""
         state = self.state
         if state.move is not None and not state.is_ended:
-            self._resize(state.move.old, now)
+            self._wanted.reshape(state.move.old, now)
         self.state = KeyMoveState()
         self._clear()
 
@@ -186,7 +177,7 @@ class KeyMoves:
         self.followed = None
         self.is_unbegun = False
         self._processed.queues_of = self._queues_of
-        self._join_due = float("inf")
+        self._join_due = NEVER
         self._fences.clear()
         self._passing.clear()
         self._numbers.clear()
@@ -196,9 +187,8 @@ class KeyMoves:
 
     # Activation
 
-    def activated(self, attachment: Attachment, now: float) -> None:
-        """The first delivery of an attachment: it starts nothing until a barrier that is written now is read. Its
-        former consumer may have passed the fence."""
+    def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:
+        """Starts nothing until a barrier that is written now is read: the former consumer may have passed the fence."""
         if self.followed is not None:
             self._barriers.hold(attachment, now)
 
@@ -270,8 +260,9 @@ class KeyMoves:
             elif now >= due:
                 self._serve(attachment, now)
 
-    @property
-    def next_due(self) -> float:
+    def next_due(self, now: float) -> float:
+        if self.followed is None:
+            return NEVER
         written = (*self._passing.values(), *self._numbers.values())
         written_due = (one.sent_at + AGAIN_S for one in written if not one.is_read)
         return min(self._barriers.next_due, self._join_due, *self._serve_due.values(), *written_due)
@@ -280,31 +271,33 @@ class KeyMoves:
         """False for a staging queue whose old queue has not passed its fence."""
         return self.state.is_open(queue)
 
-    def serves(self, hash_: int, queue_count: int) -> int:
-        """The queue that delivers messages of this hash now; `queue_count` where no keys move."""
-        return hash_ % queue_count if self.state.move is None else self.state.delivers(hash_)
+    def serving(self, hash_: int) -> Attachment | None:
+        """The attachment by which this member serves the queue that delivers messages of this hash, if it does."""
+        state = self.state
+        queue = hash_ % self._rules.queue_count if state.move is None else state.delivers(hash_)
+        return self._bindings.serving(queue)
 
     # Messages on their turn
 
-    def may_start(self, in_flight: InFlight, refuse: Callable[[InFlight], None]) -> bool:
-        """False for a message that was taken and waits for others of its hash in another queue, or goes there: one that
-        cannot be copied is refused."""
+    def turn(self, in_flight: InFlight, now: float) -> Turn:
+        """It may wait for others of its hash in another queue, or go there: one that cannot be copied is refused."""
         turn = self._turn(in_flight)
-        if turn is Turn.DELIVER and self._is_called_elsewhere(in_flight):
-            turn = Turn.HOLD
+        if turn is KeyTurn.DELIVER:
+            if not self._is_called_elsewhere(in_flight):
+                return Turn.CALL
+            turn = KeyTurn.HOLD
             self._behind_calls = True
-        if turn is Turn.HOLD:
+        if turn is KeyTurn.HOLD:
             self._lanes.move(in_flight, Event.HOLD)
-        elif turn is Turn.FORWARD and not in_flight.is_copyable:
-            refuse(in_flight)
-        elif turn is Turn.FORWARD:
+        elif not in_flight.is_copyable:
+            self._dispatcher.refuse(in_flight, NOT_COPYABLE)
+        else:
             assert in_flight.hash_ is not None
             self._lanes.move(in_flight, Event.FORWARD)
             self._effects.append(Forward(in_flight, self.state.forwards_to(in_flight.hash_)))
-        return turn is Turn.DELIVER
+        return Turn.LATER
 
-    def call_ended(self) -> None:
-        """A call of the application is over."""
+    def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         if self._behind_calls:
             self._behind_calls = False
             self._release_held()
@@ -317,22 +310,22 @@ class KeyMoves:
             for one in self._lanes.running
         )
 
-    def _turn(self, in_flight: InFlight) -> Turn:
+    def _turn(self, in_flight: InFlight) -> KeyTurn:
         hash_, queue, move = in_flight.hash_, in_flight.attachment.queue, self.state.move
         if hash_ is None:
-            return Turn.DELIVER
+            return KeyTurn.DELIVER
         if self.followed is not None and not self._is_of(self.followed):
             # How far the change is, is not known yet.
-            return Turn.DELIVER if self.is_unbegun else Turn.HOLD
+            return KeyTurn.DELIVER if self.is_unbegun else KeyTurn.HOLD
         if move is None:
-            return Turn.DELIVER
+            return KeyTurn.DELIVER
         if queue in self._passing and move.leaves(hash_, queue) and queue not in self.state.passed:
-            return Turn.HOLD
+            return KeyTurn.HOLD
         return self.state.turn(hash_, queue)
 
     def _release_held(self) -> None:
         for in_flight in list(self._lanes.held):
-            if self._turn(in_flight) is not Turn.HOLD:
+            if self._turn(in_flight) is not KeyTurn.HOLD:
                 self._lanes.move(in_flight, Event.TURN)
 
     # Handoffs
@@ -362,8 +355,8 @@ class KeyMoves:
 
     # Fences
 
-    def without_fences(self, arrivals: list[InFlight], now: float) -> list[InFlight]:
-        """Arrivals that are messages of publishers."""
+    def arrived(self, arrivals: list[InFlight], now: float) -> list[InFlight]:
+        """Returns the messages of publishers."""
         fences = [in_flight for in_flight in arrivals if in_flight.fence is not None]
         for fence in fences:
             self._lanes.move(fence, Event.FENCE)
@@ -374,14 +367,14 @@ class KeyMoves:
         attachment, id_ = fence.attachment, fence.fence or ""
         self.follow(id_)
         if self.followed != id_:  # of a change that is over
-            self._settle(fence)
+            self._dispatcher.settle(fence, Outcome.FENCE)
             return
         self.is_unbegun = False
         self._fences.setdefault(attachment, []).append(fence)
         if attachment not in self._barrier_of and attachment not in self._barriers:
             self._serve(attachment, now)
 
-    def pass_fences(self, now: float) -> None:
+    def flushed(self, now: float) -> None:
         """Passes the fences in front of which nothing is left. After each turn in which messages were settled."""
         if not self._fences:
             return
@@ -425,4 +418,4 @@ class KeyMoves:
     def _settle_all(self, fences: list[InFlight]) -> None:
         for fence in fences:
             if not fence.is_over:
-                self._settle(fence)
+                self._dispatcher.settle(fence, Outcome.FENCE)

@@ -24,9 +24,13 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
+from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.effects import Capacity
+from lbg_sidecar.core.part import Context, Part
+from lbg_sidecar.message import Kind, Verdict
 
 SWIFT_SHARE = 1 / 30
 """Of the handoff time. 0.1 s by default: a move hardly waits for it, and it outlasts the turn of another process."""
@@ -327,3 +331,59 @@ class BatchLimit:
 
 def _mean(average_s: float | None, new_s: float) -> float:
     return new_s if average_s is None else average_s + (new_s - average_s) * WEIGHT
+
+
+class CallLimits(Part):
+    """The application gets no more messages at a time than `limit`. `moves`: the broker reassigns partitions from a
+    member that works on them; for keys it waits. `keys_at_once`: how many keys the member can work on as the broker
+    knows it, where it shares out by keys: the number that its application is seen to work on is reported later."""
+
+    def __init__(
+        self, context: Context, limit: CallLimit, *, moves: bool = False, keys_at_once: int | None = None
+    ) -> None:
+        super().__init__(context)
+        self.limit = limit
+        self._moves = moves
+        self._keys_at_once = self._reported = keys_at_once
+        self._live_since = float("-inf")
+        self._expect_move(True)
+
+    def resume(self, former: Self) -> None:
+        self.limit = former.limit
+
+    def called(self, in_flight: InFlight) -> None:
+        self.limit.began(in_flight)
+
+    def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
+        if verdict.kind is Kind.INTERRUPTED:
+            self.limit.dropped(in_flight)
+        else:
+            self.limit.ended(in_flight, now - in_flight.started_at, now)
+        self._lanes.concurrency = self.limit.size
+
+    def attached(self, binding: Binding, now: float) -> None:
+        self._reported = self._keys_at_once
+        self._fit_capacity(binding)
+
+    def live_changed(self, now: float) -> None:
+        self._live_since = now
+        self._expect_move(True)
+
+    def tick(self, now: float) -> None:
+        """The broker begins to move partitions a delay after the consumers changed, and is done a handoff later."""
+        for binding in self._bindings.bound.values() if self.takes_part else ():
+            self._fit_capacity(binding)
+        self._expect_move(now < self._live_since + self._rules.rebalance_delay_s + self._rules.max_handoff_s)
+
+    def _expect_move(self, is_expected: bool) -> None:
+        self.limit.expects_move = is_expected and self._moves
+        self._lanes.concurrency = self.limit.size
+
+    def _fit_capacity(self, binding: Binding) -> None:
+        """Reports the capacity for keys: messages that wait longer than an idle member needs should go to it."""
+        size, reported = self.limit.size, self._reported
+        if reported is None or binding.attachment is None or binding.phase is not Phase.ATTACHED:
+            return
+        if size * 2 <= reported or size >= reported * 2:
+            self._reported = size
+            self._effects.append(Capacity(binding.attachment, size))

@@ -9,16 +9,20 @@ attachment.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from lbg_core.group.members_protocol import ParkingState
 from lbg_core.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.barriers import Barrier, Barriers
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.effects import Done, Effect, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
-from lbg_sidecar.core.lanes import Lanes
-from lbg_sidecar.core.message_states import Hold
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.dispatcher import ParkingBounds, Turn, WhenExhausted
+from lbg_sidecar.core.effects import Done, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
+from lbg_sidecar.core.key_moves import NOT_COPYABLE, KeyMoves
+from lbg_sidecar.core.message_states import Event, Hold, State
+from lbg_sidecar.core.part import Context, Part, Stream
 
 WAITS_S = 1.0
 """Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
@@ -31,13 +35,8 @@ ENDS_WITHIN_S = 10.0
 Else it is parked: who releases them may be gone."""
 
 
-@dataclass(frozen=True, slots=True)
-class ParkingBounds:
-    """Bounds of the group's parked messages. Beyond them nothing is parked, and keys block."""
-
-    keys: int = 1000
-    messages: int = 100_000
-    size_bytes: int = 256_000_000
+PUBLISHED_ELSEWHERE = (State.FORWARDING, State.REPUBLISHING)
+"""States in which a message of the set is not settled: another queue has it."""
 
 
 class Judgement(enum.Enum):
@@ -59,29 +58,17 @@ class _Pending:
     is_read: bool = False
 
 
-class Parking:
-    """`serving` is the attachment that serves
-    the queue of a hash, if this member does."""
+class Parking(Part):
+    stream = Stream.PARKED_KEYS
 
-    def __init__(
-        self,
-        bounds: ParkingBounds,
-        processed: Processed,
-        lanes: Lanes,
-        effects: list[Effect],
-        *,
-        new_id: Callable[[], str],
-        serving: Callable[[int], Attachment | None],
-    ) -> None:
+    def __init__(self, context: Context, bounds: ParkingBounds, key_moves: KeyMoves) -> None:
+        super().__init__(context)
         self.bounds = bounds
         self.keys = ParkedKeys()
         self.is_read = False
         """True if all that was in the stream when this connection began has been read."""
-        self._processed = processed
-        self._effects = effects
-        self._new_id = new_id
-        self._barriers = Barriers(lanes, Hold.PARKED_KEYS, self._write_barrier, new_id)
-        self._serving = serving
+        self._barriers = Barriers(self._lanes, Hold.PARKED_KEYS, self._write_barrier, self._new_id)
+        self._key_moves = key_moves
         self._released_at: dict[str, float] = {}
         """By key, when a released message came beside its queue."""
         self._pending: dict[str, dict[InFlight, _Pending]] = {}
@@ -90,13 +77,11 @@ class Parking:
 
     # Activation
 
-    def activated(self, attachment: Attachment, now: float) -> None:
-        """The first delivery of an attachment: it starts nothing until a barrier that is written now is read."""
+    def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:
+        """Starts nothing until a barrier that is written now is read."""
         self._barriers.hold(attachment, now)
 
-    def read(self, entries: Iterable[Entry], now: float) -> list[InFlight]:
-        """Entries of the stream, in its order. Returns messages that are parked now."""
-        parked = []
+    def read(self, entries: Sequence[Entry], now: float) -> None:
         for entry in entries:
             if isinstance(entry, BarrierEntry):
                 if self._barriers.is_due(entry.id):
@@ -107,21 +92,18 @@ class Parking:
                 pending = self._by_copy.get(entry.copy)
                 if pending is not None:
                     pending.is_read = True
-                    if self._completes(pending):
-                        parked.append(pending.in_flight)
+                    self._complete(pending)
                 if self.is_read:
                     self._settle_processed(entry.key, entry.identity)
-        return parked
 
     def tick(self, now: float) -> None:
         if self._barriers.tick(now) and (barrier := self._barriers.due) is not None:
             self._effects.append(ParkedKeysUnread(self._barriers.queues, now - barrier.since))
 
-    @property
-    def next_due(self) -> float:
+    def next_due(self, now: float) -> float:
         return self._barriers.next_due
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         """The set is read anew with the next connection: an entry without a confirm is there, or its message comes
         again."""
         self.keys = ParkedKeys()
@@ -142,7 +124,7 @@ class Parking:
 
     def _settle_processed(self, key: str, identity: MessageIdentity) -> None:
         """A late entry of a member that is gone, of a message that was processed since."""
-        is_ours = self._serving(identity[1]) is not None
+        is_ours = self._key_moves.serving(identity[1]) is not None
         if identity in self._processed and is_ours and self.keys.is_parked(key, identity):
             self.settle(key, identity)
 
@@ -151,7 +133,7 @@ class Parking:
     def beside(self, hash_: int) -> Attachment | None:
         """The attachment for released copies of this hash, which come over the mailbox; None if they are not to be
         delivered here now."""
-        serving = self._serving(hash_)
+        serving = self._key_moves.serving(hash_)
         if serving is None or serving.closed or serving.holds:
             return None
         if serving.beside is None:
@@ -159,16 +141,65 @@ class Parking:
             serving.beside.beside_of = serving
         return serving.beside
 
-    def close_beside(self, beside: Attachment) -> None:
-        """Ends it. Messages that are recorded as settled need no acknowledgement."""
-        done = [*beside.ack_window.take(), *beside.ack_window.pop_scattered(len(beside.ack_window.scattered))]
-        if done:
-            self._effects.append(Done(tuple(done), settled=True))
+    def deliver(self, in_flight: InFlight, now: float) -> None:
+        """A released copy came to the mailbox, for an attachment of `beside`."""
+        attachment = in_flight.attachment
+        is_held = any(one.identity == in_flight.identity for one in attachment.ack_window.all_unacked())
+        if in_flight.key is not None and not is_held:
+            self._released_at = {one: at for one, at in self._released_at.items() if now < at + ENDS_WITHIN_S}
+            self._released_at[in_flight.key] = now
+            self._dispatcher.deliver(attachment, [in_flight], now)
 
-    def released(self, key: str, now: float) -> None:
-        """A released copy of this key came."""
-        self._released_at = {one: at for one, at in self._released_at.items() if now < at + ENDS_WITHIN_S}
-        self._released_at[key] = now
+    def turn(self, in_flight: InFlight, now: float) -> Turn:
+        """A message of a parked key is parked as well, or waits."""
+        judgement = self.judge(in_flight, now)
+        is_parked = self.is_parked(in_flight)
+        if is_parked and any(one.key == in_flight.key for one in self._lanes.running):
+            # The queue and the mailbox deliver messages of one released key.
+            judgement = Judgement.WAIT_SHORTLY
+        if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
+            # Not its turn: its copy is still in the parking queue, and comes again.
+            self._dispatcher.release(in_flight)
+            return Turn.LATER
+        match judgement:
+            case Judgement.DELIVER:
+                return Turn.CALL
+            case Judgement.PARK if in_flight.is_copyable:
+                self.park(in_flight, is_poisoned=False)
+            case Judgement.PARK:
+                self._dispatcher.refuse(in_flight, NOT_COPYABLE)
+            case Judgement.WAIT:
+                self._lanes.delay(in_flight, now + WAITS_S)
+            case Judgement.WAIT_SHORTLY:
+                self._lanes.delay(in_flight, now + WAITS_SHORTLY_S)
+        return Turn.LATER
+
+    def exhausted(self, in_flight: InFlight, reason: str) -> bool:
+        key, is_known = in_flight.key, in_flight.identity is not None and in_flight.is_copyable
+        if self._dispatcher.rules.when_exhausted is not WhenExhausted.PARK:
+            return False
+        if key is None or not is_known or not self.has_room(key):
+            return False
+        in_flight.reason = reason
+        self.park(in_flight, is_poisoned=True)
+        return True
+
+    def settles(self, in_flight: InFlight, outcome: Outcome) -> bool:
+        """A message of the set is acknowledged when the stream has that it is settled."""
+        if in_flight.state in PUBLISHED_ELSEWHERE or not self.is_parked(in_flight):
+            return False
+        assert in_flight.key is not None
+        assert in_flight.identity is not None
+        if outcome is Outcome.ACK:
+            self._processed.add(in_flight.identity)
+        in_flight.settles_as = outcome
+        self._lanes.move(in_flight, Event.SETTLE)
+        self.settle(in_flight.key, in_flight.identity, in_flight)
+        return True
+
+    def ended_in_vain(self, in_flight: InFlight) -> None:
+        if self.is_parked(in_flight) and in_flight.identity is not None:
+            self.settle(in_flight.key or "", in_flight.identity)
 
     def judge(self, in_flight: InFlight, now: float) -> Judgement:
         key, identity = in_flight.key, in_flight.identity
@@ -227,11 +258,14 @@ class Parking:
         key, identity = in_flight.key, in_flight.identity
         return key is not None and identity is not None and self.keys.is_parked(key, identity)
 
-    def is_settled(self, identity: MessageIdentity) -> bool:
-        return self.keys.is_settled(identity)
+    def is_done(self, in_flight: InFlight) -> bool:
+        return in_flight.identity is not None and self.keys.is_settled(in_flight.identity)
 
     def park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
-        """Begins to park a message. `is_poisoned`: its attempts are used up, which is a cause of its own."""
+        """Begins to park a message. `is_poisoned`: its attempts are used up, which is a cause of its own.
+
+        Its lane goes on at once: what is behind it is parked behind it, in the order of these effects.
+        """
         key, identity = in_flight.key, in_flight.identity
         assert key is not None
         assert identity is not None
@@ -239,39 +273,41 @@ class Parking:
         pending = _Pending(ParkEntry(key, identity, in_flight.size, cause, self._new_id()), in_flight)
         self._pending.setdefault(key, {})[in_flight] = pending
         self._copy(pending)
+        self._lanes.move(in_flight, Event.PARK)
         if is_poisoned:
             self._effects.append(
                 KeyParked(in_flight.queue, key, identity, in_flight.attempts, in_flight.reason)
             )
 
-    def copied(self, in_flight: InFlight) -> None:
-        """The parking queue has the copy: now its entry is written. Also of a message in the set: its former copy may
-        be of a release, and its entry of a cause that was released."""
+    def confirmed(self, in_flight: InFlight) -> bool:
+        """Writes its entry when the parking queue has the copy. Also of a message in the set: its former copy may be of
+        a release, and its entry of a cause that was released."""
+        if in_flight.state is not State.PARKING:
+            return False
         pending = self._pending[in_flight.key or ""][in_flight]
         self._effects.append(RecordEntry(pending.entry, in_flight))
+        return True
 
-    def recorded(self, in_flight: InFlight, entry: Entry) -> bool:
-        """The stream has the entry. True if the message may be acknowledged now."""
+    def recorded(self, in_flight: InFlight, entry: Entry) -> None:
         if not isinstance(entry, ParkEntry):
-            return True
-        pending = self._by_copy.get(entry.copy)
-        if pending is None:
-            return False
-        pending.is_confirmed = True
-        return self._completes(pending)
+            if not in_flight.is_over:
+                self._dispatcher.settle(in_flight, in_flight.settles_as)
+        elif (pending := self._by_copy.get(entry.copy)) is not None:
+            pending.is_confirmed = True
+            self._complete(pending)
 
-    def _completes(self, pending: _Pending) -> bool:
-        """True once the entry is confirmed and read. A copy that is void by then is made again."""
+    def _complete(self, pending: _Pending) -> None:
+        """Settles a message whose entry is confirmed and read. A copy that is void by then is made again."""
         if not (pending.is_confirmed and pending.is_read):
-            return False
+            return
         if self.keys.is_void(pending.entry.copy):
             del self._by_copy[pending.entry.copy]
             pending.entry = replace(pending.entry, copy=self._new_id())
             pending.is_confirmed = pending.is_read = False
             self._copy(pending)
-            return False
+            return
         self._forget(pending.in_flight)
-        return True
+        self._dispatcher.settle(pending.in_flight, Outcome.PARKED)
 
     def _copy(self, pending: _Pending) -> None:
         self._by_copy[pending.entry.copy] = pending
@@ -285,10 +321,21 @@ class Parking:
         self.keys.apply(entry)
         self._effects.append(RecordEntry(entry, in_flight))
 
-    def closed(self, parked: Iterable[InFlight]) -> None:
-        """The channel of these messages is gone: they come again, here or elsewhere, and are judged then."""
-        for in_flight in parked:
+    def closing(self, attachment: Attachment) -> None:
+        """Its messages come again, here or elsewhere, and are judged then. Of released copies those that are recorded
+        as settled need no acknowledgement."""
+        for in_flight in attachment.underway:
             self._forget(in_flight)
+        if attachment.beside_of is not None:
+            window = attachment.ack_window
+            if done := [*window.take(), *window.pop_scattered(len(window.scattered))]:
+                self._effects.append(Done(tuple(done), settled=True))
+
+    def report_fields(self) -> Mapping[str, Any]:
+        keys = self.keys
+        return {
+            "parking": ParkingState(self.is_read, len(keys), keys.messages, keys.size_bytes, self.is_full)
+        }
 
     def _forget(self, in_flight: InFlight) -> None:
         key = in_flight.key or ""

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import backed_up, balanced_owners, standbys_of, static_owners
-from lbg_core.group.members_protocol import Status
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
+from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
+from lbg_sidecar.core.effects import Abort, Attach, Detach, Done
+from lbg_sidecar.core.presence import Presence
+from lbg_sidecar.core.roster import Roster
 
 
 class Assignment(enum.StrEnum):
@@ -112,59 +114,33 @@ class LiveView:
         return True
 
 
-class Phase(enum.Enum):
-    """A channel's life. A delivery may come while ATTACHING: the broker does not wait for us to read its answer."""
+class HoldDown:
+    """Rebalance delay: the live set that primaries are computed from.
 
-    UNBOUND = enum.auto()
-    ATTACHING = enum.auto()
-    ATTACHED = enum.auto()
-    DETACHING = enum.auto()
+    A change of the live set starts the delay, a further change starts it again, and a return to the set that
+    counts already ends it with nothing to move ("Configuring Partitioned Queues", rebalance delay).
+    """
 
+    def __init__(self, delay_s: float) -> None:
+        self.delay_s = delay_s
+        self.settled: frozenset[int] = frozenset()
+        self.due: float | None = None
+        """Time at which the delay ends; None while nothing has changed."""
+        self._latest: frozenset[int] = frozenset()
 
-@dataclass(slots=True, eq=False)
-class Binding:
-    """`active` follows from deliveries only: AMQP does not notify a consumer that it became active."""
+    def observe(self, live: frozenset[int], now: float) -> None:
+        if live == self._latest:
+            return
+        self._latest = live
+        self.due = None if live == self.settled else now + self.delay_s
 
-    queue: int
-    phase: Phase = Phase.UNBOUND
-    attachment: Attachment | None = None
-    epoch: int = 0
-    active: bool = False
-    activated_at: float = 0.0
-    attached_at: float = (
-        0.0  # when the attachment was requested: so it is behind those that were there before
-    )
-    attach_due: float = 0.0
-    failures: int = 0
-    move_due: float = 0.0  # no handoff before this: an earlier one was put off
-    put_off: int = 0  # handoffs in a row that were put off, because the queue did not drain in time
-    answers: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # movers that wait for us to be out of the way
-    arrivals: list[tuple[int, str, str]] = field(
-        default_factory=list
-    )  # movers that wait for us to be attached, with the proof for their handover
-    quiet: bool = False  # attached anew only to be behind another member: not reported to all
-    release_due: float | None = None  # when to get behind the primary, or to close: others back the queue up
-    delivered: int = 0  # through earlier attachments
-
-    @property
-    def delivered_in_all(self) -> int:
-        """Messages that ever came to this member from the queue."""
-        return self.delivered + (self.attachment.delivered if self.attachment is not None else 0)
-
-    @property
-    def waiting(self) -> bool:
-        """Attached, and nothing was ever delivered to it: idle, or behind another consumer."""
-        return self.phase in (Phase.ATTACHING, Phase.ATTACHED) and not self.active
-
-    @property
-    def status(self) -> Status:
-        if self.attachment is None or (self.phase is Phase.ATTACHING and not self.active):
-            return Status.UNBOUND
-        if self.active:
-            return Status.PAUSED if self.attachment.paused or self.phase is Phase.DETACHING else Status.READY
-        return Status.UNASSIGNED if self.phase is Phase.ATTACHED else Status.UNBOUND
+    def tick(self, now: float) -> bool:
+        """True if the latest set counts from now on."""
+        if self.due is None or now < self.due:
+            return False
+        self.due = None
+        self.settled = self._latest
+        return True
 
 
 class BindingTable:
@@ -237,11 +213,14 @@ class BrokerAssignedAttachments:
 
 
 class Bindings:
+    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do."""
+
     def __init__(
         self,
         rules: BalancingRules,
         dispatcher: Dispatcher,
-        effects: list[Effect],
+        roster: Roster,
+        presence: Presence,
         *,
         uniform: Callable[[], float],
         native: BrokerAssignedAttachments | None = None,
@@ -251,30 +230,29 @@ class Bindings:
         """Effective consumer timeout of the broker: the setting, or a lower value that was observed."""
         self.all = BindingTable(rules)
         self.view = LiveView()
+        self.holddown = HoldDown(rules.rebalance_delay_s)
         self.bound: dict[int, Binding] = {}
         """Those with a channel, by queue."""
         self.changes = 0
         """Grows with each change of a phase, of a queue's activity, and of what is consumed."""
         self.rests_at = 0.0
         """From then on the number of consumed queues is not limited."""
-        self.is_held: Callable[[], bool] = lambda: False
-        """True while no queue is consumed, because it may not be the right one."""
         self.surplus: set[int] = set()
         """Queues beyond the number of the group's that are still consumed here."""
-        self.may_consume: Callable[[int], bool] = lambda queue: True
-        """False for a queue that is not to be consumed by anybody yet."""
+        self.native = native
         self._wanted: dict[int, None] = {}
         self._missing: dict[int, None] = {}
         self._attaching: dict[int, float] = {}
         self._dispatcher = dispatcher
-        self._effects = effects
+        self._effects = dispatcher.effects
+        self._roster = roster
+        self._presence = presence
         self._uniform = uniform
-        self._native = native
 
     def repartition(self, partitions: int) -> None:
         """The broker has so many partitions in its queue now."""
-        if self._native is not None:
-            self._native = replace(self._native, partitions=partitions)
+        if self.native is not None:
+            self.native = replace(self.native, partitions=partitions)
             for binding in self.bound.values():
                 assert binding.attachment is not None
                 binding.attachment.partitions = partitions
@@ -299,7 +277,7 @@ class Bindings:
     def want(self, queues: Iterable[int]) -> None:
         """Consume these, in this order. Others are not closed."""
         self.changes += 1
-        self._wanted = dict.fromkeys(queue for queue in queues if self.may_consume(queue))
+        self._wanted = dict.fromkeys(queues)
         self._missing = {queue: None for queue in self._wanted if queue not in self.bound}
 
     def is_wanted(self, queue: int) -> bool:
@@ -310,9 +288,24 @@ class Bindings:
         used = self.all.used
         return [used[queue] for queue in sorted(self.bound.keys() | (self._wanted.keys() & used.keys()))]
 
+    def served(self) -> list[Binding]:
+        """Those by which this member serves queues of the group, without surplus queues."""
+        return [one for one in self.own() if one.active and one.queue < self.rules.queue_count]
+
+    def held(self) -> Iterator[InFlight]:
+        """Messages that this member holds, and has not settled, of each queue in the order of delivery."""
+        for binding in self.own():
+            attachment = binding.attachment
+            if attachment is not None and not attachment.closed:
+                for in_flight in attachment.ack_window.all_unacked():
+                    is_open = in_flight.outcome is None and not in_flight.is_over
+                    if is_open and not in_flight.ends_session and in_flight.fence is None:
+                        yield in_flight
+
     def attach_due(self, now: float) -> None:
-        """Attach to the wanted queues that have no channel and whose time has come, a few at the same time."""
-        if not self._missing:
+        """Attach to the wanted queues that have no channel and whose time has come, a few at the same time. A member
+        that leaves consumes nothing any more."""
+        if not self._missing or self._roster.me is None or self._presence.why is not None:
             return
         for queue in list(self._missing):
             if not self._has_room(now):
@@ -322,9 +315,18 @@ class Bindings:
                 self.attach(binding, now)
 
     def _has_room(self, now: float) -> bool:
-        if self._answers_due(now) > now or self.is_held():
+        if self._answers_due(now) > now or self._awaits_view:
             return False
         return now >= self._unlimited_at or len(self.bound) < ATTACHED_AT_ONCE
+
+    @property
+    def _awaits_view(self) -> bool:
+        """True for a newcomer that does not know the others, or only since a moment ago: alone it would consume queues
+        that are not its own, and of many members that start together each the same."""
+        me = self._roster.me
+        if self.native is not None or me is None or me.index == 0 or len(self.view.live) > 1:
+            return False
+        return self._roster.awaits_directory or self.view.due < float("inf")
 
     @property
     def _unlimited_at(self) -> float:
@@ -347,7 +349,7 @@ class Bindings:
             due = min(due, used[queue].attach_due if queue in used else now)
             if due <= now:
                 break
-        if due == float("inf") or self.is_held():
+        if due == float("inf") or self._awaits_view:
             return float("inf")
         if len(self._attaching) >= ATTACHING_MAX:
             due = max(due, min(self._attaching.values()) + ANSWERS_WITHIN_S)
@@ -368,7 +370,7 @@ class Bindings:
         binding.epoch += 1
         binding.phase = Phase.ATTACHING
         binding.attached_at = now
-        native = self._native
+        native = self.native
         binding.attachment = Attachment(
             binding.queue,
             binding.epoch,
@@ -394,7 +396,7 @@ class Bindings:
     @property
     def frames_are_lost(self) -> bool:
         """True if a closing channel may discard acks: one of a quorum queue."""
-        return self.rules.on_rabbitmq and self._native is None
+        return self.rules.on_rabbitmq and self.native is None
 
     def serving(self, queue: int) -> Attachment | None:
         """The attachment by which this member serves the queue, if it does."""
@@ -506,7 +508,7 @@ class Bindings:
         messages behind those returned before: a member that has a narrower window than its predecessor, and returns
         its messages, gets them after the rest. So all windows are the same (docs/rabbitmq.md).
         """
-        native = self._native
+        native = self.native
         return self.rules.on_rabbitmq if native is None else native.moves
 
     def _widest(self) -> int:
@@ -519,7 +521,7 @@ class Bindings:
             concurrency=self._dispatcher.rules.concurrency,
             service_time_s=service_time_s,
             consumer_timeout_s=self.consumer_timeout_s,
-            handoff_s=self.rules.max_handoff_s if self._native is not None and self._native.moves else None,
+            handoff_s=self.rules.max_handoff_s if self.native is not None and self.native.moves else None,
         )
 
 

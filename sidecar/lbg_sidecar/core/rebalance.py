@@ -5,44 +5,19 @@ Waiting consumers are first in, first out, and each wrong one in between costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
-from lbg_core.group.members_protocol import Identity, Move, Reattached, Rebalance, Status
-from lbg_sidecar.core.effects import Effect, Post
-from lbg_sidecar.core.handoff import Handoffs
+from lbg_core.group.members_protocol import Identity, Message, Move, Reattached, Rebalance, Status
+from lbg_sidecar.core.binding import Binding, Phase
+from lbg_sidecar.core.effects import Post, StandingBy
+from lbg_sidecar.core.handoff import REATTACH_AFTER_S, Handoffs
+from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.peer import Peer
-from lbg_sidecar.core.queue_bindings import Assignment, Binding, Bindings, Phase
+from lbg_sidecar.core.queue_bindings import Assignment, Bindings
+from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.roster import Roster
-
-
-class HoldDown:
-    """Rebalance delay: the live set that primaries are computed from.
-
-    A change of the live set starts the delay, a further change starts it again, and a return to the set that
-    counts already ends it with nothing to move ("Configuring Partitioned Queues", rebalance delay).
-    """
-
-    def __init__(self, delay_s: float) -> None:
-        self.delay_s = delay_s
-        self.settled: frozenset[int] = frozenset()
-        self.due: float | None = None
-        """Time at which the delay ends; None while nothing has changed."""
-        self._latest: frozenset[int] = frozenset()
-
-    def observe(self, live: frozenset[int], now: float) -> None:
-        if live == self._latest:
-            return
-        self._latest = live
-        self.due = None if live == self.settled else now + self.delay_s
-
-    def tick(self, now: float) -> bool:
-        """True if the latest set counts from now on."""
-        if self.due is None or now < self.due:
-            return False
-        self.due = None
-        self.settled = self._latest
-        return True
-
+from lbg_sidecar.core.takeover import Takeovers
 
 Primaries = Sequence[int | None]
 
@@ -113,29 +88,29 @@ MOVE_OVER_AFTER_S = 0.5
 """After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
-class SuccessorBinding:
-    """`want` adds a queue to those that this member consumes, for a while."""
+class SuccessorBinding(Part):
+    """Places of this member's consumers when other members hand queues over."""
 
-    def __init__(
-        self,
-        bindings: Bindings,
-        roster: Roster,
-        effects: list[Effect],
-        *,
-        want: Callable[[int, float], None],
-    ) -> None:
-        self._want = want
-        self._bindings = bindings
-        self._roster = roster
-        self._effects = effects
+    def __init__(self, context: Context, wanted: WantedQueues, takeovers: Takeovers) -> None:
+        super().__init__(context)
+        self._wanted = wanted
+        self._takeovers = takeovers
         self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
 
-    def announced(self, move: Move, me: Identity, now: float, *, proof: str) -> None:
-        """Another member hands a queue over: make way, unless it comes to this one. `proof`: for the answer then."""
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {Move: self.announced}
+
+    def announced(self, move: Move, now: float) -> None:
+        """Another member hands a queue over: makes way, unless it comes to this one."""
+        me = self._roster.me
+        is_own = me is not None and move.sender.incarnation == me.incarnation
+        if me is None or is_own or move.queue >= self._rules.queue_count:
+            return
         moved_at = self._moved_at.get(move.queue, float("-inf"))
         self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
         if move.to == me.index:
+            proof = "" if binding.active else self._takeovers.announced(move, now)
             self._expected(move, me, binding, now, proof)
             return
         if binding.active:
@@ -165,19 +140,20 @@ class SuccessorBinding:
             self._answer(me, binding, move.sender.index, move.move, proof)
             return
         binding.arrivals.append((move.sender.index, move.move, proof))
-        self._want(binding.queue, now)
+        self._wanted.want(binding.queue, now)
 
-    def attached(self, binding: Binding) -> None:
-        """The broker has the consumer of this member."""
+    def attached(self, binding: Binding, now: float) -> None:
         me = self._roster.me
         if me is not None:
             for mover, move, proof in binding.arrivals:
                 self._answer(me, binding, mover, move, proof)
         binding.arrivals.clear()
 
-    def closed(self, binding: Binding) -> None:
-        """The channel of a queue is closed: this member does not wait for it now."""
+    def closed(self, binding: Binding, now: float) -> None:
+        """This member does not wait for the queue now."""
         me = self._roster.me
+        if binding.answers:
+            binding.attach_due = now + REATTACH_AFTER_S
         if me is not None:
             for mover, move in binding.answers:
                 self._answer(me, binding, mover, move)
@@ -209,27 +185,19 @@ STEP_BEHIND_WITHIN = 0.6
 """Of the rebalance delay: the rest is for reports of it."""
 
 
-class Balancer:
-    """`is_coming`: whether a queue is handed over to this member now. Its consumer must keep its place then."""
+TICK_MOVING_S = 0.25
+"""While queues are moved, and consumers of other queues closed and attached."""
 
-    def __init__(
-        self,
-        bindings: Bindings,
-        handoffs: Handoffs,
-        roster: Roster,
-        *,
-        is_coming: Callable[[int, float], bool],
-        uniform: Callable[[], float],
-    ) -> None:
-        self._is_coming = is_coming
-        self.holddown = HoldDown(bindings.rules.rebalance_delay_s)
-        self._rules = bindings.rules
-        self._bindings = bindings
-        self._handoffs = handoffs
-        self._roster = roster
-        self._uniform = uniform
-        self.release_due = float("inf")
+
+class Balancer(Part):
+    def __init__(self, context: Context, handoffs: Handoffs, takeovers: Takeovers) -> None:
+        super().__init__(context)
+        self.release_due = NEVER
         """Time of the next releases of the assignment `static`."""
+        self._handoffs = handoffs
+        self._is_coming = takeovers.is_announced
+        """True if a queue is handed over to this member now: its consumer must keep its place then."""
+        self._stands_by = False
         self._to_release: set[int] = set()
         self._balanced_at = float("-inf")
         self._may_rest = False
@@ -242,20 +210,48 @@ class Balancer:
         self._unacked_due = float("-inf")
         self._unacked_limit_s = 0.0
 
-    def joined(self, now: float) -> None:
+    def connected(self, now: float) -> None:
         self.release_due = now + self._release_in_s()
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         self._to_release.clear()
 
-    def reshaped(self) -> None:
-        """There is another number of queues: none that is gone is released, and what belongs elsewhere is due."""
+    def reshaped(self, now: float) -> None:
+        """None that is gone is released, and what belongs elsewhere is due."""
         self._to_release = {queue for queue in self._to_release if queue < self._rules.queue_count}
         self._may_rest = False
+        self._report_standing_by()
+
+    def after(self, now: float) -> None:
+        """Not after each message: every member reports every change to every other, and the next tick is near."""
+        if self._bindings.holddown.tick(now):
+            self._report_standing_by()
+        if self._presence.is_handing_over:
+            self._leave(now, late=now >= self._presence.empty_by)
+        elif self.takes_part:
+            self.balance(now)
+
+    def next_due(self, now: float) -> float:
+        if not self.has_work:
+            return NEVER
+        rests_at = self._bindings.holddown.due
+        return min(now + TICK_MOVING_S, NEVER if rests_at is None else rests_at)
+
+    def report_fields(self) -> Mapping[str, Any]:
+        return {"rebalance": self.status}
+
+    def _report_standing_by(self) -> None:
+        """Reports once that this member is one of those beyond the number of queues."""
+        me, queue_count = self._roster.me, self._rules.queue_count
+        at_work = set(self._rules.primaries(self._bindings.holddown.settled)) - {None}
+        stands_by = me is not None and me.index not in at_work and len(at_work) == queue_count
+        if stands_by and not self._stands_by:
+            self._effects.append(StandingBy(queue_count, len(at_work)))
+        self._stands_by = stands_by
 
     @property
     def status(self) -> Rebalance:
-        if self.holddown.due is not None:
+        if self._bindings.holddown.due is not None:
             return Rebalance.HOLD_DOWN
         return Rebalance.REBALANCING if self._handoffs.moves or self._to_release else Rebalance.READY
 
@@ -264,7 +260,7 @@ class Balancer:
         """True while queues are moved, released, or closed because others back them up."""
         return self._has_releases or self.status is not Rebalance.READY
 
-    def rests(self, now: float) -> None:
+    def tick(self, now: float) -> None:
         """The next `balance` belongs to a tick: without work it has nothing to do, so shortly after the last one."""
         self._may_rest = now < self._balanced_at + BALANCE_EVERY_S and not self.has_work
 
@@ -287,7 +283,7 @@ class Balancer:
             self._releases = list(due_releases(self._bindings, self._roster, primaries))
             self._releases_of = state
         has_work = self._step_behind_primaries(now)
-        if self.holddown.due is None:
+        if self._bindings.holddown.due is None:
             has_work |= self._close_unwanted(now)
             has_work |= self._move(now)
         self._inspected = None if has_work else state
@@ -296,9 +292,9 @@ class Balancer:
     @property
     def _state(self) -> tuple[object, ...]:
         """All that decides, beside the time, whether an inspection of the queues finds something to do."""
-        me, bindings = self._roster.me, self._bindings
+        me, bindings, holddown = self._roster.me, self._bindings, self._bindings.holddown
         index = me.index if me is not None else None
-        settled = self.holddown.settled if self.holddown.due is None else None
+        settled = holddown.settled if holddown.due is None else None
         return index, settled, bindings.view.live, bindings.changes, self._roster.reports
 
     def _release_unacked(self, now: float) -> None:
@@ -315,11 +311,10 @@ class Balancer:
         since = min((one.received_at for one in oldest if one is not None), default=now)
         self._unacked_due = min(since, now) + self._unacked_limit_s * GIVE_BACK_AT
 
-    def leave(self, now: float, *, by: float) -> bool:
-        """Hand every queue over, from `by` on at any price; True when none is bound any more."""
+    def _leave(self, now: float, *, late: bool) -> None:
+        """Hands every queue over, if it is `late` at any price."""
         bound = list(self._bindings.bound.values())
         moves = self._handoffs.moves
-        late = now >= by
         primaries = self._rules.primaries(self._roster.live)
         for binding in bound:
             if binding.phase is Phase.DETACHING or binding.queue in moves:
@@ -331,7 +326,6 @@ class Balancer:
                 self._handoffs.start(binding, to if to in self._roster.peers else None, "leave", now)
         if late:
             self._handoffs.force(now)
-        return not bound
 
     def _turn_s(self) -> float:
         rules = self._rules
@@ -340,7 +334,7 @@ class Balancer:
 
     def _move(self, now: float) -> bool:
         """True if a queue that this member serves belongs to another."""
-        primaries = self._rules.primaries(self.holddown.settled)
+        primaries = self._rules.primaries(self._bindings.holddown.settled)
         moves = self._handoffs.moves
         me = self._roster.me
         is_misplaced = False

@@ -10,16 +10,19 @@ and a wrong one closes a channel with nothing at work in it, whose messages come
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lbg_core.group.members_protocol import Identity, QueueState
-from lbg_sidecar.core.dispatcher import Counts
-from lbg_sidecar.core.effects import CountReady, Effect, Stalled, Superseded
+from lbg_core.group.members_protocol import Message, Progress, QueueReport
+from lbg_sidecar.core.binding import Binding, Phase
+from lbg_sidecar.core.effects import CountReady, Stalled, Superseded
 from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.queue_bindings import Binding, Bindings, Phase
-from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.takeover import Takeovers
+
+TICK_DOUBTS_S = 0.25
+"""While queues are perhaps stalled."""
 
 COUNT_INTERVAL_S = 5.0
 """Between two counts of a queue that delivers nothing and was empty at the last count."""
@@ -73,31 +76,27 @@ class Rival:
     began_at: float
 
 
-class Watchdog:
-    def __init__(
-        self,
-        bindings: Bindings,
-        handoffs: Handoffs,
-        takeovers: Takeovers,
-        roster: Roster,
-        effects: list[Effect],
-        counts: Counts,
-        *,
-        uniform: Callable[[], float],
-    ) -> None:
-        self._bindings = bindings
+class Watchdog(Part):
+    def __init__(self, context: Context, handoffs: Handoffs, takeovers: Takeovers) -> None:
+        super().__init__(context)
         self._handoffs = handoffs
         self._takeovers = takeovers
-        self._roster = roster
-        self._effects = effects
-        self._counts = counts
-        self._uniform = uniform
+        self._counts = self._dispatcher.counts
         self._watched: defaultdict[int, Watched] = defaultdict(Watched)
         self._rivals: dict[int, Rival] = {}
         self._due = 0.0
         self._rounds: dict[float, float] = {}  # by interval, when its next round is due
         self.has_doubts = False
         """True while a queue has messages that are not delivered, by the last count, or had."""
+
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {QueueReport: self._report_received}
+
+    def next_due(self, now: float) -> float:
+        return now + TICK_DOUBTS_S if self.has_doubts else NEVER
+
+    def queue_fields(self, binding: Binding) -> Mapping[str, Any]:
+        return {"progress": Progress.STALLED} if self.is_stalled(binding.queue) else {}
 
     def is_stalled(self, queue: int) -> bool:
         """True if its channel was closed because it delivered nothing, and its messages still wait by the last
@@ -106,7 +105,7 @@ class Watchdog:
 
     def tick(self, now: float) -> None:
         me = self._roster.me
-        if me is None or now < self._due:
+        if me is None or not self.takes_part or now < self._due:
             return
         self._due = now + 0.4
         primaries = self._bindings.rules.primaries(self._bindings.view.live)
@@ -149,8 +148,9 @@ class Watchdog:
             peer.claims_now(queue, now) for peer in self._roster.reporters(queue)
         )
 
-    def ready_counted(self, queue: int, ready: int | None, now: float) -> None:
-        """So many messages wait at the broker; None: the count failed, and has no effect."""
+    def counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
+        if queue not in self._bindings.bound:
+            return
         watched, binding = self._watched[queue], self._bindings.all[queue]
         watched.is_counting = False
         if ready is None or not self._is_quiet(binding, watched):
@@ -172,12 +172,13 @@ class Watchdog:
         if watched.stalled_counts >= COUNTS_TO_ACT << min(watched.restarts, PATIENCE_DOUBLES_AT_MOST):
             self._act(binding, watched, now)
 
-    def report_received(self, sender: Identity, states: Iterable[QueueState], now: float) -> None:
+    def _report_received(self, report: QueueReport, now: float) -> None:
         """Another member serves a queue that this one counts as its own: the member that gets deliveries is active."""
+        sender = report.sender
         peer = self._roster.peers.get(sender.index)
         if peer is None or peer.identity != sender:
             return
-        for state in states:
+        for state in report.queues:
             queue = state.queue
             binding, rival = self._bindings.bound.get(queue), self._rivals.get(queue)
             if not state.active or binding is None or not binding.active:
@@ -192,7 +193,7 @@ class Watchdog:
                     cut_off = self._bindings.detach(binding)
                     self._effects.append(Superseded(queue, sender.index, cut_off))
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         """Forgets open counts: their answers were lost with the connection."""
         self._rivals.clear()
         for watched in self._watched.values():

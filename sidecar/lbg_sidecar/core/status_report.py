@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
+import heapq
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from lbg_core.group.members_protocol import (
     ACTIVITY,
     Activity,
     Beat,
-    HeldSuspect,
     Identity,
-    ParkingState,
     Progress,
     QueueState,
-    Rebalance,
     RetriedMessage,
-    Role,
-    Takeover,
 )
-from lbg_sidecar.core.dispatcher import REASON_MAX_CHARS, KeyCounts, poisoned_messages
+from lbg_sidecar.core.binding import Binding
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.message_states import IS_UNDERWAY
-from lbg_sidecar.core.queue_bindings import Binding
-
-if TYPE_CHECKING:
-    from lbg_sidecar.core.exclusive import ExclusiveMember
-    from lbg_sidecar.core.member_core import MemberCore
-    from lbg_sidecar.core.parked_keys import Parking
-
+from lbg_sidecar.core.part import NEVER, Context, Part
 
 KEYS_REPORTED_MAX = 3
 KEY_MAX_CHARS = 64
@@ -39,94 +30,85 @@ ID_MAX_CHARS = 200
 """A report may be sent every second, so it has only some of the poisoned keys."""
 
 
+@dataclass(frozen=True, slots=True)
+class PoisonedMessage:
+    """A poisoned message for a view. `key` and `id` are None without a publisher's stamp. `since_s`: time since its
+    attempts were used up here; after a takeover, since this member's first attempt."""
+
+    key: str | None
+    id: str | None
+    attempts: int
+    since_s: float
+    reason: str
+
+
+LISTED_MAX = 20
+REASON_MAX_CHARS = 200
+
+
+def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessage]:
+    """Those that this attachment holds, the oldest first, at most `LISTED_MAX` of them."""
+    return [
+        PoisonedMessage(
+            key=in_flight.key,
+            id="-".join(map(str, in_flight.identity)) if in_flight.identity is not None else None,
+            attempts=in_flight.attempts,
+            since_s=now - since,
+            reason=in_flight.reason[:REASON_MAX_CHARS],
+        )
+        for in_flight, since in itertools.islice(attachment.poisoned.items(), LISTED_MAX)
+    ]
+
+
 ABSENT = Identity(0, "", "")
 """Sender of the report of a member that is not connected, for a view."""
 
 
-def report_of(
-    machine: MemberCore,
-    queues: Iterable[QueueState],
-    bound: Iterable[Binding],
-    *,
-    rebalance: Rebalance = Rebalance.READY,
-    parking: ParkingState | None = None,
-) -> Beat:
-    """`bound`: bindings to the queues whose messages this member may have."""
-    return Beat(
-        machine.roster.me or ABSENT,
-        tuple(queues),
-        rebalance,
-        asdict(machine.dispatcher.counts),
-        machine.dispatcher.paused,
-        oldest_us(bound),
-        parking,
-    )
-
-
-def status_report(machine: ExclusiveMember) -> Beat:
+def status_report(context: Context) -> Beat:
     """Of the queues that this member consumes or should consume. Surplus queues are left out: who reports one has not
     the present number of queues yet."""
-    return report_of(
-        machine,
-        (own_state(machine, binding) for binding in _own(machine)),
-        machine.bindings.bound.values(),
-        rebalance=machine.balancer.status,
-        parking=None if machine.parking is None else parking_state(machine.parking),
+    dispatcher, fields = context.dispatcher, dict[str, Any]()
+    for report_fields in context.hooks.of(Part.report_fields):
+        fields |= report_fields()
+    return Beat(
+        context.roster.me or ABSENT,
+        queues=tuple(queue_state(context, binding) for binding in _own(context)),
+        counts=asdict(dispatcher.counts),
+        paused=dispatcher.paused,
+        oldest_us=_oldest_us(context.bindings.bound.values()),
+        **fields,
     )
 
 
-def _own(machine: ExclusiveMember) -> list[Binding]:
-    queue_count = machine.rules.queue_count
-    return [binding for binding in machine.bindings.own() if binding.queue < queue_count]
+def _own(context: Context) -> list[Binding]:
+    queue_count = context.rules.queue_count
+    return [binding for binding in context.bindings.own() if binding.queue < queue_count]
 
 
-def parking_state(parking: Parking) -> ParkingState:
-    keys = parking.keys
-    return ParkingState(parking.is_read, len(keys), keys.messages, keys.size_bytes, parking.is_full)
-
-
-def own_state(machine: ExclusiveMember, binding: Binding) -> QueueState:
-    """The state of a queue that is served by one member at a time."""
-    me = machine.roster.me
-    return queue_state(
-        machine,
-        binding,
-        is_primary=me is not None
-        and machine.rules.primaries(machine.bindings.view.live)[binding.queue] == me.index,
-        is_stalled=machine.watchdog.is_stalled(binding.queue),
-        next_drain_s=machine.handoffs.drain_s if binding.put_off else 0.0,
-    )
-
-
-def queue_state(
-    machine: MemberCore,
-    binding: Binding,
-    *,
-    is_primary: bool,
-    is_stalled: bool = False,
-    next_drain_s: float = 0.0,
-) -> QueueState:
+def queue_state(context: Context, binding: Binding) -> QueueState:
     attachment = binding.attachment
+    fields: dict[str, Any] = {"progress": progress_of(attachment)}
+    for queue_fields in context.hooks.of(Part.queue_fields):
+        fields |= queue_fields(binding)
+    if attachment is not None:
+        fields |= {
+            "in_flight": attachment.ack_window.unacked,
+            "poisoned": len(attachment.poisoned),
+            "poisoned_keys": _poisoned_keys(attachment),
+            "poisoned_ids": _poisoned_ids(attachment),
+            "retried_messages": _retried_messages(attachment),
+        }
     return QueueState(
         queue=binding.queue,
-        role=Role.PRIMARY if is_primary else Role.SECONDARY,
         active=binding.active,
         status=binding.status,
-        in_flight=0 if attachment is None else attachment.ack_window.unacked,
         delivered=binding.delivered_in_all,
         epoch=binding.epoch,
-        progress=Progress.STALLED if is_stalled else progress_of(binding),
-        poisoned=0 if attachment is None else len(attachment.poisoned),
-        poisoned_keys=poisoned_keys(binding),
-        poisoned_ids=poisoned_ids(binding),
-        retried_messages=retried_messages(binding),
-        put_off=binding.put_off,
-        next_drain_s=next_drain_s,
-        suspects=held_suspects(machine, binding),
+        **fields,
     )
 
 
-def oldest_us(bindings: Iterable[Binding]) -> int:
+def _oldest_us(bindings: Iterable[Binding]) -> int:
     """Publishing time of the oldest message of these queues that is not settled here, in microseconds since the epoch;
     0 without one, and where publishers do not report it. The oldest of a queue is the first that was delivered."""
     attached = (binding.attachment for binding in bindings if binding.attachment is not None)
@@ -140,44 +122,77 @@ def oldest_us(bindings: Iterable[Binding]) -> int:
 ACTIVITY_EVERY_S = 1.0
 HOT_KEYS_MAX = 10
 
+COUNTED_KEYS_MAX = 512
+COUNTED_KEYS_KEPT = 256
 
-class ActivityMonitor:
-    """Reports of a member's activity, while an administrator watches its group. Without one, no key is counted."""
+
+class KeyCounts:
+    """Counts of messages by key, for a report of the most frequent ones: when there are too many, the rarest half is
+    forgotten."""
 
     def __init__(self) -> None:
-        self.key_counts: KeyCounts | None = None
-        self._until = self._due = 0.0
+        self._counts: dict[str, int] = {}
 
-    @property
-    def next_due(self) -> float:
-        return float("inf") if self.key_counts is None else self._due
+    def add(self, key: str) -> None:
+        counts = self._counts
+        counts[key] = counts.get(key, 0) + 1
+        if len(counts) > COUNTED_KEYS_MAX:
+            self._counts = dict(self.most(COUNTED_KEYS_KEPT))
+
+    def most(self, count: int) -> list[tuple[str, int]]:
+        """The keys with most messages, at most so many, with the number of each; the most frequent first."""
+        return heapq.nsmallest(count, self._counts.items(), key=lambda one: (-one[1], one[0]))
+
+
+class ActivityMonitor(Part):
+    """Reports of a member's activity, while an administrator watches its group. Without one, no key is counted."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._key_counts: KeyCounts | None = None
+        self._until = self._due = 0.0
+        self._settled = context.hooks.of(Part.settled)
+
+    def resume(self, former: Self) -> None:
+        self._until, self._due = former._until, former._due
+        if former._key_counts is not None:
+            self._begin(former._key_counts)
+
+    def next_due(self, now: float) -> float:
+        return NEVER if self._key_counts is None or self._roster.me is None else self._due
 
     def watch(self, seconds: float, now: float) -> None:
         """Report for so long from now on."""
-        if self.key_counts is None:
-            self.key_counts = KeyCounts()
+        if self._key_counts is None:
+            self._begin(KeyCounts())
             self._due = now + ACTIVITY_EVERY_S
         self._until = max(self._until, now + seconds)
 
-    def report(self, me: Identity, now: float) -> list[Post]:
-        """The report that is due, if one is."""
-        counts = self.key_counts
-        if counts is None or now < self._due:
-            return []
+    def tick(self, now: float) -> None:
+        """Sends the report that is due, if one is."""
+        counts, me = self._key_counts, self._roster.me
+        if counts is None or me is None or now < self._due:
+            return
         self._due = now + ACTIVITY_EVERY_S
-        self.key_counts = KeyCounts() if now < self._until else None
+        self._key_counts = KeyCounts()
+        if now >= self._until:
+            self._key_counts = None
+            self._settled.remove(self._count)
         keys = tuple((key[:KEY_MAX_CHARS], count) for key, count in counts.most(HOT_KEYS_MAX))
-        return [Post(Activity(me, keys), to=ACTIVITY)] if keys else []
+        if keys:
+            self._effects.append(Post(Activity(me, keys), to=ACTIVITY))
+
+    def _begin(self, counts: KeyCounts) -> None:
+        self._key_counts = counts
+        self._settled.append(self._count)
+
+    def _count(self, in_flight: InFlight) -> None:
+        if self._key_counts is not None and in_flight.outcome is Outcome.ACK and in_flight.key is not None:
+            self._key_counts.add(in_flight.key)
 
 
-def takeover_report(me: Identity, effect: Takeover) -> Post:
-    """Sent without a request: a member that has just joined takes queues over before the next request comes."""
-    return Post(Activity(me, takeover=effect), to=ACTIVITY)
-
-
-def progress_of(binding: Binding) -> Progress:
+def progress_of(attachment: Attachment | None) -> Progress:
     """Cause that holds a queue up, as far as this member alone can see it."""
-    attachment = binding.attachment
     if attachment is None:
         return Progress.IDLE
     oldest = attachment.ack_window.oldest
@@ -189,33 +204,28 @@ def progress_of(binding: Binding) -> Progress:
     return Progress.WORKING if attachment.is_at_work else Progress.IDLE
 
 
-def _served_by(machine: ExclusiveMember, binding: Binding) -> int | None:
+def _served_by(context: Context, binding: Binding) -> int | None:
     """The index of the member that gets the deliveries of a queue, by the last reports; None: unknown."""
-    me = machine.roster.me
+    me = context.roster.me
     if binding.active:
         return me.index if me is not None else None
-    reporters = machine.roster.reporters(binding.queue)
+    reporters = context.roster.reporters(binding.queue)
     return next((peer.identity.index for peer in reporters if peer.claims(binding.queue)), None)
 
 
-def poisoned_keys(binding: Binding) -> tuple[str, ...]:
-    poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
-    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in poisoned if one.key is not None)
+def _poisoned_keys(attachment: Attachment) -> tuple[str, ...]:
+    keys = dict.fromkeys(one.key[:KEY_MAX_CHARS] for one in attachment.poisoned if one.key is not None)
     return tuple(itertools.islice(keys, KEYS_REPORTED_MAX))
 
 
-def poisoned_ids(binding: Binding) -> tuple[str, ...]:
+def _poisoned_ids(attachment: Attachment) -> tuple[str, ...]:
     """By which an administrator can skip them; one that is too long for a report is left out."""
-    poisoned = binding.attachment.poisoned if binding.attachment is not None else ()
-    ids = (one.id for one in itertools.islice(poisoned, KEYS_REPORTED_MAX))
+    ids = (one.id for one in itertools.islice(attachment.poisoned, KEYS_REPORTED_MAX))
     return tuple(one for one in ids if len(one) <= ID_MAX_CHARS)
 
 
-def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
+def _retried_messages(attachment: Attachment) -> tuple[RetriedMessage, ...]:
     """A wait is over while its call runs; a reply that is no verdict counts until there is another."""
-    attachment = binding.attachment
-    if attachment is None:
-        return ()
     held = (
         RetriedMessage(
             id=in_flight.id[:ID_MAX_CHARS],
@@ -229,64 +239,43 @@ def retried_messages(binding: Binding) -> tuple[RetriedMessage, ...]:
     return tuple(itertools.islice(held, KEYS_REPORTED_MAX))
 
 
-def held_suspects(machine: MemberCore, binding: Binding) -> tuple[HeldSuspect, ...]:
-    """Suspects in flight that are called alone; one whose id is too long for a report is left out."""
-    attachment = binding.attachment
-    if machine.dispatcher.suspects is None or attachment is None:
-        return ()
-    found = (
-        HeldSuspect(
-            one.id,
-            one.key and one.key[:KEY_MAX_CHARS],
-            max(one.attempts, one.suspect.last.attempts) - one.is_called,
-            one.suspect.last.member,
-        )
-        for one in attachment.ack_window.all_unacked()
-        if one.suspect is not None and one.suspect.last.is_called_alone
-        if one.outcome is None and len(one.id) <= ID_MAX_CHARS
-    )
-    return tuple(itertools.islice(found, KEYS_REPORTED_MAX))
-
-
-def description(machine: ExclusiveMember, now: float) -> dict[str, Any]:
-    """The same for a view, and more of this member alone, as plain data."""
-    return described(machine, [(one, _served_by(machine, one)) for one in _own(machine)], now)
-
-
 _STATE_FIELDS = QueueState.__slots__
 _state_values = attrgetter(*_STATE_FIELDS)
 """`asdict` takes a millisecond for 64 queues, twenty times as long, and views ask ten times a second."""
 
 
-def described(
-    machine: MemberCore, servers: Iterable[tuple[Binding, int | None]], now: float
-) -> dict[str, Any]:
-    """A member as plain data, as far as it is the same in every mode. `servers`: for each queue of its report, the
-    binding and the index of the member that gets the deliveries."""
-    me, lanes, report = machine.roster.me, machine.dispatcher.lanes, machine.content()
-    queues = []
-    for state, (binding, server) in zip(report.queues, servers, strict=True):
-        attachment, fields = binding.attachment, dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
-        for name in ("retried_messages", "suspects"):
-            fields[name] = [asdict(one) for one in fields[name]]
+def _fields_of(state: QueueState) -> dict[str, Any]:
+    fields = dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
+    for name in ("retried_messages", "suspects"):
+        fields[name] = [asdict(one) for one in fields[name]]
+    return fields
+
+
+def description_of(context: Context, now: float) -> dict[str, Any]:
+    """The report for a view, without its sender, and more of this member alone, as plain data."""
+    me, dispatcher, lanes = context.roster.me, context.dispatcher, context.dispatcher.lanes
+    beat = status_report(context)
+    report = asdict(replace(beat, queues=()))
+    del report["sender"]
+    report["queues"] = []
+    is_shared = {"shared": True} if context.bindings.native is not None else {}
+    for state, binding in zip(beat.queues, _own(context), strict=True):
+        attachment, fields = binding.attachment, _fields_of(state)
         poisoned = poisoned_messages(attachment, now) if attachment is not None else []
         fields["poisoned_messages"] = [asdict(one) for one in poisoned]
         fields["window"] = attachment.prefetch if attachment is not None else None
-        fields["served_by"] = server
-        queues.append(fields)
-    return {
-        "queues": queues,
-        "rebalance": report.rebalance,
-        "counts": report.counts,
-        "paused": report.paused,
-        "oldest_us": report.oldest_us,
-        "parking": None if report.parking is None else asdict(report.parking),
+        fields["served_by"] = _served_by(context, binding)
+        report["queues"].append(fields | is_shared)
+    described = {
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
         "connected": me is not None,
-        "live": sorted(machine.roster.live),
-        "leaving": machine.leaving,
-        "delivered_again": machine.delivered_again,
+        "live": sorted(context.roster.live),
+        "leaving": context.presence.why,
+        "paused": dispatcher.paused,
         "lanes": {"running": len(lanes.running), "blocked": lanes.blocked, "concurrency": lanes.concurrency},
-        "service_time_s": machine.dispatcher.service_time_s(),
+        "service_time_s": dispatcher.service_time_s(),
     }
+    for description in context.hooks.of(Part.description):
+        described |= description()
+    return {**report, **described}

@@ -9,17 +9,16 @@ long before another's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from lbg_core.group.members_protocol import Handover, Move, Takeover
-from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.effects import Effect
-from lbg_sidecar.core.handoff import Handoffs
-from lbg_sidecar.core.lanes import Lanes
+from lbg_core.group.members_protocol import ACTIVITY, Activity, Handover, Message, Move, Takeover
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.queue_bindings import BalancingRules, Binding
-from lbg_sidecar.core.roster import LOST, UNSERVED, Roster
+from lbg_sidecar.core.part import NEVER, Context, Part
+from lbg_sidecar.core.roster import LOST, UNSERVED
 
 LATE_S = 1.0
 """An announced move that is not over this long after its limits never came to be."""
@@ -49,27 +48,16 @@ class Waiting:
     due: float
 
 
-class Takeovers:
-    def __init__(
-        self,
-        rules: BalancingRules,
-        handoffs: Handoffs,
-        roster: Roster,
-        lanes: Lanes,
-        effects: list[Effect],
-        *,
-        new_id: Callable[[], str],
-    ) -> None:
-        self._rules = rules
-        self._handoffs = handoffs
-        self._roster = roster
-        self._lanes = lanes
-        self._effects = effects
+class Takeovers(Part):
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
         self._incoming: dict[int, IncomingQueue] = {}
         self._waiting: dict[int, Waiting] = {}
-        self._new_id = new_id
         self._announced_moves: dict[int, tuple[int, str, str]] = {}
         """By queue, the latest to this member: mover, id and proof."""
+
+    def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
+        return {Handover: self._handover_received}
 
     def announced(self, move: Move, now: float) -> str:
         """The active member of a queue announces to hand it over to us. Returns the proof for the answer, which only
@@ -91,17 +79,15 @@ class Takeovers:
             self._announced_moves[move.queue] = (move.sender.index, move.move, proof)
         return proof
 
-    def is_proved(self, handover: Handover) -> bool:
-        """True if its sender announced this move of the queue to this member, however long ago, and received the answer
-        in its mailbox.
+    def _handover_received(self, handover: Handover, now: float) -> None:
+        """It has released the queue. Its positions count if it announced this move of the queue to this member, however
+        long ago, and received the answer in its mailbox.
 
         The announcement was sent before, over the same channel and so into the same mailbox.
         """
         announced = self._announced_moves.get(handover.queue)
-        return announced == (handover.sender.index, handover.move, handover.proof)
-
-    def handover_received(self, handover: Handover, now: float) -> None:
-        """It has released the queue; the positions that it sent are merged already, if they count."""
+        if announced == (handover.sender.index, handover.move, handover.proof):
+            self._processed.merge(handover.positions, queues=(handover.queue,))
         incoming = self._incoming.get(handover.queue)
         if incoming is None:
             waiting = self._waiting.get(handover.queue)
@@ -116,18 +102,17 @@ class Takeovers:
             )
             self._resume(handover.queue, now)
 
-    def activated(self, binding: Binding, now: float, *, redelivered: bool) -> None:
-        """Receives the first deliveries of a queue: this member is the active consumer. `redelivered`: the first of
-        them was delivered before."""
-        former = self._receive(binding, now, redelivered=redelivered)
-        for index in self._suspects(binding.queue, former):
+    def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:
+        queue = attachment.queue
+        former = self._receive(attachment, now, redelivered=first.redelivered)
+        for index in self._suspects(queue, former):
             self._effects.extend(self._roster.suspect(index, now))
         self._roster.changed(now)
 
-    def live_changed(self, live: Collection[int], now: float) -> None:
+    def live_changed(self, now: float) -> None:
         """Ends the wait for members that are gone; one that leaves is in no live set, and still reports."""
         for queue, waiting in list(self._waiting.items()):
-            if waiting.incoming.former not in live and not waiting.incoming.leaves:
+            if waiting.incoming.former not in self._roster.peers and not waiting.incoming.leaves:
                 self._resume(queue, now)
 
     def tick(self, now: float) -> None:
@@ -135,21 +120,15 @@ class Takeovers:
             if now >= waiting.due:
                 self._resume(queue, now)
 
-    @property
-    def next_due(self) -> float:
-        return min((waiting.due for waiting in self._waiting.values()), default=float("inf"))
-
-    @property
-    def waits(self) -> bool:
-        """True while deliveries wait for a handover."""
-        return bool(self._waiting)
+    def next_due(self, now: float) -> float:
+        return min((waiting.due for waiting in self._waiting.values()), default=NEVER)
 
     def is_announced(self, queue: int, now: float) -> bool:
         """True if another member announced to hand it over to us, and has not released it yet."""
         incoming = self._incoming.get(queue)
         return incoming is not None and incoming.handover_at is None and now <= incoming.until
 
-    def disconnected(self) -> None:
+    def disconnected(self, now: float) -> None:
         self._incoming.clear()
         self._waiting.clear()
         self._announced_moves.clear()
@@ -159,29 +138,27 @@ class Takeovers:
         me = self._roster.me
         assert me is not None
         suspects = [index for index, peer in self._roster.peers.items() if peer.claims(queue)]
-        primary = self._rules.primaries(self._handoffs.view.live)[queue]
+        primary = self._rules.primaries(self._bindings.view.live)[queue]
         if former is None and primary is not None and primary != me.index:
             suspects.append(primary)
         if former is not None and queue in self._waiting:
             suspects.append(former)  # it would have sent its handover first
         return suspects
 
-    def _receive(self, binding: Binding, now: float, *, redelivered: bool) -> int | None:
+    def _receive(self, attachment: Attachment, now: float, *, redelivered: bool) -> int | None:
         """Returns the member that announced to hand the queue over to us, if any did."""
-        incoming = self._incoming.pop(binding.queue, None)
+        queue = attachment.queue
+        incoming = self._incoming.pop(queue, None)
         if incoming is None or (incoming.handover_at is None and now > incoming.until):
-            former, why = self._roster.last_server(binding.queue)
+            former, why = self._roster.last_server(queue)
             if why == UNSERVED and redelivered:
                 why = LOST  # by a member that was gone before its first message arrived here
-            self._effects.append(Takeover(binding.queue, former, why, planned=False, pause_s=None))
+            self._report(Takeover(queue, former, why, planned=False, pause_s=None))
             return None
-        attachment = binding.attachment
-        assert attachment is not None
         within_s = max(self._rules.answers_s, self._rules.max_handoff_s)
-        waiting = Waiting(attachment, incoming, now, now + within_s)
-        self._waiting[binding.queue] = waiting
+        self._waiting[queue] = Waiting(attachment, incoming, now, now + within_s)
         if incoming.handover_at is not None:
-            self._resume(binding.queue, now)
+            self._resume(queue, now)
         else:
             self._lanes.hold(attachment, Hold.TAKEOVER)
         return incoming.former
@@ -194,6 +171,13 @@ class Takeovers:
         pause_s = None
         if incoming.handover_at is not None and (incoming.waited or incoming.handover_at >= waiting.since):
             pause_s = incoming.paused_s + now - min(incoming.handover_at, waiting.since)
-        self._effects.append(Takeover(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
+        self._report(Takeover(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
         if not attachment.closed:
             self._lanes.let_go(attachment, Hold.TAKEOVER)
+
+    def _report(self, effect: Takeover) -> None:
+        """For the log, and for who watches, without a request: a member that has just joined takes queues over before
+        the next request comes."""
+        self._effects.append(effect)
+        if (me := self._roster.me) is not None:
+            self._effects.append(Post(Activity(me, takeover=effect), to=ACTIVITY))

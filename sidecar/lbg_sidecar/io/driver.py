@@ -13,7 +13,6 @@ from lbg_core.client import ClientError, Delivery
 from lbg_core.client.republication import is_copyable
 from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
-from lbg_core.group.key_moves import Entry as KeyMoveEntry
 from lbg_core.group.members_protocol import KeysMove, Pause, Positions, Request
 from lbg_core.group.message_codec import decode
 from lbg_core.group.parked_keys import Entry
@@ -25,7 +24,11 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.parked_keys import Parking
+from lbg_sidecar.core.part import Stream
+from lbg_sidecar.core.session import Session
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
 from lbg_sidecar.io.connection import MemberConnection
@@ -166,13 +169,13 @@ class Driver:
 
     @property
     def session(self) -> str | None:
-        position = self.machine.dispatcher.session
-        return position.name if position is not None else None
+        session = self.machine.part(Session)
+        return session.position.name if session is not None else None
 
     def committed(self, sequence: int, epoch: str | None = None) -> None:
-        position = self.machine.dispatcher.session
-        if position is not None:
-            position.report(sequence, epoch)
+        session = self.machine.part(Session)
+        if session is not None:
+            session.position.report(sequence, epoch)
 
     def on_request_position(self) -> None:
         self._position_requester.start()
@@ -206,8 +209,8 @@ class Driver:
         self._executor.use(link, outgoing, parking, key_moves)
         # An announcement that came while the record was read may be newer.
         key_move, self._announced_move = key_move or self._announced_move, ""
-        if key_move and self.machine.dispatcher.key_moves is not None:
-            self.machine.dispatcher.key_moves.follow(key_move)
+        if key_move and (part := self.machine.part(KeyMoves)) is not None:
+            part.follow(key_move)
         self.lost_why = ""
         self._turned_at = self._loop.time()
         self._fence_after_s = link.publish_connection.heartbeat_s or NEVER
@@ -280,7 +283,7 @@ class Driver:
         if message is None or self.link is None:
             return
         if isinstance(message, Request):
-            self.machine.requested(message, self._group, self._loop.time())
+            self.machine.requests.receive(message, self._group, self._loop.time())
         else:
             self.machine.message(message, self._loop.time())
         self._run_effects()
@@ -297,13 +300,12 @@ class Driver:
 
     def _on_released(self, mail: Delivery) -> None:
         """A copy that this member cannot take is in the parking queue, and comes again."""
-        parking = self.machine.dispatcher.parking
+        parking = self.machine.part(Parking)
         hash_ = hash_in(str(mail.headers[HEADER_ROUTING_KEY]))
-        beside = None if parking is None or hash_ is None or self.link is None else parking.beside(hash_)
-        if beside is None:
+        if parking is None or hash_ is None or self.link is None or not (beside := parking.beside(hash_)):
             return
         in_flight = in_flight_of(beside, original_of(mail, tag=beside.delivered + 1), self._prefix)
-        self.machine.dispatcher.deliver_released(in_flight, self._loop.time())
+        parking.deliver(in_flight, self._loop.time())
         self._app.wake()
 
     def pause(self, is_paused: bool) -> None:
@@ -378,34 +380,31 @@ class Driver:
 
     def on_ready_counted(self, queue: int, ready: int | None, consumers: int | None) -> None:
         if self.link is not None:
-            self.machine.ready_counted(queue, ready, consumers, self._loop.time())
+            self.machine.counted(queue, ready, consumers, self._loop.time())
             self._run_effects()
 
     def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None:
-        self.machine.confirmed(in_flight, action, self._loop.time())
+        self.machine.confirmed(in_flight, self._loop.time())
         self._run_effects()
 
     def on_recorded(self, in_flight: InFlight, entry: Entry) -> None:
         self.machine.recorded(in_flight, entry, self._loop.time())
         self._run_effects()
 
-    def on_parked_read(self, entries: list[Entry]) -> None:
-        self.machine.parked_read(entries, self._loop.time())
-        self._run_effects()
-
-    def on_key_moves_read(self, entries: list[KeyMoveEntry]) -> None:
+    def on_entries(self, stream: Stream, entries: Sequence[Any]) -> None:
         if self.link is not None:
-            self.machine.key_moves_read(entries, self._loop.time())
+            self.machine.entries(stream, entries, self._loop.time())
             self._run_effects()
 
-    def on_key_move_absent(self) -> None:
+    def on_absent(self, stream: Stream) -> None:
         if self.link is not None:
-            self.machine.key_move_absent(self._loop.time())
+            self.machine.absent(stream, self._loop.time())
             self._run_effects()
 
     def on_staging_found(self, move: str, is_found: bool) -> None:
-        if self.link is not None:
-            self.machine.staging_found(move, is_found, self._loop.time())
+        key_moves = self.machine.part(KeyMoves)
+        if self.link is not None and key_moves is not None:
+            key_moves.staging_found(move, is_found)
             self._run_effects()
 
     def _link_lost(self, link: MemberConnection, error: ClientError) -> None:
@@ -420,8 +419,7 @@ class Driver:
             self._fence(now)
             return None
         in_flight = self.machine.take(now)
-        dispatcher = self.machine.dispatcher
-        may_wait = dispatcher.parking is not None or dispatcher.suspects is not None
+        may_wait = self.machine.part(Parking) is not None or self.machine.suspects.known is not None
         if may_wait and (in_flight is None or self.machine.effects):
             self._ran_without_calls()
         if in_flight is None:

@@ -132,10 +132,7 @@ class EffectExecutor:
                 log_session(self._machine.name, effect)
             case fx.LiveSet(live):
                 self._live.changed(live)
-            case Takeover():
-                log_effect(self._machine.name, self._index, effect)
-                self._machine.taken_over(effect)
-            case fx.Moved() | fx.HandoffAbandoned():
+            case Takeover() | fx.Moved() | fx.HandoffAbandoned():
                 log_effect(self._machine.name, self._index, effect)
             case fx.Recalled() | fx.Reassigned() | fx.StandingBy():
                 log_effect(self._machine.name, self._index, effect)

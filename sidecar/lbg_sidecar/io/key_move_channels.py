@@ -15,6 +15,7 @@ from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, Entry
 from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
 
@@ -25,8 +26,8 @@ class KeyMoveEvents(Protocol):
     """Callbacks for what comes of entries, the stream and forwarded messages."""
 
     def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
-    def on_key_moves_read(self, entries: list[Entry]) -> None: ...
-    def on_key_move_absent(self) -> None: ...
+    def on_entries(self, stream: Stream, entries: list[Entry]) -> None: ...
+    def on_absent(self, stream: Stream) -> None: ...
     def on_staging_found(self, move: str, is_found: bool) -> None: ...
     def disconnect(self, why: str) -> None: ...
 
@@ -57,9 +58,9 @@ class KeyMoveChannels:
             link.consume_connection,
             names.moves,
             KEY_MOVE_ENTRIES,
-            on_read=lambda read: events.on_key_moves_read([entry for entry, _ in read]),
+            on_read=lambda read: events.on_entries(Stream.KEY_MOVES, [entry for entry, _ in read]),
             on_unreadable=self._on_unreadable,
-            on_cancelled=events.on_key_move_absent,
+            on_cancelled=lambda: events.on_absent(Stream.KEY_MOVES),
             watch=link.watch,
         )
         self._opening: asyncio.Task[None] | None = None
@@ -102,7 +103,7 @@ class KeyMoveChannels:
         try:
             await self._stream.follow()
         except NotFound:
-            self._events.on_key_move_absent()
+            self._events.on_absent(Stream.KEY_MOVES)
         except ClientError as error:
             self._on_unreadable(error)
 

@@ -14,6 +14,7 @@ from lbg_core.group.parked_snapshot import SnapshotPlace
 from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink, WallClock, refused_properties
 
@@ -25,7 +26,7 @@ class ParkingEvents(Protocol):
 
     def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
     def on_recorded(self, in_flight: InFlight, entry: Entry) -> None: ...
-    def on_parked_read(self, entries: list[Entry]) -> None: ...
+    def on_entries(self, stream: Stream, entries: list[Entry]) -> None: ...
     def disconnect(self, why: str) -> None: ...
 
 
@@ -54,7 +55,7 @@ class ParkingChannels:
             link.consume_connection,
             names.parked,
             PARKED_ENTRIES,
-            on_read=lambda read: events.on_parked_read([entry for entry, _ in read]),
+            on_read=lambda read: events.on_entries(Stream.PARKED_KEYS, [entry for entry, _ in read]),
             on_unreadable=self._on_unreadable,
             on_cancelled=link.consume_connection.abort,
             watch=link.watch,

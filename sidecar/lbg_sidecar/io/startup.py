@@ -31,11 +31,10 @@ from lbg_core.journal import JournalWriter, flush_regularly
 from lbg_sidecar.call_notes import CallNotes, default_directory
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
-from lbg_sidecar.core.delivery import SessionPosition
-from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.session import Session, SessionPosition
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
 from lbg_sidecar.io.driver import Driver
@@ -70,15 +69,15 @@ class DurableState:
             self.journal = DeliveryJournal(writer, self.clock, group=settings.group)
             self._flusher = loop.create_task(flush_regularly(writer))
 
-    def remember(self, dispatcher: Dispatcher) -> None:
+    def remember(self, machine: MemberCore) -> None:
         """Read the positions that an earlier process stored, and store those of this one: of a session one number, else
         the positions of all streams. Raises CommitsError."""
         settings = self._settings
         if settings.commits is None:
             return
         path = Path(settings.commits) / f"{settings.group}-{self._file_name}"
-        session = dispatcher.session
-        if session is not None:
+        if (part := machine.part(Session)) is not None:
+            session = part.position
             file = self._commits = PositionFile(
                 path.with_name(f"{path.name}.position"), group=settings.group, session=session.name
             )
@@ -86,8 +85,9 @@ class DurableState:
             session.write = file.write
         else:
             log_ = self._commits = CommitLog(path.with_name(f"{path.name}.commits"))
-            dispatcher.processed.merge(Positions(log_.streams()))
-            dispatcher.processed.write = log_.write
+            processed = machine.dispatcher.processed
+            processed.merge(Positions(log_.streams()))
+            processed.write = log_.write
 
     def note_calls(self, machine: MemberCore, now: float) -> None:
         """Open the call notes, and report to the machine what ran when a former process died."""
@@ -114,7 +114,7 @@ class DurableState:
                 f", except {unknown} without a publisher's stamp" if unknown else "",
             )
         if suspects:
-            machine.suspected(suspects, now)
+            machine.suspects.merge(suspects, now)
 
     def _opened_notes(self, machine: MemberCore) -> CallNotes:
         settings = self._settings
@@ -264,7 +264,8 @@ def machine_of(
             incarnation=incarnation,
             former=former,
         )
-    machine = BrokerAssignedMember(
+    is_limited = spec.mode in LIMITED_MODES
+    return BrokerAssignedMember(
         settings.name,
         balancing=balancing,
         rules=rules,
@@ -275,11 +276,9 @@ def machine_of(
         moves=spec.mode == PARTITIONED,
         session=_session_of(settings, spec, former),
         keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
+        limit=limit(rules.concurrency, spec.max_handoff_s) if limit is not None and is_limited else None,
         former=former,
     )
-    if limit is not None and spec.mode in LIMITED_MODES and machine.dispatcher.limit is None:
-        machine.limit_calls(limit(rules.concurrency, spec.max_handoff_s))
-    return machine
 
 
 def _session_of(
@@ -287,8 +286,8 @@ def _session_of(
 ) -> SessionPosition | None:
     if spec.mode != SESSIONS:
         return None
-    session = former.dispatcher.session if former is not None else None
-    return SessionPosition(settings.name) if session is None else session
+    session = former.part(Session) if former is not None else None
+    return SessionPosition(settings.name) if session is None else session.position
 
 
 async def app_ready(driver: Driver, consume_connection: ClientConnection) -> None:

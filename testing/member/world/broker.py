@@ -15,6 +15,7 @@ from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Attach
+from lbg_sidecar.core.part import Stream
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world.history import History, Item, mail
 from testing.member.world.queues import BrokerQueue, Consumer, Link
@@ -116,7 +117,7 @@ class Broker:
         for link in self.links:
             if link.follows:
                 link.follows = False
-                link.down("moves", link.driver.on_key_move_absent)
+                link.down("moves", link.driver.on_absent, Stream.KEY_MOVES)
 
     def find_staging(self, link: Link, move: str, queue: int) -> None:
         link.down("moves", link.driver.on_staging_found, move, queue < len(self.queues))
@@ -127,14 +128,14 @@ class Broker:
         self.moves_log.append(entry)
         for link in self.links:
             if link.follows:
-                link.down("moves", link.driver.on_key_moves_read, [entry])
+                link.down("moves", link.driver.on_entries, Stream.KEY_MOVES, [entry])
 
     def follow_moves(self, link: Link, is_on: bool) -> None:
         link.follows = is_on and self.moves_log is not None
         if link.follows:
-            link.down("moves", link.driver.on_key_moves_read, list(self.moves_log or ()))
+            link.down("moves", link.driver.on_entries, Stream.KEY_MOVES, list(self.moves_log or ()))
         elif is_on:
-            link.down("moves", link.driver.on_key_move_absent)
+            link.down("moves", link.driver.on_absent, Stream.KEY_MOVES)
 
     # Connections of members
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from lbg_sidecar.core import effects as fx
-from lbg_sidecar.core.queue_bindings import Phase
+from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.message import ACK, Message
 from lbg_sidecar.settings import MemberSettings
 from testing.simulation.event_loop import SimConnection, VirtualLoop

@@ -8,8 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import Activity, Identity, Watch
-from lbg_sidecar.core.dispatcher import COUNTED_KEYS_MAX, KeyCounts
-from lbg_sidecar.core.status_report import HOT_KEYS_MAX, status_report
+from lbg_sidecar.core.status_report import (
+    COUNTED_KEYS_MAX,
+    HOT_KEYS_MAX,
+    ActivityMonitor,
+    KeyCounts,
+)
 from testing.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")
@@ -45,13 +49,19 @@ def busy(world: World, seconds: float) -> None:
         world.run(0.05)
 
 
+def counts_keys(member: SimMember) -> bool:
+    activity = member.machine.part(ActivityMonitor)
+    assert activity is not None
+    return activity.next_due(0.0) < float("inf")
+
+
 def test_who_is_not_watched_counts_and_reports_nothing() -> None:
     world, first, second = two_members()
     busy(world, 2)
     second.stop()
     busy(world, 5)
     assert not [report for report in reports(world) if report.keys]
-    assert first.machine.dispatcher.key_counts is None
+    assert not counts_keys(first)
 
 
 def test_members_report_each_second_what_they_processed_by_key_until_the_watch_ends() -> None:
@@ -70,7 +80,7 @@ def test_members_report_each_second_what_they_processed_by_key_until_the_watch_e
         )
         counts.update(dict(report.keys))
     assert counts == {"a": 21, "b": 9, "c": 3}
-    assert all(member.machine.dispatcher.key_counts is None for member in members)
+    assert not any(counts_keys(member) for member in members)
     published(world, {"a": 1})
     before = len(reports(world))
     world.run(3)
@@ -92,7 +102,7 @@ def test_a_report_names_ten_keys_at_most_and_none_whole_that_is_long() -> None:
 
 def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_without() -> None:
     world, _, second = two_members()
-    of_second = {state.queue for state in status_report(second.machine).queues if state.is_primary}
+    of_second = {state.queue for state in second.machine.content().queues if state.is_primary}
     assert of_second
     busy(world, 2)
     world.chances, world.calm = Chances(call_s=0.06), False
@@ -108,7 +118,7 @@ def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_wit
     assert any(one.pause_s is not None and 0 <= one.pause_s < 5 for one in planned)
     third = world.join()
     busy(world, 10)
-    taken = {state.queue for state in status_report(third.machine).queues if state.active}
+    taken = {state.queue for state in third.machine.content().queues if state.active}
     before = len(reports(world))
     world.kill(third)
     busy(world, 10)

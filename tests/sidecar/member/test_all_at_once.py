@@ -8,8 +8,7 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.members_protocol import Identity, Pause, Skip, Suspected
-from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
-from lbg_sidecar.core.parked_keys import ParkingBounds
+from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from testing.exploration import over_seeds
 from testing.member.world import Chances, SimMember, World
 from testing.member.world.key_moves import KeyMover
@@ -74,7 +73,7 @@ class Life:
             suspected = Suspected(called[0], attempts=1, calls=2, parked=0, member=member.name)
             for other in self.world.up():
                 if other.link is not None and not other.stalled:
-                    other.machine.suspected([suspected], self.world.now)
+                    other.machine.suspects.merge([suspected], self.world.now)
 
     def pause(self, member: SimMember) -> None:
         member.receives(Pause(COMMAND, True))

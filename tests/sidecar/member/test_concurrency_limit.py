@@ -19,7 +19,7 @@ from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamCha
 from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Capacity, Requeue
-from lbg_sidecar.core.limits import BatchLimit, ConcurrencyLimit
+from lbg_sidecar.core.limits import BatchLimit, CallLimits, ConcurrencyLimit
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED
 from testing.member.native_member import NativeMember
@@ -198,9 +198,7 @@ def test_it_is_never_less_than_one_nor_more_than_may_be(workers: int, most: int,
 
 
 def limited_member() -> NativeMember:
-    member = NativeMember(moves=True, concurrency=MOST)
-    member.machine.limit_calls(ConcurrencyLimit(MOST, HANDOFF_S))
-    return member
+    return NativeMember(moves=True, concurrency=MOST, limit=ConcurrencyLimit(MOST, HANDOFF_S))
 
 
 def test_what_a_slow_application_has_not_begun_is_given_back() -> None:
@@ -226,8 +224,9 @@ def test_a_call_that_was_cut_off_makes_room_and_teaches_nothing() -> None:
 def test_a_move_is_expected_until_the_delay_and_a_handoff_after_a_change_of_members_have_passed() -> None:
     member = limited_member()
     member.join()
-    limit = member.machine.dispatcher.limit
-    assert limit is not None
+    calls = member.machine.part(CallLimits)
+    assert calls is not None
+    limit = calls.limit
     member.machine.tick(7.9)
     assert limit.expects_move
     member.machine.tick(8.1)
@@ -242,10 +241,7 @@ def test_a_move_is_expected_until_the_delay_and_a_handoff_after_a_change_of_memb
 
 def sharing_member(limit: ConcurrencyLimit | None) -> NativeMember:
     """A member in a mode in which the broker divides by keys."""
-    member = NativeMember(keys_at_once=MOST, concurrency=MOST)
-    if limit is not None:
-        member.machine.limit_calls(limit)
-    return member
+    return NativeMember(keys_at_once=MOST, concurrency=MOST, limit=limit)
 
 
 def test_where_keys_are_shared_out_the_broker_is_told_how_many_the_application_works_on() -> None:
@@ -319,7 +315,7 @@ def test_only_an_application_that_cannot_be_looked_into_is_limited_and_only_wher
         chance=Random(0),
         limit=ConcurrencyLimit if opaque else None,
     )
-    assert (machine.dispatcher.limit is not None) is limited
+    assert (machine.part(CallLimits) is not None) is limited
     assert machine.dispatcher.lanes.concurrency == (1 if limited else MOST)
 
 

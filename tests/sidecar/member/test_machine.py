@@ -15,7 +15,6 @@ from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved
 from lbg_sidecar.core.handoff import Stage
 from lbg_sidecar.core.queue_bindings import Assignment
-from lbg_sidecar.core.status_report import status_report
 from testing.member.world import Chances, World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import feed, fine, settled
@@ -75,7 +74,7 @@ def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_g
     world.drop_connection(members[1])
     feed(world, 3)
     assert members[0].machine.roster.live == {0, 1, 2}
-    assert members[0].machine.balancer.holddown.due is None, "membership is what it was"
+    assert members[0].machine.bindings.holddown.due is None, "membership is what it was"
     feed(world, 10)
     assert world.served_by() == before
     assert {move.queue for move in events(world, Moved)} <= lost
@@ -196,18 +195,18 @@ def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the
 
 def test_a_member_says_of_each_queue_how_often_its_handoff_was_put_off_until_it_has_moved() -> None:
     world = slow_world(50, call_s=25.0)
-    told = status_report(world.members[0].machine).queues
+    told = world.members[0].machine.content().queues
     assert [(one.put_off, round(one.next_drain_s)) for one in told] == [(0, 0), (2, 12)]
     world.run(60)
-    assert all(one.put_off == 0 for one in status_report(world.members[0].machine).queues)
+    assert all(one.put_off == 0 for one in world.members[0].machine.content().queues)
 
 
 def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
     world = slow_world(60, call_s=600.0, abortable=False)
-    assert status_report(world.members[0].machine).queues[1].put_off
+    assert world.members[0].machine.content().queues[1].put_off
     world.kill(world.members[1])
     world.run(20)
-    assert not status_report(world.members[0].machine).queues[1].put_off
+    assert not world.members[0].machine.content().queues[1].put_off
 
 
 def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
@@ -395,7 +394,7 @@ def test_attempts_are_counted_across_a_move() -> None:
 
 def test_statuses_say_what_a_member_has_of_a_queue() -> None:
     world, members = settled(2)
-    told = {state.queue: state for state in status_report(members[0].machine).queues}
+    told = {state.queue: state for state in members[0].machine.content().queues}
     for queue, index in world.served_by().items():
         if index == 0:
             assert told[queue].status is Status.READY
@@ -406,7 +405,7 @@ def test_statuses_say_what_a_member_has_of_a_queue() -> None:
             assert not told[queue].active
     world.drop_connection(members[0])
     world.run(0.02)
-    assert {state.status for state in status_report(members[0].machine).queues} <= {Status.UNBOUND}
+    assert {state.status for state in members[0].machine.content().queues} <= {Status.UNBOUND}
 
 
 def test_static_members_alone_release_nothing() -> None:

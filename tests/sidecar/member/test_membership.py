@@ -19,7 +19,7 @@ from lbg_core.group.members_protocol import (
 )
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.index_claim import IndexClaim
-from lbg_sidecar.core.rebalance import HoldDown
+from lbg_sidecar.core.queue_bindings import HoldDown
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings

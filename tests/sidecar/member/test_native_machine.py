@@ -6,7 +6,6 @@ import pytest
 
 from lbg_core.group.members_protocol import Hello, Identity, Leave, Move
 from lbg_sidecar.core.delivery import Outcome
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import (
     Abort,
     Ack,
@@ -172,7 +171,7 @@ def test_a_dead_letter_on_its_way_is_waited_for() -> None:
     (letter,) = member.took(DeadLetter)
     member.machine.stop("SIGTERM", 1.1)
     assert not member.took(Detach)
-    member.machine.confirmed(letter.in_flight, NextCall.DEAD_LETTER, 1.2)
+    member.machine.confirmed(letter.in_flight, 1.2)
     (detach,) = member.took(Detach)
     assert detach.ack_tag == 1
 

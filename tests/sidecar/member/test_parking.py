@@ -9,9 +9,9 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.parked_keys import BarrierEntry, KeyState, ParkEntry, ReleaseEntry, SettleEntry
-from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
+from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
-from lbg_sidecar.core.parked_keys import ParkingBounds
+from lbg_sidecar.core.parked_keys import Parking
 from testing.exploration import over_seeds
 from testing.member.world import Chances, Item, SimMember, World
 from testing.member.world.key_moves import KeyMover
@@ -104,8 +104,8 @@ def test_a_successor_starts_nothing_before_it_has_read_the_parked_keys() -> None
     while not world.finished[good.identity]:
         world.run(0.001)
     assert sum(isinstance(one, BarrierEntry) for one in world.broker.parked_log) > barriers
-    assert successor.machine.dispatcher.parking is not None
-    assert successor.machine.dispatcher.parking.is_read
+    assert successor.machine.part(Parking) is not None
+    assert successor.machine.part(Parking).is_read
     world.run(1)
     assert len(world.broker.parking) == 2
     finish(world)
@@ -123,7 +123,7 @@ def test_a_stream_that_does_not_answer_is_logged_and_nothing_is_delivered_until_
     unread = [event for _, name, event in world.events if isinstance(event, ParkedKeysUnread)]
     assert unread[0].waited_s == pytest.approx(2.0, abs=0.7)
     assert {queue for event in unread for queue in event.queues} == {0, 1}
-    assert member.machine.dispatcher.parking is not None
+    assert member.machine.part(Parking) is not None
     world.chances.parked_lag_s = 0.0
     world.drop_connection(member)
     finish(world)
@@ -301,7 +301,7 @@ def test_a_copy_that_fails_again_is_parked_again_and_those_behind_it_stay() -> N
     world.failing = {"bad"}
     assert release_past_backlogs(world, lasts_s=2) == 0
     assert parked_keys(world).state("bad") is KeyState.PARKED
-    assert member.machine.dispatcher.parking is not None
+    assert member.machine.part(Parking) is not None
     finish(world)
 
 
@@ -314,8 +314,8 @@ def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_i
     world.run(1)
     assert not len(parked_keys(world))
     assert SettleEntry("good", good.identity) in world.broker.parked_log
-    assert member.machine.dispatcher.parking is not None
-    assert member.machine.dispatcher.parking.state("good") is KeyState.FREE
+    assert member.machine.part(Parking) is not None
+    assert member.machine.part(Parking).state("good") is KeyState.FREE
 
 
 def until_copied(world: World) -> Item:

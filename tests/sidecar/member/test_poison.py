@@ -10,10 +10,10 @@ import pytest
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.members_protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
-from lbg_sidecar.core.dispatcher import LISTED_MAX, Dispatcher, NextCall, Rules, WhenExhausted
-from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned, Show
+from lbg_sidecar.core.dispatcher import Dispatcher, Rules, WhenExhausted
+from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Poisoned, Show
 from lbg_sidecar.core.message_states import Hold
-from lbg_sidecar.core.status_report import description, status_report
+from lbg_sidecar.core.status_report import LISTED_MAX
 from lbg_sidecar.message import ACK, retry
 from testing.member.world import Item, SimMember, World
 
@@ -45,7 +45,7 @@ def poisoned(world: World) -> list[Poisoned]:
 
 
 def progress(member: SimMember) -> list[Progress]:
-    return [state.progress for state in status_report(member.machine).queues]
+    return [state.progress for state in member.machine.content().queues]
 
 
 def fine(world: World) -> None:
@@ -135,14 +135,14 @@ def test_a_member_tells_which_messages_are_poisoned_until_they_succeed() -> None
     world, member = alone()
     (item, _) = publish(world, "bad", "bad")
     world.run(5)
-    told = description(member.machine, world.now)["queues"][0]
+    told = member.machine.describe(world.now)["queues"][0]
     (message,) = told["poisoned_messages"]
     assert message["id"] == "-".join(map(str, item.identity))
     assert (message["key"], message["attempts"], message["reason"]) == ("bad", 3, "it is poison")
     assert 3 < message["since_s"] < 5
     assert (told["poisoned"], told["poisoned_keys"]) == (1, ("bad",))
     fine(world)
-    told = description(member.machine, world.now)["queues"][0]
+    told = member.machine.describe(world.now)["queues"][0]
     assert (told["poisoned"], told["poisoned_keys"], told["poisoned_messages"]) == (0, (), [])
 
 
@@ -152,7 +152,7 @@ def test_the_list_of_poisoned_messages_is_bounded_and_their_number_is_not() -> N
     world.failing = set(keys)
     publish(world, *keys)
     world.run(5)
-    told = description(member.machine, world.now)["queues"][0]
+    told = member.machine.describe(world.now)["queues"][0]
     assert told["poisoned"] == 30
     assert len(told["poisoned_messages"]) == LISTED_MAX
     assert list(told["poisoned_keys"]) == [one["key"] for one in told["poisoned_messages"]][:3]
@@ -192,7 +192,7 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
 
     def shown(**wanted: Any) -> list[tuple[str | None, HeldState]]:
         fields: dict[str, Any] = {"queue": None, "key": None, "id": None, "limit": 9, "body_bytes": 1}
-        machine.requested(Peek(Identity(0, "", ""), "a", **fields | wanted), "g", 0.0)
+        machine.requests.receive(Peek(Identity(0, "", ""), "a", **fields | wanted), "g", 0.0)
         (effect,) = [one for one in machine.effects if isinstance(one, Show)]
         machine.effects.remove(effect)
         assert effect.held >= len(effect.shown)
@@ -218,14 +218,14 @@ def test_a_skipped_message_is_a_dead_letter_once_confirmed_and_its_key_goes_on()
     world, member = alone()
     (item, behind) = publish(world, "bad", "bad")
     world.run(2)
-    (id_,) = status_report(member.machine).queues[0].poisoned_ids
+    (id_,) = member.machine.content().queues[0].poisoned_ids
     assert id_ == "-".join(map(str, item.identity))
     skip(member, id_)
     assert outcomes(world) == [], "the answer waits for the confirm"
     world.run(1)
     assert outcomes(world) == [SkipOutcome.DEAD_LETTER]
     assert (world.dead[item.identity], world.dead[behind.identity]) == (1, 0)
-    assert status_report(member.machine).queues[0].poisoned == 1, "the next one of the key had its attempts"
+    assert member.machine.content().queues[0].poisoned == 1, "the next one of the key had its attempts"
     skip(member, "-".join(map(str, behind.identity)))
     world.run(1)
     assert world.dead[behind.identity] == 1
@@ -258,15 +258,17 @@ def test_a_poisoned_message_that_is_called_is_skipped_unless_the_call_succeeds(s
         now += 100.0
         dispatcher.lanes.wake(now)
     assert dispatcher.take(now) is first
-    assert dispatcher.skip(first) is NextCall.NOTHING
+    dispatcher.skip(first)
+    assert DeadLetter(first) not in dispatcher.effects
     if succeeds:
-        assert dispatcher.end(first, ACK, now) is NextCall.NOTHING
+        dispatcher.end(first, ACK, now)
         assert first.outcome is Outcome.ACK
     else:
-        assert dispatcher.end(first, retry("still poison"), now) is NextCall.DEAD_LETTER
+        dispatcher.end(first, retry("still poison"), now)
+        assert DeadLetter(first) in dispatcher.effects
         assert first.reason == "skipped by an administrator after 4 attempts: still poison"
         assert dispatcher.take(now) is None, "the key waits for the confirm"
-        dispatcher.confirmed(first, NextCall.DEAD_LETTER)
+        dispatcher.confirmed(first)
         assert first.outcome is Outcome.DEAD
     assert dispatcher.take(now) is second
     assert not attachment.poisoned
@@ -286,11 +288,12 @@ def test_a_poisoned_message_is_skipped_wherever_it_waits_and_called_no_more(plac
         dispatcher.lanes.wake(300.0)
     if place == "shelved":
         dispatcher.lanes.hold(attachment, Hold.HALT)
-    assert dispatcher.skip(first) is NextCall.DEAD_LETTER
+    dispatcher.skip(first)
+    assert DeadLetter(first) in dispatcher.effects
     assert not attachment.drained
     dispatcher.lanes.wake(1000.0)
     assert dispatcher.take(1000.0) is None
-    dispatcher.confirmed(first, NextCall.DEAD_LETTER)
+    dispatcher.confirmed(first)
     if place == "shelved":
         assert attachment.drained
         dispatcher.lanes.let_go(attachment, Hold.HALT)
@@ -354,7 +357,7 @@ def test_queues_move_while_the_group_is_paused_and_nothing_is_called_or_repeated
     assert sum(world.finished.values()) == done < 40
     assert set(world.served_by().values()) == {0, 1}, "queues are handed over"
     for member in (first, second):
-        assert status_report(member.machine).paused
+        assert member.machine.content().paused
         member.driver.pause(False)
     fine(world)
     assert world.repeats == 0

@@ -222,7 +222,7 @@ def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_nu
         partitions=4,
     )
     member.connected(0, 0.0)
-    attachment = member.binding.attachment
+    attachment = member.bindings.all[0].attachment
     assert isinstance(attachment, Attachment)
     assert attachment.partitions == 4
     member.effects.clear()

@@ -12,9 +12,9 @@ import pytest
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.key_moves import JoinEntry
 from lbg_core.group.members_protocol import SkipOutcome
-from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
+from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.effects import RecordKeyMove
-from lbg_sidecar.core.parked_keys import ParkingBounds
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.message import ACK, drop, retry
 from testing.member.bench import Bench, Published
 
@@ -118,8 +118,8 @@ def forwarded(**options: Any) -> tuple[Bench, Published]:
 def parking(**options: Any) -> tuple[Bench, Published]:
     """It blocked while there was no room for parked messages, and is parked now."""
     bench, first = poisoned_and_called(**PARK | options)
-    assert bench.machine.dispatcher.parking is not None
-    bench.machine.dispatcher.parking.bounds = ParkingBounds()
+    assert bench.machine.part(Parking) is not None
+    bench.machine.part(Parking).bounds = ParkingBounds()
     bench.end_calls(retry("it is poison"))
     return bench, first
 
@@ -203,13 +203,13 @@ NATIVE: list[Place] = [waiting, at_work, retrying, poisoned, poisoned_and_due, p
 
 
 def release(bench: Bench, message: Published) -> None:
-    if bench.machine.dispatcher.parking is not None:
+    if bench.machine.part(Parking) is not None:
         bench.release(message.key)
         bench.released_copy(message)
 
 
 def park(bench: Bench, message: Published) -> None:
-    if bench.machine.dispatcher.parking is not None:
+    if bench.machine.part(Parking) is not None:
         bench.park(message)
 
 
@@ -245,7 +245,7 @@ def finish(bench: Bench) -> None:
         bench.pause(False)
         if not bench.is_native:
             bench.give_up_move()
-        if bench.machine.dispatcher.parking is not None:
+        if bench.machine.part(Parking) is not None:
             bench.release("bad")
 
     bench.finish(resume)

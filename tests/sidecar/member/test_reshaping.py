@@ -7,7 +7,7 @@ import pytest
 from lbg_core.group.members_protocol import Positions
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, CountReady, Detach, Reconnect
+from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.queue_consumers import Sweep
@@ -182,16 +182,21 @@ def test_queues_that_are_too_many_are_released_by_a_member_that_leaves() -> None
 def test_of_the_new_number_those_that_are_not_consumed_are_counted_and_no_other() -> None:
     member = Joined(SIX)
     bindings = member.machine.bindings
-    sweep = Sweep(bindings, member.machine.roster, uniform=lambda: 0.9)
-    sweep.joined(member.now)
+    sweep = Sweep(member.machine.context, member.machine.wanted)
+    sweep.connected(member.now)
+
+    def counts() -> list[Effect]:
+        member.machine.effects.clear()
+        sweep.tick(sweep.due)
+        return member.machine.effects[:]
+
     member.machine.closed(member.attachments[5], member.now)
-    assert sweep.tick(sweep.due) == [CountReady(5)]
+    assert counts() == [CountReady(5)]
     member.reshape(4)
     assert 4 in bindings.bound, "a surplus queue, and five channels in all"
-    sweep.reshaped(member.now)
-    assert sweep.tick(sweep.due) == []
+    assert counts() == []
     member.machine.closed(member.attachments[3], member.now)
-    assert [sweep.tick(sweep.due) for _ in range(8)] == [[CountReady(3)]] * 8
+    assert [counts() for _ in range(8)] == [[CountReady(3)]] * 8
 
 
 def test_positions_are_reported_of_the_queues_that_the_hashes_have_now() -> None:
@@ -223,6 +228,6 @@ def test_a_queue_that_was_counted_before_it_was_deleted_is_not_wanted() -> None:
     member = Joined(FOUR)
     member.let_pass(10)
     for _ in range(4):
-        member.machine.ready_counted(5, 0, 0, member.now)
+        member.machine.counted(5, 0, 0, member.now)
         member.let_pass(10)
     assert sorted(binding.queue for binding in member.machine.bindings.own()) == [0, 1, 2, 3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lbg_sidecar.core.delivery import InFlight, Outcome
-from lbg_sidecar.core.dispatcher import NextCall, Order
+from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import (
     Ack,
     Attach,
@@ -135,7 +135,7 @@ class TestAsked:
         assert member.took(DeadLetter)
         asked(member, 1, 2, 3)
         assert given_back(member) == [2, 3]
-        member.machine.confirmed(running, NextCall.DEAD_LETTER, NOW)
+        member.machine.confirmed(running, NOW)
         assert acks(member) == [(1, True)]
 
     def test_a_message_on_its_way_to_the_validator_is_acknowledged_when_it_is_confirmed(self) -> None:
@@ -144,7 +144,7 @@ class TestAsked:
         assert member.took(Republish)
         asked(member, 1)
         assert given_back(member) == []
-        member.machine.confirmed(running, NextCall.REPUBLISH, NOW)
+        member.machine.confirmed(running, NOW)
         assert acks(member) == [(1, True)]
 
     def test_what_comes_again_runs_after_the_call_that_was_going_on(self) -> None:
@@ -232,7 +232,7 @@ class TestTaken:
         taken(member, 1)
         member.deliver(member.attachment, ("a", 1, 1))
         assert [held.identity for held in member.take_all(NOW)] == [("p", 1, 1)]
-        member.machine.confirmed(running, NextCall.DEAD_LETTER, NOW)
+        member.machine.confirmed(running, NOW)
         member.machine.flush(NOW + 1)
         assert acks(member) == []
 
@@ -240,7 +240,7 @@ class TestTaken:
         member, (running,) = holding(*ONE_KEY[:1], republish=True)
         member.machine.end(running, ACK, NOW)
         taken(member, 1)
-        member.machine.confirmed(running, NextCall.REPUBLISH, NOW)
+        member.machine.confirmed(running, NOW)
         member.deliver(member.attachment, ("a", 1, 0))
         assert len(member.take_all(NOW)) == 1
         member.machine.flush(NOW + 1)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.dispatcher import NextCall, Order
+from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import Ack, DeadLetter, Republish, Requeue
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Verdict, drop, retry
 from testing.exploration import example_count
@@ -28,7 +28,7 @@ class Revocations(RuleBasedStateMachine):
         """Tags of which the application, and whoever confirms, is done."""
         self.asked: set[int] = set()
         self.running: dict[int, InFlight] = {}
-        self.confirming: list[tuple[InFlight, NextCall]] = []
+        self.confirming: list[InFlight] = []
 
     @initialize(order=st.sampled_from(Order), republish=st.booleans(), concurrency=st.integers(1, 4))
     def join(self, order: Order, republish: bool, concurrency: int) -> None:
@@ -74,12 +74,10 @@ class Revocations(RuleBasedStateMachine):
     @rule(data=st.data())
     def confirm(self, data: st.DataObject) -> None:
         if self.confirming:
-            held, what = self.confirming.pop(
-                data.draw(st.integers(0, len(self.confirming) - 1), label="which")
-            )
+            held = self.confirming.pop(data.draw(st.integers(0, len(self.confirming) - 1), label="which"))
             if held.tag in self.unsettled:
                 self.done.add(held.tag)
-            self.member.machine.confirmed(held, what, self.now)
+            self.member.machine.confirmed(held, self.now)
             self.look()
 
     @rule(data=st.data(), taken=st.booleans())
@@ -130,10 +128,8 @@ class Revocations(RuleBasedStateMachine):
                         "what was begun or done is given back"
                     )
                     self.unsettled -= set(tags)
-                case DeadLetter(held):
-                    self.confirming.append((held, NextCall.DEAD_LETTER))
-                case Republish(held):
-                    self.confirming.append((held, NextCall.REPUBLISH))
+                case DeadLetter(held) | Republish(held):
+                    self.confirming.append(held)
                 case _:
                     pass
 
@@ -152,10 +148,10 @@ class Revocations(RuleBasedStateMachine):
             for tag in list(self.running):
                 self.finish(tag, ACK)
             while self.confirming:
-                held, what = self.confirming.pop()
+                held = self.confirming.pop()
                 if held.tag in self.unsettled:
                     self.done.add(held.tag)
-                self.member.machine.confirmed(held, what, self.now)
+                self.member.machine.confirmed(held, self.now)
                 self.look()
             self.flush()
         assert not self.unsettled

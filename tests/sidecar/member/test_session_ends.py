@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 import hypothesis.strategies as st
 from hypothesis import given, settings
 
-from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
-from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import (
     Ack,
     Attach,
@@ -20,6 +19,7 @@ from lbg_sidecar.core.effects import (
     SessionEnded,
     SessionForgotten,
 )
+from lbg_sidecar.core.session import Session, SessionPosition
 from lbg_sidecar.message import ACK, INTERRUPTED
 from testing.exploration import example_count
 from testing.member.native_member import NativeMember
@@ -105,11 +105,11 @@ def test_nothing_is_acknowledged_before_what_was_given_earlier() -> None:
         member.machine.end(held, ACK, 0.2)
     assert not member.take_all(0.2)
     first, second = (effect.in_flight for effect in member.took(Republish))
-    member.machine.confirmed(second, NextCall.REPUBLISH, 0.3)
+    member.machine.confirmed(second, 0.3)
     for now in (0.3, 1.0, 10.0):
         member.machine.flush(now)
         assert not member.took(Ack), "the broker would forget a session whose end has not come here"
-    member.machine.confirmed(first, NextCall.REPUBLISH, 10.1)
+    member.machine.confirmed(first, 10.1)
     member.machine.flush(10.1)
     assert [(ack.tag, ack.multiple) for ack in member.took(Ack)] == [(3, True)]
     assert file.said == [(3, True)]
@@ -126,8 +126,8 @@ def test_one_that_leaves_acknowledges_nothing_beyond_what_its_file_says() -> Non
         (held,) = member.take_all(0.1)
         member.machine.end(held, ACK, 0.1)
     first, _, third = (effect.in_flight for effect in member.took(Republish))
-    member.machine.confirmed(first, NextCall.REPUBLISH, 0.2)
-    member.machine.confirmed(third, NextCall.REPUBLISH, 0.2)
+    member.machine.confirmed(first, 0.2)
+    member.machine.confirmed(third, 0.2)
     member.machine.stop("SIGTERM", 0.3)
     member.machine.stop("SIGTERM", 0.4)
     (detach,) = member.took(Detach)
@@ -197,14 +197,16 @@ def test_one_that_was_killed_between_says_so_again_and_leaves() -> None:
 
 def test_an_application_that_keeps_the_position_is_not_asked_for_one_that_is_over() -> None:
     member = NativeMember(session=SessionPosition("s"))
-    assert member.machine.session is not None
-    member.machine.session.report(0)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(0)
     attachment = member.join()
     member.machine.deliver(attachment, [end_of_session(attachment, 1, 1)], 0.5)
     assert not member.take_all()
     member.machine.disconnected(1.0)
     assert not member.took(RequestPosition)
-    member.machine.session.report(0)  # it does not know of the end, and says so whenever it comes back
+    member.machine.part(Session).position.report(
+        0
+    )  # it does not know of the end, and says so whenever it comes back
     member.machine.connected(0, 2.0)
     (attach,) = member.took(Attach)
     assert attach.arguments["x-session-committed"] == 1
@@ -215,10 +217,13 @@ def test_an_application_that_keeps_the_position_is_not_asked_for_one_that_is_ove
 
 def test_the_word_of_the_application_counts_for_an_end_in_a_file_as_well() -> None:
     member = with_session(File(committed=9, is_over=True))
-    assert member.machine.session is not None
-    member.machine.session.report(3)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(3)
     member.join()
-    assert (member.machine.session.committed, member.machine.session.is_over) == (3, False)
+    assert (
+        member.machine.part(Session).position.committed,
+        member.machine.part(Session).position.is_over,
+    ) == (3, False)
 
 
 MESSAGES = 4
@@ -294,7 +299,7 @@ class Ending:
     def confirm(self, which: int) -> None:
         if self.unconfirmed:
             held = self.unconfirmed.pop(which % len(self.unconfirmed))
-            self.member.machine.confirmed(held, NextCall.REPUBLISH, self.now)
+            self.member.machine.confirmed(held, self.now)
 
     def hear(self) -> None:
         """The acks arrive."""

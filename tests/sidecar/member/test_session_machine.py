@@ -10,8 +10,7 @@ from hypothesis import given, settings
 
 from lbg_core.group import Engine, GroupSpec
 from lbg_sidecar import MemberSettings
-from lbg_sidecar.core.delivery import Attachment, InFlight, SessionPosition
-from lbg_sidecar.core.dispatcher import NextCall
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import (
     Ack,
     Attach,
@@ -22,6 +21,7 @@ from lbg_sidecar.core.effects import (
     SessionInUse,
     StoodDown,
 )
+from lbg_sidecar.core.session import Session, SessionPosition
 from lbg_sidecar.io.startup import Group, machine_of
 from lbg_sidecar.message import ACK, INTERRUPTED, Verdict, drop, retry
 from testing.exploration import example_count
@@ -108,7 +108,7 @@ def test_a_message_that_fails_holds_the_position_and_one_that_is_refused_does_no
     assert again is first
     member.machine.end(again, drop("never"), 2.6)
     assert kept == []
-    member.machine.confirmed(again, NextCall.DEAD_LETTER, 2.7)
+    member.machine.confirmed(again, 2.7)
     assert kept == [1]
     assert [held.sequence for held in member.take_all(2.8)] == [2]
 
@@ -147,16 +147,16 @@ def test_what_is_republished_is_kept_when_it_is_confirmed() -> None:
         (held,) = member.take_all()
         member.machine.end(held, ACK, 1.0)
     first, second = (effect.in_flight for effect in member.took(Republish))
-    member.machine.confirmed(second, NextCall.REPUBLISH, 1.1)
+    member.machine.confirmed(second, 1.1)
     assert kept == [], "the first is not confirmed, and the position is one number"
-    member.machine.confirmed(first, NextCall.REPUBLISH, 1.2)
+    member.machine.confirmed(first, 1.2)
     assert kept == [2]
 
 
 def test_the_word_of_the_application_counts_and_nothing_is_written_then() -> None:
     member, kept = with_session(committed=9)
-    assert member.machine.session is not None
-    member.machine.session.report(5)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(5)
     attachment = member.join()
     member.deliver(attachment, 5, sequence=6)
     (held,) = member.take_all()
@@ -173,13 +173,13 @@ def test_the_word_of_the_application_counts_and_nothing_is_written_then() -> Non
 
 def test_an_application_that_comes_back_may_have_committed_what_it_did_not_answer() -> None:
     member, _ = with_session()
-    assert member.machine.session is not None
-    member.machine.session.report(0)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(0)
     attachment = member.join()
     member.deliver(attachment, 0, 1, sequence=1)
     (first,) = member.take_all()
     member.machine.end(first, INTERRUPTED, 1.0)  # it died
-    member.machine.session.report(1)
+    member.machine.part(Session).position.report(1)
     assert [held.sequence for held in member.take_all(1.1)] == [2]
 
 
@@ -206,8 +206,8 @@ def test_a_taken_session_is_waited_for_and_told_of_once() -> None:
 
 def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -> None:
     member, _ = with_session()
-    assert member.machine.session is not None
-    member.machine.session.report(3)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(3)
     member.machine.connected(0, 0.0)
     (attach,) = member.took(Attach)
     member.machine.refused(attach.attachment, 405, "taken")
@@ -220,15 +220,15 @@ def test_an_application_is_asked_again_before_a_taken_session_is_tried_again() -
     member.machine.stand_down("it is asked", 1.1)
     assert member.took(StoodDown)
     member.machine.disconnected(1.2)
-    member.machine.session.report(12)
+    member.machine.part(Session).position.report(12)
     member.machine.connected(0, 2.0)
     assert asked(member)["x-session-committed"] == 12
 
 
 def test_an_application_is_asked_again_after_a_lost_connection() -> None:
     member, _ = with_session()
-    assert member.machine.session is not None
-    member.machine.session.report(3)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(3)
     member.join()
     member.machine.disconnected(1.0)
     assert member.took(RequestPosition)
@@ -257,8 +257,8 @@ def test_a_file_that_the_broker_disagrees_with_is_given_up_with_a_word() -> None
 
 def test_an_application_that_the_broker_disagrees_with_ends_the_member() -> None:
     member, _ = with_session()
-    assert member.machine.session is not None
-    member.machine.session.report(345)
+    assert member.machine.part(Session).position is not None
+    member.machine.part(Session).position.report(345)
     member.machine.connected(0, 0.0)
     (attach,) = member.took(Attach)
     assert member.machine.refused(attach.attachment, 406, "committed 345 is beyond 12")

@@ -8,11 +8,11 @@ import pytest
 
 from lbg_core.group import GroupSpec
 from lbg_sidecar import ACK, MemberSettings, SettingsError
-from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
-from lbg_sidecar.core.dispatcher import Dispatcher, Order, Rules
-from lbg_sidecar.core.effects import Attach, Effect
-from lbg_sidecar.core.queue_bindings import Bindings
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.dispatcher import Order, Rules
+from lbg_sidecar.core.effects import Attach
 from lbg_sidecar.settings import balancing_rules, processing_rules, validate_against
+from testing.member.bare_member import bare_member
 
 
 def spec(mode: str = "Exclusive", **more: Any) -> GroupSpec:
@@ -38,28 +38,25 @@ def test_the_times_of_a_rebalance_are_the_groups_where_the_member_is_not_told() 
 @pytest.mark.parametrize("sets_it", [False, True])
 def test_where_consumers_tell_the_broker_its_timeout_each_attachment_does(sets_it: bool) -> None:
     rules = balancing_rules(member(consumer_timeout_s=7.5), spec(), is_native=False, on_rabbitmq=sets_it)
-    effects: list[Effect] = []
-    dispatcher = Dispatcher(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
-    bindings = Bindings(rules, dispatcher, effects, uniform=lambda: 0.5)
-    bindings.want(range(8))
-    bindings.attach_due(0.0)
-    told = [effect.arguments for effect in effects if isinstance(effect, Attach)]
+    machine = bare_member(Rules(concurrency=1), rules)
+    machine.bindings.want(range(8))
+    machine.bindings.attach_due(0.0)
+    told = [effect.arguments for effect in machine.effects if isinstance(effect, Attach)]
     assert told == [{"x-consumer-timeout": 7500} if sets_it else {}] * 8
 
 
 @pytest.mark.parametrize("on_rabbitmq", [False, True])
 def test_on_rabbitmq_a_slow_application_does_not_narrow_the_window(on_rabbitmq: bool) -> None:
     rules = balancing_rules(member(), spec(), is_native=False, on_rabbitmq=on_rabbitmq)
-    effects: list[Effect] = []
-    dispatcher = Dispatcher(Rules(concurrency=1), Processed(queue_count=8), lambda: 0.5)
+    machine = bare_member(Rules(concurrency=1), rules)
+    dispatcher = machine.dispatcher
     attachment = Attachment(0, 1)
     dispatcher.deliver(attachment, [InFlight(attachment, tag) for tag in range(1, 257)], 0.0)
     while (held := dispatcher.take(0.0)) is not None:
         dispatcher.end(held, ACK, 10.0)
-    bindings = Bindings(rules, dispatcher, effects, uniform=lambda: 0.5)
-    bindings.want(range(8))
-    bindings.attach_due(0.0)
-    windows = {effect.attachment.prefetch for effect in effects if isinstance(effect, Attach)}
+    machine.bindings.want(range(8))
+    machine.bindings.attach_due(0.0)
+    windows = {effect.attachment.prefetch for effect in machine.effects if isinstance(effect, Attach)}
     assert windows == {256 if on_rabbitmq else 90}
 
 

@@ -12,12 +12,13 @@ from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import Engine
 from lbg_core.group.members_protocol import Identity, Suspected, SuspectReport
-from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
-from lbg_sidecar.core.dispatcher import Dispatcher, NextCall, Rules, WhenExhausted
-from lbg_sidecar.core.status_report import status_report
-from lbg_sidecar.core.suspects import WAIT_MIN_S, Suspects
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
+from lbg_sidecar.core.effects import DeadLetter, Poisoned, Post
+from lbg_sidecar.core.suspects import WAIT_MIN_S
 from lbg_sidecar.message import ACK, retry
 from testing.admin.problem_lines import problem_lines
+from testing.member.bare_member import bare_member
 from testing.member.world import SimMember, World
 
 RULES = Rules(concurrency=4, max_attempts=3, backoff=Backoff(first_s=0.1, max_s=50.0, jitter=0.0))
@@ -37,15 +38,23 @@ class Queue:
 
     def __init__(self, *suspects: Suspected, rules: Rules = RULES, count: int = 6) -> None:
         self.now = 0.0
-        self.dispatcher = Dispatcher(rules, Processed(queue_count=1), lambda: 0.5)
-        self.suspects = self.dispatcher.suspects = Suspects(self.dispatcher.lanes, self.dispatcher.wait_after)
-        self.suspects.merge(suspects, self.now)
+        machine = bare_member(rules)
+        self.dispatcher = machine.dispatcher
+        machine.suspects.merge(suspects, self.now)
+        assert machine.suspects.known is not None
+        self.suspects = machine.suspects.known
         self.attachment = Attachment(0, 1, prefetch=100)
         self.messages = [
             InFlight(self.attachment, number + 1, key=f"k{number}", identity=identity(number))
             for number in range(count)
         ]
         self.dispatcher.deliver(self.attachment, self.messages, self.now)
+
+    @property
+    def reported(self) -> list[Suspected]:
+        """To the other members."""
+        posts = [one.message for one in self.dispatcher.effects if isinstance(one, Post)]
+        return [one for post in posts if isinstance(post, SuspectReport) for one in post.suspects]
 
     def start(self) -> list[int]:
         """Numbers of the messages whose calls start now."""
@@ -57,7 +66,6 @@ class Queue:
     def end(self, *numbers: int) -> None:
         for number in numbers:
             self.dispatcher.end(self.messages[number], ACK, self.now)
-            self.suspects.ended(self.messages[number])
 
     def wait(self, seconds: float = WAIT_MIN_S) -> None:
         self.now += seconds
@@ -85,9 +93,8 @@ def test_what_ran_with_others_at_one_death_is_called_as_before_and_no_suspect_on
     assert queue.start() == [0, 1, 2, 3]
     assert [one.suspect.last.calls_at_death for one in queue.messages if one.suspect is not None] == [2, 2]
     queue.dispatcher.end(queue.messages[1], retry("busy"), queue.now)
-    queue.suspects.ended(queue.messages[1])
     assert [one.identity for one in queue.suspects.report()] == [identity(2)]
-    assert queue.suspects.outgoing == []
+    assert queue.reported == []
 
 
 def test_calls_that_are_aborted_and_cannot_be_stopped_hold_no_suspect_up() -> None:
@@ -120,15 +127,15 @@ def test_a_suspect_waits_longer_the_more_attempts_failed_and_its_attempts_go_on_
     queue.wait(0.2)
     assert queue.start() == [0]
     assert queue.messages[0].attempts == 8
-    assert queue.suspects.outgoing == [suspected(0, attempts=8, calls=8)]
+    assert queue.reported == [suspected(0, attempts=8, calls=8)]
 
 
 def test_a_suspect_whose_attempts_are_used_up_becomes_a_dead_letter_without_a_call() -> None:
     queue = Queue(suspected(1, attempts=3, calls=3), rules=DEAD_LETTER)
     assert queue.start() == [0, 2, 3, 4]
-    assert queue.dispatcher.ended_in_take == [(queue.messages[1], NextCall.DEAD_LETTER)]
+    assert DeadLetter(queue.messages[1]) in queue.dispatcher.effects
     assert queue.messages[1].reason == "gave up after 3 attempts: member m9 died when it was called"
-    assert queue.dispatcher.confirmed(queue.messages[1], NextCall.DEAD_LETTER)
+    queue.dispatcher.confirmed(queue.messages[1])
     assert queue.messages[1].outcome is Outcome.DEAD
     assert queue.suspects.report() == ()
 
@@ -136,13 +143,12 @@ def test_a_suspect_whose_attempts_are_used_up_becomes_a_dead_letter_without_a_ca
 def test_a_suspect_that_blocks_is_poisoned_and_called_at_the_longest_interval() -> None:
     queue = Queue(suspected(0, attempts=3, calls=3), count=1)
     assert queue.start() == []
-    assert queue.dispatcher.ended_in_take == [(queue.messages[0], NextCall.WARN)]
     assert queue.dispatcher.counts.poisoned == len(queue.attachment.poisoned) == 1
     queue.wait(49.9)
     assert queue.start() == []
     queue.wait(0.2)
     assert queue.start() == [0]
-    assert len(queue.dispatcher.ended_in_take) == 1
+    assert [type(effect) for effect in queue.dispatcher.effects[:-1]] == [Poisoned]
 
 
 def test_a_suspect_that_fails_without_a_death_is_retried_alone() -> None:
@@ -152,7 +158,6 @@ def test_a_suspect_that_fails_without_a_death_is_retried_alone() -> None:
     queue.wait()
     assert queue.start() == [0]
     queue.dispatcher.end(queue.messages[0], retry("busy", after_s=1.0), queue.now)
-    queue.suspects.ended(queue.messages[0])
     assert queue.start() == []
     queue.wait()
     assert queue.start() == [0]
@@ -181,12 +186,12 @@ def test_a_parked_suspect_starts_anew_and_a_late_report_of_a_death_from_before_d
     message.outcome = Outcome.PARKED
     queue.suspects.settled(message)
     anew = suspected(0, attempts=0, calls=0, parked=1)
-    assert queue.suspects.outgoing == [anew]
+    assert queue.reported == [anew]
     assert queue.suspects.merge([suspected(0, attempts=3, calls=3)], 1.0) == (anew,)
 
 
 def known(member: SimMember) -> tuple[Suspected, ...]:
-    suspects = member.machine.dispatcher.suspects
+    suspects = member.machine.suspects.known
     return () if suspects is None else suspects.report()
 
 
@@ -194,7 +199,7 @@ def two_members(world: World) -> tuple[SimMember, SimMember]:
     first = world.join()
     world.run(10)
     second = world.join()
-    second.machine.suspected([suspected(0, attempts=3, calls=3)], world.now)
+    second.machine.suspects.merge([suspected(0, attempts=3, calls=3)], world.now)
     world.drop_connection(second)
     world.run(10)
     return first, second
@@ -224,11 +229,9 @@ def test_a_problem_names_the_suspect_and_the_member_that_died() -> None:
     member = world.join()
     world.run(10)
     item = world.publish("bad", hash_=0)
-    member.machine.suspected([Suspected(item.identity, 2, 2, 0, "m9")], world.now)
+    member.machine.suspects.merge([Suspected(item.identity, 2, 2, 0, "m9")], world.now)
     world.run(1)
-    described = describe(
-        "g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[status_report(member.machine)]
-    )
+    described = describe("g", Snapshot(Engine.parse("RabbitMQ", "4.0.5")), beats=[member.machine.content()])
     assert any(
         f"has message {'-'.join(map(str, item.identity))} at m0, which was called when m9 died" in one
         and one.endswith("key: 'bad'; failed attempts: 2")
@@ -250,7 +253,7 @@ def test_suspects_lose_and_reorder_nothing(seed: int) -> None:
     member = world.join()
     world.run(5)
     items = [world.publish(f"k{number % 8}", hash_=number % 4) for number in range(60)]
-    member.machine.suspected(
+    member.machine.suspects.merge(
         [Suspected(one.identity, 0, 1 + n % 2, 0, "m9") for n, one in enumerate(items[::3])], world.now
     )
     world.join()

@@ -7,16 +7,17 @@ from functools import partial
 import pytest
 
 from lbg_core.group.members_protocol import Progress
+from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
-from lbg_sidecar.core.queue_bindings import Assignment, Phase
+from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.stall_watchdog import (
     COUNT_INTERVAL_MAX_S,
     COUNT_INTERVAL_S,
     COUNTS_TO_ACT,
     RECOUNT_INTERVAL_S,
 )
-from lbg_sidecar.core.status_report import progress_of, status_report
+from lbg_sidecar.core.status_report import progress_of
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world import Chances, SimMember, World, situations
 from testing.member.world.queues import Link
@@ -33,7 +34,7 @@ def stalls(world: World) -> list[Stalled]:
 
 
 def progress(member: SimMember, queue: int) -> Progress:
-    return status_report(member.machine).queues[queue].progress
+    return member.machine.content().queues[queue].progress
 
 
 def looks_at(world: World) -> list[float]:
@@ -250,4 +251,4 @@ def test_progress_of_a_queue_without_a_channel_is_idle() -> None:
     member = world.join()
     binding = member.machine.bindings.all[0]
     member.machine.bindings.lost()
-    assert progress_of(binding) is Progress.IDLE
+    assert progress_of(binding.attachment) is Progress.IDLE
