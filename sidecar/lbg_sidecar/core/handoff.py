@@ -271,7 +271,7 @@ class Handoffs(Part):
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
         self._lanes.hold(attachment, Hold.DRAIN)
-        self._roster.changed(now)
+        self._reports.changed(now)
         self._release_if_drained(handoff, attachment, now)
 
     def _release_if_drained(self, handoff: Handoff, attachment: Attachment, now: float) -> None:

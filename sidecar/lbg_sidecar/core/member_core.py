@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from copy import copy
 from typing import Any, TypeVar
 
+from lbg_core.group import TO_OBSERVERS
 from lbg_core.group.members_protocol import Beat, Message
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
@@ -22,15 +23,16 @@ from lbg_sidecar.core.effects import (
     LiveSet,
     Paused,
     Post,
-    Reconnect,
     StoodDown,
     TimedOut,
 )
 from lbg_sidecar.core.hooks import Hooks
+from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.message_states import NO_HOLD, State
 from lbg_sidecar.core.part import Context, Part, Stream
 from lbg_sidecar.core.presence import Presence, Stage
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
+from lbg_sidecar.core.report_schedule import ReportSchedule
 from lbg_sidecar.core.requests import Requests
 from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.status_report import ActivityMonitor, description_of, status_report
@@ -73,10 +75,12 @@ class MemberCore:
         self.dispatcher.processed.queues_of = lambda hash_: (hash_ % balancing.queue_count,)
         self.dispatcher.fenced = True
         self.effects = self.dispatcher.effects
-        self.roster = Roster(timings, uniform=uniform, content=self.content, incarnation=incarnation)
+        self.roster = Roster(timings)
+        self.membership = Membership(self.roster, timings, self.effects, uniform=uniform, new_id=incarnation)
         self.bindings = Bindings(
-            balancing, self.dispatcher, self.roster, self._presence, uniform=uniform, native=native
+            balancing, self.dispatcher, self.membership, self._presence, uniform=uniform, native=native
         )
+        self._reports = ReportSchedule(timings, uniform)
         self._acks = AckScheduler(
             self.dispatcher.unacked,
             self.effects,
@@ -85,11 +89,13 @@ class MemberCore:
         )
         self.context = Context(
             balancing,
+            timings,
             hooks,
             self.dispatcher,
             self.bindings,
-            self.roster,
+            self.membership,
             self._presence,
+            self._reports,
             self._acks,
             uniform,
             incarnation,
@@ -142,8 +148,9 @@ class MemberCore:
         self._lost = 0
         self._awaited_will = None
         if self._presence.joined():
-            self.roster.cancel_leave()
-        self._post(self.roster.join(index, self.name, now))
+            self.roster.leave(False)
+        self.membership.join(index, self.name, now)
+        self._reports.joined(now)
         for connected in self._on_connected:
             connected(now)
         self._leave_if_due(now)
@@ -154,7 +161,7 @@ class MemberCore:
         """A connection is lost, or counts as lost. Nothing is dispatched or acknowledged from here on."""
         self.dispatcher.fenced = True
         self._lost = self.bindings.lost()
-        self.roster.disconnected()
+        self.membership.disconnected()
         for disconnected in self._on_disconnected:
             disconnected(now)
         self._after(now)
@@ -162,33 +169,30 @@ class MemberCore:
     # The members exchange
 
     def message(self, message: Message, now: float) -> None:
-        self._post(self.roster.receive(message, now))
+        self.membership.receive(message, now)
         for handler in self.context.hooks.handlers.get(type(message), ()):
             handler(message, now)
-        if self.roster.conflict:
-            self.roster.conflict = False
-            self.effects.append(Reconnect("another member claimed the same index"))
         self._observe(now)
 
     def returned(self, message: Message, to: int, now: float) -> None:
         """A message to one member came back."""
-        self._post(self.roster.returned(message, to, now))
+        self.membership.returned(message, to, now)
         self._after(now)
 
     def willed(self, index: int, now: float) -> None:
         """The broker delivered the last will of the member with this index: it may be gone."""
-        self._post(self.roster.willed(index, now))
+        self.membership.willed(index, now)
         self._after(now)
 
     def will_watched(self, index: int | None, now: float) -> None:
         """The broker would deliver the last will of the member with this index, and of no other; None: of none."""
-        self.roster.will_watched(index, now)
+        self.membership.ring.will_watched(index, now)
 
     def pause(self, is_paused: bool, now: float) -> None:
         """Starts no new call from now on, or goes on; calls that run end. The queues stay here."""
         if self.dispatcher.paused != is_paused:
             self.dispatcher.paused = is_paused
-            self.roster.changed(now)
+            self._reports.changed(now)
             self.effects.append(Paused(is_paused))
 
     # Queues
@@ -201,7 +205,7 @@ class MemberCore:
         for attached in self._on_attached:
             attached(binding, now)
         if not binding.quiet:
-            self.roster.changed(now)
+            self._reports.changed(now)
         binding.quiet = False
         self.bindings.attach_due(now)
 
@@ -211,7 +215,7 @@ class MemberCore:
         if binding is None:
             return
         if not binding.quiet:
-            self.roster.changed(now)
+            self._reports.changed(now)
         for closed in self._on_closed:
             closed(binding, now)
         self.bindings.attach_due(now)
@@ -314,8 +318,13 @@ class MemberCore:
     def tick(self, now: float) -> None:
         if self._presence.stage is Stage.GONE:
             return
-        self._post(self.roster.tick(now))
-        self._await_will(self.roster.awaited_will(now))
+        if self.roster.me is not None:
+            horizon = self.membership.ring.horizon(now, self._reports.due)
+            is_due = self._reports.due <= horizon and self._reports.takes(report := self.content(), now)
+            if is_due and not self.roster.is_leaving:
+                self.effects.append(Post(report, to=TO_OBSERVERS))
+            self.membership.tick(now, horizon)
+        self._await_will(self.membership.ring.awaited_will(now))
         self.dispatcher.tick(now)
         for tick in self._on_tick:
             tick(now)
@@ -336,7 +345,7 @@ class MemberCore:
                 due = part_due
         if self.roster.me is None:
             return due
-        due = min(due, self.roster.next_due)
+        due = min(due, self._reports.due, self.membership.next_due)
         return due if is_leaving else min(due, self.bindings.next_due(now))
 
     def stop(self, why: str, now: float) -> None:
@@ -377,7 +386,7 @@ class MemberCore:
     def _leave(self, now: float) -> None:
         for leaving in self._on_leaving:
             leaving(now)
-        self._post(self.roster.leave())
+        self.membership.leave()
 
     def _leave_if_due(self, now: float) -> None:
         for reason_to_leave in self._reasons_to_leave:
@@ -388,9 +397,6 @@ class MemberCore:
         if index != self._awaited_will:
             self._awaited_will = index
             self.effects.append(AwaitWill(index))
-
-    def _post(self, posts: list[Post]) -> None:
-        self.effects.extend(posts)
 
     def _observe(self, now: float) -> None:
         """Checks for a change of the live set."""

@@ -18,9 +18,12 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher, MessageHooks
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.hooks import Hooks
+from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.presence import Presence
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings
+from lbg_sidecar.core.report_schedule import ReportSchedule
 from lbg_sidecar.core.roster import Roster
+from lbg_sidecar.core.timings import Timings
 
 NEVER = float("inf")
 
@@ -38,11 +41,13 @@ class Context:
     nobody has, `uniform` a number from 0 up to 1."""
 
     rules: BalancingRules
+    timings: Timings
     hooks: Hooks
     dispatcher: Dispatcher
     bindings: Bindings
-    roster: Roster
+    membership: Membership
     presence: Presence
+    reports: ReportSchedule
     acks: AckScheduler
     uniform: Callable[[], float]
     new_id: Callable[[], str]
@@ -50,6 +55,10 @@ class Context:
     @property
     def effects(self) -> list[Effect]:
         return self.dispatcher.effects
+
+    @property
+    def roster(self) -> Roster:
+        return self.membership.roster
 
 
 class Part(MessageHooks):
@@ -61,7 +70,9 @@ class Part(MessageHooks):
         self._rules, self._hooks, self._effects = context.rules, context.hooks, context.effects
         self._dispatcher, self._lanes = context.dispatcher, context.dispatcher.lanes
         self._processed = context.dispatcher.processed
-        self._bindings, self._roster, self._presence = context.bindings, context.roster, context.presence
+        self._bindings, self._membership = context.bindings, context.membership
+        self._roster, self._presence = context.roster, context.presence
+        self._reports, self._timings = context.reports, context.timings
         self._acks, self._uniform, self._new_id = context.acks, context.uniform, context.new_id
         self._hooks.add(self)
 

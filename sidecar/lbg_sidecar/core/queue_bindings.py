@@ -13,8 +13,8 @@ from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
 from lbg_sidecar.core.effects import Abort, Attach, Detach, Done
+from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.presence import Presence
-from lbg_sidecar.core.roster import Roster
 
 
 class Assignment(enum.StrEnum):
@@ -219,7 +219,7 @@ class Bindings:
         self,
         rules: BalancingRules,
         dispatcher: Dispatcher,
-        roster: Roster,
+        membership: Membership,
         presence: Presence,
         *,
         uniform: Callable[[], float],
@@ -245,7 +245,7 @@ class Bindings:
         self._attaching: dict[int, float] = {}
         self._dispatcher = dispatcher
         self._effects = dispatcher.effects
-        self._roster = roster
+        self._membership = membership
         self._presence = presence
         self._uniform = uniform
 
@@ -305,7 +305,7 @@ class Bindings:
     def attach_due(self, now: float) -> None:
         """Attach to the wanted queues that have no channel and whose time has come, a few at the same time. A member
         that leaves consumes nothing any more."""
-        if not self._missing or self._roster.me is None or self._presence.why is not None:
+        if not self._missing or self._membership.roster.me is None or self._presence.why is not None:
             return
         for queue in list(self._missing):
             if not self._has_room(now):
@@ -323,10 +323,10 @@ class Bindings:
     def _awaits_view(self) -> bool:
         """True for a newcomer that does not know the others, or only since a moment ago: alone it would consume queues
         that are not its own, and of many members that start together each the same."""
-        me = self._roster.me
+        me = self._membership.roster.me
         if self.native is not None or me is None or me.index == 0 or len(self.view.live) > 1:
             return False
-        return self._roster.awaits_directory or self.view.due < float("inf")
+        return self._membership.awaits_directory or self.view.due < float("inf")
 
     @property
     def _unlimited_at(self) -> float:

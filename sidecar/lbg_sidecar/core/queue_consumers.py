@@ -12,9 +12,9 @@ from lbg_core.group.members_protocol import Message, QueueReport, QueueState, Ro
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import CountReady, Post
+from lbg_sidecar.core.membership import JOINS_S
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.queue_bindings import RESTS_S, Assignment
-from lbg_sidecar.core.roster import JOINS_S
 from lbg_sidecar.core.status_report import queue_state
 
 CONSUMED_FOR_S = 30.0
@@ -91,7 +91,7 @@ class WantedQueues(Part):
         for reshaped in self._reshaped:
             reshaped(now)
         self._change_view(now)
-        self._roster.changed(now)
+        self._reports.changed(now)
         self._bindings.attach_due(now)
 
     def want(self, queue: int, now: float) -> None:
@@ -262,7 +262,7 @@ class QueueReports(Part):
         if to is not None:
             also.add(to)
         self._informed.pop(queue, None)
-        self.due = min(self.due, now + (self._roster.change_s if after_s is None else after_s))
+        self.due = min(self.due, now + (self._timings.change_s if after_s is None else after_s))
 
     def view_changed(self, now: float) -> None:
         """Report own primaries to members that back them up since now: they attach, or step, behind this one."""
@@ -276,7 +276,7 @@ class QueueReports(Part):
             informed &= live
             if not self._rules.consumers(queue, live) - {me} <= informed:
                 self._queues[queue] = set()
-                self.due = min(self.due, now + self._roster.change_s)
+                self.due = min(self.due, now + self._timings.change_s)
 
     def disconnected(self, now: float) -> None:
         self._clear()

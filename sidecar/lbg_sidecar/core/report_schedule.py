@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from lbg_core.group.members_protocol import Beat
-from lbg_sidecar.core.timings import Timings
+from lbg_sidecar.core.timings import Timings, spread
 
 JOINED_S = 30.0
 """A member that has just joined does not know who watches: for so long it counts as watched. Observers that stay ask
@@ -17,13 +17,10 @@ again within 20 s (`lbg_core.admin.status_reports`)."""
 
 
 class ReportSchedule:
-    def __init__(
-        self, timings: Timings, *, spread: Callable[[float], float], uniform: Callable[[], float]
-    ) -> None:
+    def __init__(self, timings: Timings, uniform: Callable[[], float]) -> None:
         self.due = 0.0
         """Time of the next look at the content."""
         self._timings = timings
-        self._spread = spread
         self._uniform = uniform
         self._sent: Beat | None = None
         self._sent_at = float("-inf")
@@ -32,7 +29,7 @@ class ReportSchedule:
     def joined(self, now: float) -> None:
         self._sent = None
         self._watched_until = now + JOINED_S
-        self.due = now + self._spread(self._timings.changed_report_s)
+        self.due = now + spread(self._timings.changed_report_s, self._uniform)
 
     def changed(self, now: float) -> None:
         """A value of the report has changed."""
@@ -47,7 +44,7 @@ class ReportSchedule:
 
     def takes(self, content: Beat, now: float) -> bool:
         """True if a report of this content is to be sent now. The next look follows."""
-        self.due = now + self._spread(self._timings.changed_report_s)
+        self.due = now + spread(self._timings.changed_report_s, self._uniform)
         is_known = content == self._sent and now >= self._watched_until
         if is_known and now - self._sent_at < self._timings.same_report_s:
             return False

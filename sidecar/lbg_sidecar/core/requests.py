@@ -61,7 +61,7 @@ class Requests(Part):
     def receive(self, request: Peek | Skip | Watch, group: str, now: float) -> None:
         match request:
             case Watch():
-                self._roster.status_reports.watch(request.seconds, now)
+                self._reports.watch(request.seconds, now)
                 if request.keys:
                     self._activity.watch(request.seconds, now)
             case Skip():

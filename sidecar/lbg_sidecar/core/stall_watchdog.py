@@ -20,6 +20,7 @@ from lbg_sidecar.core.effects import CountReady, Stalled, Superseded
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.takeover import Takeovers
+from lbg_sidecar.core.timings import spread
 
 TICK_DOUBTS_S = 0.25
 """While queues are perhaps stalled."""
@@ -145,7 +146,7 @@ class Watchdog(Part):
     def _is_claimed(self, queue: int, now: float) -> bool:
         """True if another member reported that it serves the queue, or hands it over to this one."""
         return self._takeovers.is_announced(queue, now) or any(
-            peer.claims_now(queue, now) for peer in self._roster.reporters(queue)
+            peer.claims_now(queue, now) for peer in self._roster.served.reporters(queue)
         )
 
     def counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
@@ -165,7 +166,7 @@ class Watchdog(Part):
             watched.restarts = 0
         if ready:
             watched.empty_counts = 0
-            watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
+            watched.count_due = now + spread(RECOUNT_INTERVAL_S, self._uniform)
         else:
             watched.count_due = self._next_round(watched, now)
             watched.empty_counts += 1
@@ -227,7 +228,7 @@ class Watchdog(Part):
         watched.rests = False
         watched.quiet_since = now
         watched.stalled_counts = watched.empty_counts = watched.ready = 0
-        watched.count_due = now + self._spread(RECOUNT_INTERVAL_S)
+        watched.count_due = now + spread(RECOUNT_INTERVAL_S, self._uniform)
 
     def _act(self, binding: Binding, watched: Watched, now: float) -> None:
         """Attach anew. Where another member's consumer is stuck in front of this one, that member receives the
@@ -246,8 +247,5 @@ class Watchdog(Part):
         doublings = min(max(0, watched.empty_counts - SOON_COUNTS + 1), INTERVAL_DOUBLES_AT_MOST)
         interval_s = min(COUNT_INTERVAL_S * 2**doublings, COUNT_INTERVAL_MAX_S)
         if self._rounds.get(interval_s, now) - now < interval_s / 2:
-            self._rounds[interval_s] = now + self._spread(interval_s)
+            self._rounds[interval_s] = now + spread(interval_s, self._uniform)
         return self._rounds[interval_s]
-
-    def _spread(self, seconds: float) -> float:
-        return seconds * (0.8 + 0.4 * self._uniform())

@@ -209,7 +209,7 @@ def _served_by(context: Context, binding: Binding) -> int | None:
     me = context.roster.me
     if binding.active:
         return me.index if me is not None else None
-    reporters = context.roster.reporters(binding.queue)
+    reporters = context.roster.served.reporters(binding.queue)
     return next((peer.identity.index for peer in reporters if peer.claims(binding.queue)), None)
 
 

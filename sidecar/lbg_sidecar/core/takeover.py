@@ -106,8 +106,8 @@ class Takeovers(Part):
         queue = attachment.queue
         former = self._receive(attachment, now, redelivered=first.redelivered)
         for index in self._suspects(queue, former):
-            self._effects.extend(self._roster.suspect(index, now))
-        self._roster.changed(now)
+            self._membership.suspect(index, now)
+        self._reports.changed(now)
 
     def live_changed(self, now: float) -> None:
         """Ends the wait for members that are gone; one that leaves is in no live set, and still reports."""
@@ -150,7 +150,7 @@ class Takeovers(Part):
         queue = attachment.queue
         incoming = self._incoming.pop(queue, None)
         if incoming is None or (incoming.handover_at is None and now > incoming.until):
-            former, why = self._roster.last_server(queue)
+            former, why = self._roster.served.last_server(queue)
             if why == UNSERVED and redelivered:
                 why = LOST  # by a member that was gone before its first message arrived here
             self._report(Takeover(queue, former, why, planned=False, pause_s=None))

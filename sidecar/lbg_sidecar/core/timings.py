@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 
@@ -27,3 +28,8 @@ class Timings:
     answer_s: float = 0.5  # for a directory, and for the coordinator to send a change to all
     quiet_s: float = 1.0  # a live set that has not changed for so long is compared
     suspicion_s: float = 0.1  # at most one ping to one member in this time, however often it is suspected
+
+
+def spread(seconds: float, uniform: Callable[[], float]) -> float:
+    """By plus or minus a fifth."""
+    return seconds * (0.8 + 0.4 * uniform())

@@ -290,7 +290,7 @@ class Driver:
 
     def _newer_received(self, error: NewerMessage) -> None:
         """A member that joins stays out. One that has joined goes on: order does not depend on what members send."""
-        is_joining = self.link is not None and self.machine.roster.is_joining(self._loop.time())
+        is_joining = self.link is not None and self.machine.membership.is_joining(self._loop.time())
         if error.is_member and is_joining:
             self.failure = error
             self.stop("a member is of a newer version")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group.members_protocol import (
-    Beat,
     Changes,
     Hello,
     Identity,
@@ -17,10 +16,9 @@ from lbg_core.group.members_protocol import (
     Takeover,
 )
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy
-from lbg_sidecar.core.roster import Roster
-from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import log_effect
+from testing.member.membership import Posting
 from testing.member.world import World
 
 OTHER = Identity(1, "other", "1-1")
@@ -119,9 +117,9 @@ def test_standing_by_is_reported_once_when_members_beyond_the_queues_are_settled
     assert reports == [("m2", StandingBy(2, 2))]
 
 
-def roster() -> Roster:
+def roster() -> Posting:
     """Of member 0, which knows that member 1 serves queue 3."""
-    roster = Roster(Timings(), uniform=lambda: 0.5, content=lambda: Beat(ABSENT), incarnation=lambda: "0-1")
+    roster = Posting(Timings(), uniform=lambda: 0.5, incarnation=lambda: "0-1")
     roster.join(0, "me", 0.0)
     roster.receive(Hello(OTHER), 0.0)
     roster.receive(serving(OTHER, active=True), 0.0)

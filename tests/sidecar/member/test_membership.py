@@ -17,22 +17,22 @@ from lbg_core.group.members_protocol import (
     Ping,
     QueueReport,
 )
-from lbg_sidecar.core.effects import Post
+from lbg_sidecar.core.dispatcher import Rules
+from lbg_sidecar.core.effects import Post, Reconnect
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.queue_bindings import HoldDown
-from lbg_sidecar.core.roster import Roster
-from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
+from testing.member.bare_member import bare_member
+from testing.member.membership import Posting
 
 A, B, C = (Identity(index, f"m{index}", f"life-{index}") for index in range(3))
 
 
-def roster(index: int = 0, timings: Timings | None = None) -> Roster:
+def roster(index: int = 0, timings: Timings | None = None) -> Posting:
     numbers = itertools.count()
-    made = Roster(
+    made = Posting(
         Timings(ping_s=0.65, digest_s=1e9) if timings is None else timings,
         uniform=lambda: 0.5,
-        content=lambda: Beat(ABSENT),
         incarnation=lambda: f"mine-{index}-{next(numbers)}",
     )
     made.join(index, f"m{index}", 0.0)
@@ -187,7 +187,7 @@ def test_when_the_next_in_the_ring_is_gone_the_one_behind_is_looked_at_at_once()
     assert pings(me.returned(ping.message, 1, 1.1)) == [2]
 
 
-def pinged_at(me: Roster, successor: int, since: float, seconds: float) -> list[float]:
+def pinged_at(me: Posting, successor: int, since: float, seconds: float) -> list[float]:
     """Times at which the next one in the ring is pinged."""
     times, now = [], since
     while (now := max(me.next_due, now + 0.01)) <= since + seconds:
@@ -234,17 +234,19 @@ def test_a_suspicion_pings_at_once_and_not_again_and_again() -> None:
 
 def test_another_speaker_with_the_same_index_is_a_conflict() -> None:
     me = roster()
-    me.receive(QueueReport(Identity(0, "other", "elsewhere"), ()), 1.0)
-    assert me.conflict
+    posted = me.receive(QueueReport(Identity(0, "other", "elsewhere"), ()), 1.0)
+    assert posted == [Reconnect("another member claimed the same index")]
 
 
 def test_a_change_is_told_soon_and_changes_close_together_once() -> None:
-    me = roster()
-    me.changed(0.1)
-    me.changed(0.11)
-    assert me.next_due < 0.125
-    assert [type(post.message) for post in me.tick(0.125)] == [Beat]
-    assert me.next_due > 0.3
+    machine = bare_member(Rules())
+    reports = machine.context.reports
+    reports.changed(0.1)
+    reports.changed(0.11)
+    assert reports.due < 0.125
+    machine.tick(0.125)
+    assert [type(one.message) for one in machine.effects if isinstance(one, Post)] == [Beat]
+    assert reports.due > 0.3
 
 
 def test_a_leaving_member_is_live_for_nobody() -> None:

@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import (
-    Beat,
     Changes,
     Directory,
     Hello,
@@ -27,9 +26,8 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
-from lbg_sidecar.core.roster import Roster
-from lbg_sidecar.core.status_report import ABSENT
 from lbg_sidecar.core.timings import Timings
+from testing.member.membership import Posting
 
 
 class Net:
@@ -39,7 +37,7 @@ class Net:
         self.random = random.Random(seed)
         self.now = 0.0
         self.loses = loses
-        self.rosters: dict[int, Roster] = {}
+        self.rosters: dict[int, Posting] = {}
         self.received: Counter[int] = Counter()
         self.partners: dict[int, set[int]] = defaultdict(set)
         """Of each sender."""
@@ -52,11 +50,10 @@ class Net:
         self._number += 1
         heapq.heappush(self._heap, (when, self._number, action))
 
-    def join(self, index: int) -> Roster:
-        roster = Roster(
+    def join(self, index: int) -> Posting:
+        roster = Posting(
             Timings(),
             uniform=self.random.random,
-            content=lambda: Beat(ABSENT),
             incarnation=lambda: f"{self.random.getrandbits(64):x}",
         )
         self.rosters[index] = roster
@@ -116,7 +113,7 @@ class Net:
 
         self.at(self.now + self._delay(), arrive)
 
-    def _tick(self, index: int, roster: Roster) -> None:
+    def _tick(self, index: int, roster: Posting) -> None:
         due = max(roster.next_due, self.now + 0.001)
         if due >= self.ticks.get(index, float("inf")):
             return
@@ -294,11 +291,10 @@ def test_members_that_met_nobody_while_nothing_arrived_find_each_other() -> None
 A, B, C, D = (Identity(index, f"m{index}", f"life-{index}") for index in range(4))
 
 
-def roster(index: int, *known: Identity) -> Roster:
-    made = Roster(
+def roster(index: int, *known: Identity) -> Posting:
+    made = Posting(
         Timings(ping_s=0.65, digest_s=1e9),
         uniform=lambda: 0.5,
-        content=lambda: Beat(ABSENT),
         incarnation=lambda: f"mine-{index}",
     )
     made.join(index, f"m{index}", 0.0)

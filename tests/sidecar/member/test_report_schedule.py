@@ -12,7 +12,7 @@ TIMINGS = Timings()
 
 
 def schedule() -> ReportSchedule:
-    made = ReportSchedule(TIMINGS, spread=lambda seconds: seconds, uniform=lambda: 0.5)
+    made = ReportSchedule(TIMINGS, lambda: 0.5)
     made.joined(0.0)
     return made
 
