@@ -41,6 +41,7 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Attach, Effect, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.posts import Posts
 from lbg_sidecar.settings import balancing_rules, processing_rules
@@ -381,12 +382,14 @@ def tick_us(queues: int) -> float:
     """Of a machine that is alone, attached to all queues, and at rest."""
     spec, settings, chance = spec_of(queues), MemberSettings(group="g", name="m"), random.Random(1)
     machine = ExclusiveMember(
-        "m",
-        balancing=balancing_rules(settings, spec, is_native=False),
-        rules=processing_rules(settings, spec, concurrency=16),
-        timings=Timings(),
-        uniform=chance.random,
-        incarnation=lambda: f"{chance.getrandbits(128):032x}",
+        Setup(
+            "m",
+            balancing=balancing_rules(settings, spec, is_native=False),
+            rules=processing_rules(settings, spec, concurrency=16),
+            timings=Timings(),
+            uniform=chance.random,
+            incarnation=lambda: f"{chance.getrandbits(128):032x}",
+        )
     )
     machine.connected(0, 0.0)
     now = 0.0

@@ -21,6 +21,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.queue_bindings import BalancingRules
@@ -81,12 +82,14 @@ class Bench:
         numbers = count()
         make = BrokerAssignedMember if self.is_native else ExclusiveMember
         self.machine = make(
-            "a",
-            balancing=BalancingRules(queue_count=1 if self.is_native else 2, prefetch=50),
-            rules=self.rules,
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: f"i{next(numbers)}",
+            Setup(
+                "a",
+                balancing=BalancingRules(queue_count=1 if self.is_native else 2, prefetch=50),
+                rules=self.rules,
+                timings=Timings(),
+                uniform=lambda: 0.5,
+                incarnation=lambda: f"i{next(numbers)}",
+            )
         )
         self._waiting: list[Published] = []  # in the queue, delivered or not
         self._delivered: dict[tuple[Attachment, int], Published] = {}

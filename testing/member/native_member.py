@@ -10,6 +10,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.limits import CallLimit
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.session import SessionPosition
 from lbg_sidecar.core.timings import Timings
@@ -35,12 +36,14 @@ class NativeMember:
         """The last one."""
         order = Order.KEY if session is None else Order.QUEUE
         self.machine = BrokerAssignedMember(
-            "m",
-            balancing=BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
-            rules=Rules(**{"concurrency": 4, "order": order, **rules}),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: f"m-{next(ids)}",
+            Setup(
+                "m",
+                balancing=BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
+                rules=Rules(**{"concurrency": 4, "order": order, **rules}),
+                timings=Timings(),
+                uniform=lambda: 0.5,
+                incarnation=lambda: f"m-{next(ids)}",
+            ),
             partitions=1 if session is not None else 8,
             moves=moves,
             session=session,

@@ -165,7 +165,7 @@ async def test_a_dead_letter_that_an_alarm_holds_up_for_longer_than_an_answer_ta
         place.names,
         Identity(0, "a", ""),
         link,
-        on_confirmed=lambda held, _: buried.append(held),
+        on_confirmed=buried.append,
         wall_us=lambda _: 0,
         patience=RetransmitTimeouts(answer_s=answer_s),
     )

@@ -14,15 +14,13 @@ from typing import Any
 from lbg_core.group.members_protocol import Message, Repartition, Role
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Done, Limit, Reassigned, Recalled, Requeue, Withdraw
 from lbg_sidecar.core.limits import CallLimit, CallLimits
-from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.member_core import MemberCore, Setup
 from lbg_sidecar.core.message_states import IS_UNDERWAY, NEXT, Event, Hold
 from lbg_sidecar.core.part import Context, Part
-from lbg_sidecar.core.queue_bindings import BalancingRules, BrokerAssignedAttachments
+from lbg_sidecar.core.queue_bindings import BrokerAssignedAttachments
 from lbg_sidecar.core.session import Session, SessionPosition
-from lbg_sidecar.core.timings import Timings
 
 SESSION = "x-session"
 SESSION_COMMITTED = "x-session-committed"
@@ -142,41 +140,29 @@ class BrokerAssignedMember(MemberCore):
 
     def __init__(
         self,
-        name: str,
+        setup: Setup,
         *,
-        balancing: BalancingRules,
-        rules: Rules,
-        timings: Timings,
-        uniform: Callable[[], float],
-        incarnation: Callable[[], str],
         partitions: int = 1,
         moves: bool = False,
         session: SessionPosition | None = None,
         keys_at_once: int | None = None,
         limit: CallLimit | None = None,
-        former: MemberCore | None = None,
     ) -> None:
         super().__init__(
-            name,
-            balancing=balancing,
-            rules=rules,
-            timings=timings,
-            uniform=uniform,
-            incarnation=incarnation,
+            setup,
             native=BrokerAssignedAttachments(
                 partitions,
                 partial(_arguments, session, keys_at_once),
                 session=session.name if session is not None else None,
                 moves=moves,
             ),
-            former=former,
         )
         if session is not None:
             Session(self.context, session)
         SharedQueue(self.context, moves=moves, moves_keys=keys_at_once is not None)
         if limit is not None:
             CallLimits(self.context, limit, moves=moves, keys_at_once=keys_at_once)
-        self.resume(former)
+        self.resume(setup.former)
 
 
 def _arguments(session: SessionPosition | None, keys_at_once: int | None) -> Mapping[str, str | int]:

@@ -103,15 +103,6 @@ class Counts:
     overlaps: int = 0
 
 
-class NextCall(enum.Enum):
-    """Publish of a message that the broker confirms."""
-
-    DEAD_LETTER = enum.auto()
-    REPUBLISH = enum.auto()
-    PARK = enum.auto()
-    FORWARD = enum.auto()
-
-
 CONFIRMED_AS = {
     State.REFUSED: Outcome.DEAD,
     State.FORWARDING: Outcome.FORWARDED,

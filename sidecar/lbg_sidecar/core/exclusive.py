@@ -13,20 +13,17 @@ from lbg_core.group.members_protocol import (
     QueueReport,
     Repartition,
 )
-from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.key_moves import KeyMoves
-from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.member_core import MemberCore, Setup
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.part import Context, Part
-from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.queue_consumers import QueueReports, Sweep, WantedQueues
 from lbg_sidecar.core.rebalance import Balancer, SuccessorBinding
 from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import queue_state
 from lbg_sidecar.core.takeover import Takeovers
-from lbg_sidecar.core.timings import Timings
 
 
 class Repartitions(Part):
@@ -82,40 +79,22 @@ class Repartitions(Part):
 
 
 class ExclusiveMember(MemberCore):
-    def __init__(
-        self,
-        name: str,
-        *,
-        balancing: BalancingRules,
-        rules: Rules,
-        timings: Timings,
-        uniform: Callable[[], float],
-        incarnation: Callable[[], str],
-        former: MemberCore | None = None,
-    ) -> None:
-        super().__init__(
-            name,
-            balancing=balancing,
-            rules=rules,
-            timings=timings,
-            uniform=uniform,
-            incarnation=incarnation,
-            former=former,
-        )
+    def __init__(self, setup: Setup) -> None:
+        super().__init__(setup)
         context = self.context
         self.handoffs = Handoffs(context)
         self.takeovers = Takeovers(context)
         self.wanted = WantedQueues(context)
         self.key_moves = KeyMoves(context, self.wanted)
-        if rules.parking is not None:
-            Parking(context, rules.parking, self.key_moves)
+        if setup.rules.parking is not None:
+            Parking(context, setup.rules.parking, self.key_moves)
         SuccessorBinding(context, self.wanted, self.takeovers)
         self.watchdog = Watchdog(context, self.handoffs, self.takeovers)
         Sweep(context, self.wanted)
         QueueReports(context)
         Repartitions(context, self.key_moves)
         self.balancer = Balancer(context, self.handoffs, self.takeovers)
-        self.resume(former)
+        self.resume(setup.former)
 
     def reshape(self, queue_count: int, now: float) -> None:
         """The group has so many queues now."""

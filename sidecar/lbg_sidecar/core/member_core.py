@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from copy import copy
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypeVar
 
 from lbg_core.group import TO_OBSERVERS
@@ -47,28 +48,32 @@ TICK_S = 0.6
 """A little less than between two pings while the live set changes, which are due at the same ticks."""
 
 
-class MemberCore:
-    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do.
-    `former`: the same member while the group had another number of queues, between two connections."""
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """`incarnation` returns an id that nobody has, `uniform` a number from 0 up to 1. `former`: the same member while
+    the group had another number of queues, between two connections."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        balancing: BalancingRules,
-        rules: Rules,
-        timings: Timings,
-        uniform: Callable[[], float],
-        incarnation: Callable[[], str],
-        native: BrokerAssignedAttachments | None = None,
-        former: MemberCore | None = None,
-    ) -> None:
-        self.name = name
-        self.rules = balancing = copy(balancing)
+    name: str
+    _: KW_ONLY
+    balancing: BalancingRules
+    rules: Rules
+    timings: Timings
+    uniform: Callable[[], float]
+    incarnation: Callable[[], str]
+    former: MemberCore | None = None
+
+
+class MemberCore:
+    """`native`: what is particular to attachments to a queue that the broker shares out; None where members do."""
+
+    def __init__(self, setup: Setup, *, native: BrokerAssignedAttachments | None = None) -> None:
+        former, timings, uniform = setup.former, setup.timings, setup.uniform
+        self.name = setup.name
+        self.rules = balancing = copy(setup.balancing)
         hooks = Hooks()
         self._presence: Presence = Presence() if former is None else former._presence
         if former is None:
-            self.dispatcher = Dispatcher(rules, Processed(queue_count=balancing.queue_count), uniform)
+            self.dispatcher = Dispatcher(setup.rules, Processed(queue_count=balancing.queue_count), uniform)
         else:
             self.dispatcher = former.dispatcher
         self.dispatcher.use(hooks)
@@ -76,7 +81,9 @@ class MemberCore:
         self.dispatcher.fenced = True
         self.effects = self.dispatcher.effects
         self.roster = Roster(timings)
-        self.membership = Membership(self.roster, timings, self.effects, uniform=uniform, new_id=incarnation)
+        self.membership = Membership(
+            self.roster, timings, self.effects, uniform=uniform, new_id=setup.incarnation
+        )
         self.bindings = Bindings(
             balancing, self.dispatcher, self.membership, self._presence, uniform=uniform, native=native
         )
@@ -98,7 +105,7 @@ class MemberCore:
             self._reports,
             self._acks,
             uniform,
-            incarnation,
+            setup.incarnation,
         )
         self._awaited_will: int | None = None
         self._live: frozenset[int] = frozenset()
@@ -109,19 +116,14 @@ class MemberCore:
             self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
         self.suspects = SuspectReports(self.context)
         self.requests = Requests(self.context, ActivityMonitor(self.context))
-        self._hooks_used(hooks)
-
-    def _hooks_used(self, hooks: Hooks) -> None:
-        self._on_connected, self._on_disconnected = hooks.of(Part.connected), hooks.of(Part.disconnected)
-        self._reasons_to_leave, self._on_leaving = hooks.of(Part.reason_to_leave), hooks.of(Part.leaving)
-        self._on_observed, self._on_live_changed = hooks.of(Part.observed), hooks.of(Part.live_changed)
-        self._on_attached, self._on_closed = hooks.of(Part.attached), hooks.of(Part.closed)
+        self._on_observed, self._on_after = hooks.of(Part.observed), hooks.of(Part.after)
         self._on_activated, self._on_progressed = hooks.of(Part.activated), hooks.of(Part.progressed)
-        self._on_refused, self._on_cancelled = hooks.of(Part.refused), hooks.of(Part.cancelled)
-        self._on_revoked, self._on_counted = hooks.of(Part.revoked), hooks.of(Part.counted)
-        self._on_recorded, self._on_after = hooks.of(Part.recorded), hooks.of(Part.after)
         self._on_flushed, self._on_tick = hooks.of(Part.flushed), hooks.of(Part.tick)
         self._dues = hooks.of(Part.next_due)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        return tuple(self.context.hooks.parts)
 
     def part(self, kind: type[Kind]) -> Kind | None:
         """The part of this kind; None if this member has no use for it."""
@@ -151,8 +153,8 @@ class MemberCore:
             self.roster.leave(False)
         self.membership.join(index, self.name, now)
         self._reports.joined(now)
-        for connected in self._on_connected:
-            connected(now)
+        for part in self.parts:
+            part.connected(now)
         self._leave_if_due(now)
         self.bindings.attach_due(now)
         self._after(now)
@@ -162,8 +164,8 @@ class MemberCore:
         self.dispatcher.fenced = True
         self._lost = self.bindings.lost()
         self.membership.disconnected()
-        for disconnected in self._on_disconnected:
-            disconnected(now)
+        for part in self.parts:
+            part.disconnected(now)
         self._after(now)
 
     # The members exchange
@@ -202,8 +204,8 @@ class MemberCore:
         binding = self.bindings.attached(attachment)
         if binding is None:
             return
-        for attached in self._on_attached:
-            attached(binding, now)
+        for part in self.parts:
+            part.attached(binding, now)
         if not binding.quiet:
             self._reports.changed(now)
         binding.quiet = False
@@ -216,18 +218,18 @@ class MemberCore:
             return
         if not binding.quiet:
             self._reports.changed(now)
-        for closed in self._on_closed:
-            closed(binding, now)
+        for part in self.parts:
+            part.closed(binding, now)
         self.bindings.attach_due(now)
         self._after(now)
 
     def refused(self, attachment: Attachment, code: int, why: str) -> bool:
         """The broker refused the consumer (`code`: AMQP 0-9-1, section 1.2); `closed` follows. True if it is logged."""
-        return any(refused(attachment, code, why) for refused in self._on_refused)
+        return any(part.refused(attachment, code, why) for part in self.parts)
 
     def cancelled(self, attachment: Attachment) -> bool:
         """The broker ended the consumer; `closed` follows. True if it is logged."""
-        return any(cancelled(attachment) for cancelled in self._on_cancelled)
+        return any(part.cancelled(attachment) for part in self.parts)
 
     def timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         """The broker closed the channel because a delivery was unacknowledged for too long; `closed` follows."""
@@ -243,15 +245,15 @@ class MemberCore:
 
     def revoked(self, attachment: Attachment, tags: Collection[int], now: float, *, reassigned: bool) -> None:
         if not attachment.closed:
-            for revoked in self._on_revoked:
-                revoked(attachment, tags, now, reassigned=reassigned)
+            for part in self.parts:
+                part.revoked(attachment, tags, now, reassigned=reassigned)
             self._after(now)
 
     def counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
         """So many messages wait in the queue, which has so many consumers; None when the count failed. RabbitMQ 3.10
         counts one consumer at most where there is a single active one."""
-        for counted in self._on_counted:
-            counted(queue, ready, consumers, now)
+        for part in self.parts:
+            part.counted(queue, ready, consumers, now)
 
     # Calls
 
@@ -292,7 +294,7 @@ class MemberCore:
 
     def entries(self, stream: Stream, entries: Sequence[Any], now: float) -> None:
         """Entries of a stream, in its order, from its first one on with each connection."""
-        for part in self.context.hooks.parts:
+        for part in self.parts:
             if part.stream is stream:
                 part.read(entries, now)
         for binding in list(self.bindings.bound.values()):
@@ -302,15 +304,15 @@ class MemberCore:
 
     def absent(self, stream: Stream, now: float) -> None:
         """There is no such stream, or none any more."""
-        for part in self.context.hooks.parts:
+        for part in self.parts:
             if part.stream is stream:
                 part.absent(now)
         self._after(now)
 
     def recorded(self, in_flight: InFlight, entry: Any, now: float) -> None:
         """A stream has this entry of a message."""
-        for recorded in self._on_recorded:
-            recorded(in_flight, entry)
+        for part in self.parts:
+            part.recorded(in_flight, entry)
         self._progress(in_flight, now)
 
     # Time
@@ -379,18 +381,18 @@ class MemberCore:
     def resume(self, former: MemberCore | None) -> None:
         """With the last part made: each continues the one of its kind."""
         if former is not None:
-            for part in list(self.context.hooks.parts):
+            for part in self.parts:
                 if (former_part := former.part(type(part))) is not None:
                     part.resume(former_part)
 
     def _leave(self, now: float) -> None:
-        for leaving in self._on_leaving:
-            leaving(now)
+        for part in self.parts:
+            part.leaving(now)
         self.membership.leave()
 
     def _leave_if_due(self, now: float) -> None:
-        for reason_to_leave in self._reasons_to_leave:
-            if why := reason_to_leave():
+        for part in self.parts:
+            if why := part.reason_to_leave():
                 self.stop(why, now)
 
     def _await_will(self, index: int | None) -> None:
@@ -404,8 +406,8 @@ class MemberCore:
         if live is not self._live and live != self._live:
             self._live = live
             self.effects.append(LiveSet(live))
-            for live_changed in self._on_live_changed:
-                live_changed(now)
+            for part in self.parts:
+                part.live_changed(now)
         for observed in self._on_observed:
             observed(now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from operator import attrgetter
 from typing import Any, Self
 
@@ -30,32 +30,24 @@ ID_MAX_CHARS = 200
 """A report may be sent every second, so it has only some of the poisoned keys."""
 
 
-@dataclass(frozen=True, slots=True)
-class PoisonedMessage:
-    """A poisoned message for a view. `key` and `id` are None without a publisher's stamp. `since_s`: time since its
-    attempts were used up here; after a takeover, since this member's first attempt."""
-
-    key: str | None
-    id: str | None
-    attempts: int
-    since_s: float
-    reason: str
-
-
 LISTED_MAX = 20
 REASON_MAX_CHARS = 200
 
 
-def poisoned_messages(attachment: Attachment, now: float) -> list[PoisonedMessage]:
-    """Those that this attachment holds, the oldest first, at most `LISTED_MAX` of them."""
+def _poisoned_messages(attachment: Attachment | None, now: float) -> list[dict[str, Any]]:
+    """Those that this attachment holds, the oldest first, at most `LISTED_MAX` of them. `key` and `id` are None without
+    a publisher's stamp. `since_s`: time since its attempts were used up here; after a takeover, since this member's
+    first attempt."""
+    if attachment is None:
+        return []
     return [
-        PoisonedMessage(
-            key=in_flight.key,
-            id="-".join(map(str, in_flight.identity)) if in_flight.identity is not None else None,
-            attempts=in_flight.attempts,
-            since_s=now - since,
-            reason=in_flight.reason[:REASON_MAX_CHARS],
-        )
+        {
+            "key": in_flight.key,
+            "id": in_flight.id if in_flight.identity is not None else None,
+            "attempts": in_flight.attempts,
+            "since_s": now - since,
+            "reason": in_flight.reason[:REASON_MAX_CHARS],
+        }
         for in_flight, since in itertools.islice(attachment.poisoned.items(), LISTED_MAX)
     ]
 
@@ -261,8 +253,7 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
     is_shared = {"shared": True} if context.bindings.native is not None else {}
     for state, binding in zip(beat.queues, _own(context), strict=True):
         attachment, fields = binding.attachment, _fields_of(state)
-        poisoned = poisoned_messages(attachment, now) if attachment is not None else []
-        fields["poisoned_messages"] = [asdict(one) for one in poisoned]
+        fields["poisoned_messages"] = _poisoned_messages(attachment, now)
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(context, binding)
         report["queues"].append(fields | is_shared)

@@ -22,7 +22,6 @@ from lbg_sidecar.app import AppChannel, request_position
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
@@ -383,7 +382,7 @@ class Driver:
             self.machine.counted(queue, ready, consumers, self._loop.time())
             self._run_effects()
 
-    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None:
+    def on_confirmed(self, in_flight: InFlight) -> None:
         self.machine.confirmed(in_flight, self._loop.time())
         self._run_effects()
 

@@ -14,7 +14,6 @@ from lbg_core.group.errors import EntryError
 from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, Entry
 from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
@@ -25,7 +24,7 @@ log = logging.getLogger("lbg.member")
 class KeyMoveEvents(Protocol):
     """Callbacks for what comes of entries, the stream and forwarded messages."""
 
-    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
+    def on_confirmed(self, in_flight: InFlight) -> None: ...
     def on_entries(self, stream: Stream, entries: list[Entry]) -> None: ...
     def on_absent(self, stream: Stream) -> None: ...
     def on_staging_found(self, move: str, is_found: bool) -> None: ...
@@ -127,7 +126,7 @@ class KeyMoveChannels:
 
     def _forwarded(self, in_flight: InFlight) -> None:
         del self._queue_of[in_flight]
-        self._events.on_confirmed(in_flight, NextCall.FORWARD)
+        self._events.on_confirmed(in_flight)
 
     def _on_unreadable(self, error: EntryError | ClientError) -> None:
         """Whoever does not know where keys are must not deliver anything."""

@@ -46,7 +46,6 @@ from lbg_core.group import (
 )
 from lbg_core.group.members_protocol import Identity
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, Retransmitter, RetransmitTimeouts
 
 log = logging.getLogger("lbg.member")
@@ -255,7 +254,7 @@ class StreamLink(PublishingLink, Protocol):
     def watch(self, channel: Channel) -> None: ...
 
 
-OnConfirmed = Callable[[InFlight, NextCall], None]
+OnConfirmed = Callable[[InFlight], None]
 
 
 class Outbox:
@@ -278,7 +277,7 @@ class Outbox:
             names.dlx,
             link,
             stamp=self._dead_letter_properties,
-            on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.DEAD_LETTER),
+            on_confirmed=on_confirmed,
             refused_hint=f"is queue {names.dead} there? Dead letters wait for it",
             patience=patience,
             may_go_as_it_came=True,
@@ -287,7 +286,7 @@ class Outbox:
             names.validate,
             link,
             stamp=self._republished_properties,
-            on_confirmed=lambda in_flight: on_confirmed(in_flight, NextCall.REPUBLISH),
+            on_confirmed=on_confirmed,
             refused_hint="is `lbg validate` running, is its queue full? Messages wait for it",
             patience=patience,
             may_go_as_it_came=True,

@@ -13,7 +13,6 @@ from lbg_core.group.parked_keys import PARKED_ENTRIES, Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace
 from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink, WallClock, refused_properties
@@ -24,7 +23,7 @@ log = logging.getLogger("lbg.member")
 class ParkingEvents(Protocol):
     """Callbacks for what comes of copies, entries and the stream."""
 
-    def on_confirmed(self, in_flight: InFlight, action: NextCall) -> None: ...
+    def on_confirmed(self, in_flight: InFlight) -> None: ...
     def on_recorded(self, in_flight: InFlight, entry: Entry) -> None: ...
     def on_entries(self, stream: Stream, entries: list[Entry]) -> None: ...
     def disconnect(self, why: str) -> None: ...
@@ -114,7 +113,7 @@ class ParkingChannels:
 
     def _copied(self, in_flight: InFlight) -> None:
         del self._copy_of[in_flight]
-        self._events.on_confirmed(in_flight, NextCall.PARK)
+        self._events.on_confirmed(in_flight)
 
     def _recorded(self, in_flight: InFlight) -> None:
         self._events.on_recorded(in_flight, self._entry_of.pop(in_flight))

@@ -33,7 +33,7 @@ from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.core.member_core import MemberCore
+from lbg_sidecar.core.member_core import MemberCore, Setup
 from lbg_sidecar.core.session import Session, SessionPosition
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.delivery_journal import DeliveryJournal, WallClock
@@ -239,45 +239,32 @@ def machine_of(
     limit: Callable[[int, float], CallLimit] | None = None,
     former: MemberCore | None = None,
 ) -> MemberCore:
-    """`concurrency`: the default where the settings have none. `limit`: see `app.limit_of`. `former`: see `MemberCore`.
+    """`concurrency`: the default where the settings have none. `limit`: see `app.limit_of`. `former`: see `Setup`.
     Raises SettingsError when settings and group do not fit together."""
     spec = group.spec
     validate_against(settings, spec, is_native=group.is_native, has_parking=group.has_parking)
-    balancing = balancing_rules(
-        settings,
-        spec,
-        is_native=group.is_native,
-        on_rabbitmq=group.engine.is_rabbitmq,
-    )
     rules = processing_rules(settings, spec, concurrency=concurrency, has_parking=group.has_parking)
-
-    def incarnation() -> str:
-        return chance.randbytes(IDENTITY_BYTES).hex()
-
-    if not group.is_native:
-        return ExclusiveMember(
-            settings.name,
-            balancing=balancing,
-            rules=rules,
-            timings=Timings(),
-            uniform=chance.random,
-            incarnation=incarnation,
-            former=former,
-        )
-    is_limited = spec.mode in LIMITED_MODES
-    return BrokerAssignedMember(
+    setup = Setup(
         settings.name,
-        balancing=balancing,
+        balancing=balancing_rules(
+            settings, spec, is_native=group.is_native, on_rabbitmq=group.engine.is_rabbitmq
+        ),
         rules=rules,
         timings=Timings(),
         uniform=chance.random,
-        incarnation=incarnation,
+        incarnation=lambda: chance.randbytes(IDENTITY_BYTES).hex(),
+        former=former,
+    )
+    if not group.is_native:
+        return ExclusiveMember(setup)
+    is_limited = spec.mode in LIMITED_MODES
+    return BrokerAssignedMember(
+        setup,
         partitions=spec.queue_count if spec.mode == PARTITIONED else 1,
         moves=spec.mode == PARTITIONED,
         session=_session_of(settings, spec, former),
         keys_at_once=keys_at_once(rules) if spec.mode == MESSAGE_GROUPS else None,
         limit=limit(rules.concurrency, spec.max_handoff_s) if limit is not None and is_limited else None,
-        former=former,
     )
 
 

@@ -13,7 +13,6 @@ from lbg_core.group.message_codec import decode
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Attach
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.io.connection import OnCounted
@@ -237,14 +236,14 @@ class Broker:
 
     def dead_letter(self, link: Link, in_flight: InFlight) -> None:
         self.history.dead[in_flight.identity] += 1
-        self.confirm(link, NextCall.DEAD_LETTER, in_flight)
+        self.confirm(link, "dead-letter", in_flight)
 
-    def confirm(self, link: Link, action: NextCall, in_flight: InFlight) -> None:
-        link.down(action, link.driver.on_confirmed, in_flight, action)
+    def confirm(self, link: Link, lane: str, in_flight: InFlight) -> None:
+        link.down(lane, link.driver.on_confirmed, in_flight)
 
     def park(self, link: Link, in_flight: InFlight, copy: str) -> None:
         self.parking.append(replace(self.history.published[in_flight.identity], copy=copy))
-        self.confirm(link, NextCall.PARK, in_flight)
+        self.confirm(link, "park", in_flight)
 
     def record_of(self, link: Link, entry: Entry, in_flight: InFlight | None) -> None:
         self.record(entry)
@@ -253,7 +252,7 @@ class Broker:
 
     def forward(self, link: Link, in_flight: InFlight, queue: int) -> None:
         self._arrive(queue, replace(self.history.published[in_flight.identity], deliveries=0))
-        self.confirm(link, NextCall.FORWARD, in_flight)
+        self.confirm(link, "forward", in_flight)
 
     def _mail(self, link: Link, body: bytes) -> None:
         history = self.history

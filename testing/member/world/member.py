@@ -9,10 +9,10 @@ from lbg_core.group.members_protocol import Message
 from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.body_memory import BodyMemory
@@ -42,7 +42,7 @@ class Connection(Link):
         self.attach = partial(self.up, "queues", broker.attach, self)
         self.watch = partial(self.up, "wills", broker.await_will, self)
         self.dead_letter = partial(self.up, "group", broker.dead_letter, self)
-        self.republish = partial(self.up, "group", broker.confirm, self, NextCall.REPUBLISH)
+        self.republish = partial(self.up, "group", broker.confirm, self, "republish")
         self.copy = partial(self.up, "copies", broker.park, self)
         self.record = partial(self.up, "entries", broker.record_of, self)
         self.key_moves = SimpleNamespace(
@@ -128,13 +128,15 @@ class SimMember:
     def _machine(self, former: ExclusiveMember | None) -> ExclusiveMember:
         history = self._history
         return ExclusiveMember(
-            self.name,
-            balancing=BalancingRules(queue_count=history.queue_count, **history.balancing),
-            rules=history.rules,
-            timings=Timings(),
-            uniform=history.random.random,
-            incarnation=lambda: f"{self.name}-{history.random.getrandbits(64):x}",
-            former=former,
+            Setup(
+                self.name,
+                balancing=BalancingRules(queue_count=history.queue_count, **history.balancing),
+                rules=history.rules,
+                timings=Timings(),
+                uniform=history.random.random,
+                incarnation=lambda: f"{self.name}-{history.random.getrandbits(64):x}",
+                former=former,
+            )
         )
 
     # What it has

@@ -26,6 +26,7 @@ from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 
@@ -46,13 +47,15 @@ def serving(*queues: int) -> QueueReport:
 
 def machine(rules: BalancingRules = FOUR, *, former: ExclusiveMember | None = None) -> ExclusiveMember:
     return ExclusiveMember(
-        "a",
-        balancing=rules,
-        rules=Rules(),
-        timings=Timings(),
-        uniform=lambda: 0.5,
-        incarnation=lambda: "mine",
-        former=former,
+        Setup(
+            "a",
+            balancing=rules,
+            rules=Rules(),
+            timings=Timings(),
+            uniform=lambda: 0.5,
+            incarnation=lambda: "mine",
+            former=former,
+        )
     )
 
 
@@ -213,12 +216,14 @@ def test_who_had_stood_down_takes_part_again_when_it_joins_with_the_new_queues()
 
 def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_number() -> None:
     member = BrokerAssignedMember(
-        "a",
-        balancing=BalancingRules(queue_count=1),
-        rules=Rules(),
-        timings=Timings(),
-        uniform=lambda: 0.5,
-        incarnation=lambda: "mine",
+        Setup(
+            "a",
+            balancing=BalancingRules(queue_count=1),
+            rules=Rules(),
+            timings=Timings(),
+            uniform=lambda: 0.5,
+            incarnation=lambda: "mine",
+        ),
         partitions=4,
     )
     member.connected(0, 0.0)

@@ -9,6 +9,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.queue_consumers import Sweep
 from lbg_sidecar.core.timings import Timings
@@ -28,12 +29,14 @@ class Joined:
         self.now = 0.0
         self.answers = True
         self.machine = ExclusiveMember(
-            "a",
-            balancing=rules,
-            rules=Rules(),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: "mine",
+            Setup(
+                "a",
+                balancing=rules,
+                rules=Rules(),
+                timings=Timings(),
+                uniform=lambda: 0.5,
+                incarnation=lambda: "mine",
+            )
         )
         self.detached: list[Attachment] = []
         self.counted: list[int] = []

@@ -13,7 +13,6 @@ from lbg_core.client import connect
 from lbg_sidecar import Member, Message
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.dispatcher import NextCall
 from lbg_sidecar.core.effects import Ack, Effect
 from lbg_sidecar.io.driver import Driver
 from testing.broker.embedded import EmbeddedBroker
@@ -83,8 +82,8 @@ async def test_confirms_that_come_late_do_not_bring_the_session_to_life_again(
 ) -> None:
     confirmed = Driver.on_confirmed
 
-    def late(driver: Driver, held: InFlight, what: NextCall) -> None:
-        asyncio.get_running_loop().call_later(0.1, confirmed, driver, held, what)
+    def late(driver: Driver, held: InFlight) -> None:
+        asyncio.get_running_loop().call_later(0.1, confirmed, driver, held)
 
     monkeypatch.setattr(Driver, "on_confirmed", late)
     connection = await connect(place.url)

@@ -27,6 +27,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CallFailed, Failure, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
+from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
@@ -40,12 +41,14 @@ def machine_of(queue_count: int) -> ExclusiveMember:
     """Joined as index 1; there is nobody else."""
     ids = itertools.count()
     machine = ExclusiveMember(
-        "successor",
-        balancing=BalancingRules(queue_count=queue_count, client_count=2),
-        rules=Rules(concurrency=4),
-        timings=Timings(),
-        uniform=lambda: 0.5,
-        incarnation=lambda: f"1-{next(ids)}",
+        Setup(
+            "successor",
+            balancing=BalancingRules(queue_count=queue_count, client_count=2),
+            rules=Rules(concurrency=4),
+            timings=Timings(),
+            uniform=lambda: 0.5,
+            incarnation=lambda: f"1-{next(ids)}",
+        )
     )
     join_alone(machine, 0.0)
     return machine
