@@ -23,8 +23,7 @@ async def place_in(mode: str, broker: EmbeddedBroker, name: str) -> Place:
         queue_size_mb=100,
         client_username="guest",
         mode=mode,
-        rebalance_delay_s=DELAY_S if is_partitioned else None,
-        max_handoff_s=10.0 if is_partitioned else None,
+        **({"rebalance_delay_s": DELAY_S, "max_handoff_s": 10.0} if is_partitioned else {}),
     )
     await declare_group(broker.url, spec)
     return Place("embedded", broker.url, spec)

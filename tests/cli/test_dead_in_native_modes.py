@@ -28,7 +28,7 @@ def test_what_a_member_refused_comes_to_it_again(lbg: Lbg, broker: Where, mode: 
         queue_size_mb=1,
         client_username="guest",
         mode=mode,
-        rebalance_delay_s=0.1 if mode == PARTITIONED else None,
+        **({"rebalance_delay_s": 0.1} if mode == PARTITIONED else {}),
     )
     seen: list[bytes] = []
     is_repaired = False
