@@ -15,7 +15,7 @@ def series_of_operator() -> dict[str, Series]:
     families = Metrics(ObjectCache(), looks, lambda kind: 0.0).registry.collect()
     return {
         f"{one.name}_total" if one.type == "counter" else one.name: Series(
-            one.type, one.documentation, _labels_of(one)
+            one.type, one.documentation, labels=_labels_of(one)
         )
         for one in families
     }

@@ -103,88 +103,95 @@ class Measures:
 
 
 class Series(NamedTuple):
+    """`path`: place of its value in `Member.state()`; empty: it is computed."""
+
     kind: str
     about: str
+    path: str = ""
     labels: tuple[str, ...] = ()
 
 
 SERIES: Mapping[str, Series] = {
-    "lbg_build_info": Series("gauge", "The running version; always 1.", ("version",)),
-    "lbg_member_joined": Series("gauge", "1 while the member is in the group."),
+    "lbg_build_info": Series("gauge", "The running version; always 1.", labels=("version",)),
+    "lbg_member_joined": Series("gauge", "1 while the member is in the group.", "connected"),
     "lbg_broker_heard_timestamp_seconds": Series("gauge", "Time of the last data from the broker."),
-    "lbg_app_ready": Series("gauge", "1 while the application accepts messages."),
-    "lbg_bindings": Series("gauge", "Queues by this member's role and by state.", ("role", "state")),
-    "lbg_active_queues": Series("gauge", "Active queues by progress.", ("progress",)),
+    "lbg_app_ready": Series("gauge", "1 while the application accepts messages.", "app.ready"),
+    "lbg_bindings": Series("gauge", "Queues by this member's role and by state.", labels=("role", "state")),
+    "lbg_active_queues": Series("gauge", "Active queues by progress.", labels=("progress",)),
     "lbg_messages_in_flight": Series("gauge", "Messages delivered here and not acknowledged yet."),
     "lbg_prefetch_window_messages": Series("gauge", "Messages that the active queues may have in flight."),
     "lbg_prefetch_used_ratio": Series(
         "gauge", "Messages in flight divided by the window, of the queue with the highest ratio."
     ),
-    "lbg_body_memory_bytes": Series("gauge", "Bytes of message bodies in memory."),
-    "lbg_body_memory_limit_bytes": Series("gauge", "Limit of the bytes of message bodies in memory."),
+    "lbg_body_memory_bytes": Series("gauge", "Bytes of message bodies in memory.", "bodies.memory_bytes"),
+    "lbg_body_memory_limit_bytes": Series(
+        "gauge", "Limit of the bytes of message bodies in memory.", "bodies.limit_bytes"
+    ),
     "lbg_body_file_bytes": Series(
-        "gauge", "Bytes of message bodies in temporary files, because the memory limit is reached."
+        "gauge",
+        "Bytes of message bodies in temporary files, because the memory limit is reached.",
+        "bodies.file_bytes",
     ),
     "lbg_queues_put_off": Series(
         "gauge", "Queues whose handoff is postponed, because calls did not end in time."
     ),
     "lbg_messages_poisoned": Series("gauge", "Messages without attempts left; their keys wait."),
-    "lbg_parked_keys": Series("gauge", "Parked keys of the group, the same at each of its members."),
-    "lbg_parked_messages": Series("gauge", "Parked messages of the group."),
-    "lbg_parked_bytes": Series("gauge", "Bytes of the bodies of the group's parked messages."),
+    "lbg_parked_keys": Series(
+        "gauge", "Parked keys of the group, the same at each of its members.", "parking.keys"
+    ),
+    "lbg_parked_messages": Series("gauge", "Parked messages of the group.", "parking.messages"),
+    "lbg_parked_bytes": Series(
+        "gauge", "Bytes of the bodies of the group's parked messages.", "parking.size_bytes"
+    ),
     "lbg_parking_full": Series(
-        "gauge", "1 while the bounds of parked messages are reached, so that further keys block."
+        "gauge",
+        "1 while the bounds of parked messages are reached, so that further keys block.",
+        "parking.is_full",
     ),
     "lbg_messages_lag": Series(
         "gauge", "Ready and unacknowledged messages in the primary queues of this member."
     ),
     "lbg_messages_lag_timestamp_seconds": Series("gauge", "Time of the oldest count in the lag."),
-    "lbg_calls_running": Series("gauge", "Running calls of the application."),
-    "lbg_calls_limit": Series("gauge", "Calls that may run at the same time."),
-    "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry."),
-    "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker."),
-    "lbg_messages_acked_total": Series("counter", "Messages processed."),
-    "lbg_messages_dead_lettered_total": Series("counter", "Messages published to the dead letters."),
-    "lbg_messages_parked_total": Series("counter", "Messages moved to the parking queue."),
-    "lbg_repeats_dropped_total": Series("counter", "Deliveries of messages that were processed before."),
-    "lbg_retries_total": Series("counter", "Failed calls that are made again."),
-    "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time."),
+    "lbg_calls_running": Series("gauge", "Running calls of the application.", "lanes.running"),
+    "lbg_calls_limit": Series("gauge", "Calls that may run at the same time.", "lanes.concurrency"),
+    "lbg_lanes_blocked": Series("gauge", "Keys that wait for a retry.", "lanes.blocked"),
+    "lbg_messages_delivered_total": Series("counter", "Deliveries from the broker.", "counts.delivered"),
+    "lbg_messages_acked_total": Series("counter", "Messages processed.", "counts.acked"),
+    "lbg_messages_dead_lettered_total": Series(
+        "counter", "Messages published to the dead letters.", "counts.dead_lettered"
+    ),
+    "lbg_messages_parked_total": Series("counter", "Messages moved to the parking queue.", "counts.parked"),
+    "lbg_repeats_dropped_total": Series(
+        "counter", "Deliveries of messages that were processed before.", "counts.repeats_dropped"
+    ),
+    "lbg_retries_total": Series("counter", "Failed calls that are made again.", "counts.retried"),
+    "lbg_calls_timed_out_total": Series("counter", "Calls without a verdict in time.", "counts.timed_out"),
     "lbg_calls_aborted_total": Series(
-        "counter", "Calls that ended without effect, because their channel was closed."
+        "counter", "Calls that ended without effect, because their channel was closed.", "counts.aborted"
     ),
     "lbg_messages_given_back_total": Series(
-        "counter", "Messages that the broker moved before they began here."
+        "counter", "Messages that the broker moved before they began here.", "counts.given_back"
     ),
-    "lbg_messages_taken_total": Series("counter", "Messages with a running call when the broker moved them."),
+    "lbg_messages_taken_total": Series(
+        "counter", "Messages with a running call when the broker moved them.", "counts.taken"
+    ),
     "lbg_messages_forced_total": Series(
-        "counter", "Messages with a running call when their channel was closed."
+        "counter", "Messages with a running call when their channel was closed.", "counts.forced"
     ),
-    "lbg_stalls_total": Series("counter", "Queues subscribed again because they delivered nothing."),
-    "lbg_overlaps_total": Series("counter", "Queues that another member turned out to serve."),
+    "lbg_stalls_total": Series(
+        "counter", "Queues subscribed again because they delivered nothing.", "counts.stalls"
+    ),
+    "lbg_overlaps_total": Series(
+        "counter", "Queues that another member turned out to serve.", "counts.overlaps"
+    ),
     "lbg_handoffs_total": Series(
-        "counter", "Handoffs of queues: away, kept (postponed), taken over.", ("result",)
+        "counter", "Handoffs of queues: away, kept (postponed), taken over.", labels=("result",)
     ),
     "lbg_handoff_pause_seconds": Series("histogram", "Pause of a queue that was handed over to this member."),
     "lbg_app_call_duration_seconds": Series(
         "histogram", "Duration of the last call of each processed message."
     ),
     "lbg_message_age_seconds": Series("histogram", "Time from publishing to the end of processing."),
-}
-
-_COUNTS = {
-    "lbg_messages_delivered_total": "delivered",
-    "lbg_messages_acked_total": "acked",
-    "lbg_messages_dead_lettered_total": "dead_lettered",
-    "lbg_messages_parked_total": "parked",
-    "lbg_repeats_dropped_total": "repeats_dropped",
-    "lbg_retries_total": "retried",
-    "lbg_calls_timed_out_total": "timed_out",
-    "lbg_calls_aborted_total": "aborted",
-    "lbg_messages_given_back_total": "given_back",
-    "lbg_messages_taken_total": "taken",
-    "lbg_messages_forced_total": "forced",
-    "lbg_stalls_total": "stalls",
-    "lbg_overlaps_total": "overlaps",
 }
 
 
@@ -203,7 +210,7 @@ def exposition(
     group = {"group": str(state.get("group", ""))}
 
     def families() -> Iterator[Metric]:
-        yield _gauge("lbg_build_info", {(version,): 1})
+        yield _metric("lbg_build_info", {(version,): 1})
         for family in (
             *_families(state, measures),
             *_broker_families(measures, lag, last_received_at),
@@ -231,35 +238,17 @@ class _Once(Collector):
 
 
 def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
-    yield _gauge("lbg_member_joined", {(): state.get("connected", False)})
-    if "app" in state:
-        yield _gauge("lbg_app_ready", {(): state["app"]["ready"]})
+    for name, series in SERIES.items():
+        if series.path and (value := _at(state, series.path)) is not None:
+            yield _metric(name, {(): value})
     if "queues" in state:
         yield from _queues(state["queues"])
-    if "lanes" in state:
-        lanes = state["lanes"]
-        yield _gauge("lbg_calls_running", {(): lanes["running"]})
-        yield _gauge("lbg_calls_limit", {(): lanes["concurrency"]})
-        yield _gauge("lbg_lanes_blocked", {(): lanes["blocked"]})
-    if "bodies" in state:
-        bodies = state["bodies"]
-        yield _gauge("lbg_body_memory_bytes", {(): bodies["memory_bytes"]})
-        yield _gauge("lbg_body_memory_limit_bytes", {(): bodies["limit_bytes"]})
-        yield _gauge("lbg_body_file_bytes", {(): bodies["file_bytes"]})
-    if (parking := state.get("parking")) is not None:
-        yield _gauge("lbg_parked_keys", {(): parking["keys"]})
-        yield _gauge("lbg_parked_messages", {(): parking["messages"]})
-        yield _gauge("lbg_parked_bytes", {(): parking["size_bytes"]})
-        yield _gauge("lbg_parking_full", {(): parking["is_full"]})
-    for name, field in _COUNTS.items():
-        if field in state.get("counts", {}):
-            yield _counter(name, {(): state["counts"][field]})
     results: dict[tuple[str, ...], float] = {
         ("away",): measures.moved_away,
         ("kept",): measures.postponed,
         ("taken_over",): measures.taken_over,
     }
-    yield _counter("lbg_handoffs_total", results)
+    yield _metric("lbg_handoffs_total", results)
     for name, histogram in (
         ("lbg_handoff_pause_seconds", measures.pause_s),
         ("lbg_app_call_duration_seconds", measures.call_s),
@@ -272,38 +261,43 @@ def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
 
 def _broker_families(measures: Measures, lag: Lag | None, last_received_at: float | None) -> Iterator[Metric]:
     if lag is not None:
-        yield _gauge("lbg_messages_lag", {(): lag.messages})
+        yield _metric("lbg_messages_lag", {(): lag.messages})
         if lag.counted_at is not None:
-            yield _gauge("lbg_messages_lag_timestamp_seconds", {(): measures.epoch_s(lag.counted_at)})
+            yield _metric("lbg_messages_lag_timestamp_seconds", {(): measures.epoch_s(lag.counted_at)})
     if last_received_at is not None:
-        yield _gauge("lbg_broker_heard_timestamp_seconds", {(): measures.epoch_s(last_received_at)})
+        yield _metric("lbg_broker_heard_timestamp_seconds", {(): measures.epoch_s(last_received_at)})
 
 
 def _queues(queues: list[Mapping[str, Any]]) -> Iterator[Metric]:
     roles = Counter((one["role"], one["status"]) for one in queues)
     every = [(role, str(state)) for role in ("primary", "secondary") for state in Status]
-    yield _gauge("lbg_bindings", {labels: roles[labels] for labels in every})
+    yield _metric("lbg_bindings", {labels: roles[labels] for labels in every})
     progress = Counter(one["progress"] for one in queues if one["active"])
-    yield _gauge("lbg_active_queues", {(str(one),): progress[str(one)] for one in Progress})
-    yield _gauge("lbg_messages_in_flight", {(): sum(one["in_flight"] for one in queues)})
-    yield _gauge("lbg_queues_put_off", {(): sum(one["put_off"] > 0 for one in queues)})
-    yield _gauge("lbg_messages_poisoned", {(): sum(one["poisoned"] for one in queues)})
+    yield _metric("lbg_active_queues", {(str(one),): progress[str(one)] for one in Progress})
+    yield _metric("lbg_messages_in_flight", {(): sum(one["in_flight"] for one in queues)})
+    yield _metric("lbg_queues_put_off", {(): sum(one["put_off"] > 0 for one in queues)})
+    yield _metric("lbg_messages_poisoned", {(): sum(one["poisoned"] for one in queues)})
     served = [one for one in queues if one["active"]]
     if served:
-        yield _gauge("lbg_prefetch_window_messages", {(): sum(one["window"] for one in served)})
+        yield _metric("lbg_prefetch_window_messages", {(): sum(one["window"] for one in served)})
         used = max(one["in_flight"] / one["window"] for one in served)
-        yield _gauge("lbg_prefetch_used_ratio", {(): used})
+        yield _metric("lbg_prefetch_used_ratio", {(): used})
 
 
-def _gauge(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
-    family = GaugeMetricFamily(name, SERIES[name].about, labels=SERIES[name].labels)
-    for labels, value in values.items():
-        family.add_metric(labels, float(value))
-    return family
+def _at(state: Mapping[str, Any], path: str) -> float | None:
+    """The value at a path as `lanes.running`; None where the state has none."""
+    value: Any = state
+    for name in path.split("."):
+        value = value.get(name)
+        if value is None:
+            return None
+    return float(value)
 
 
-def _counter(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
-    family = CounterMetricFamily(name, SERIES[name].about, labels=SERIES[name].labels)
-    for labels, value in values.items():
-        family.add_metric(labels, float(value))
+def _metric(name: str, values: Mapping[tuple[str, ...], float]) -> Metric:
+    kind, about, _, labels = SERIES[name]
+    family_of = GaugeMetricFamily if kind == "gauge" else CounterMetricFamily
+    family: GaugeMetricFamily | CounterMetricFamily = family_of(name, about, labels=labels)
+    for values_of, value in values.items():
+        family.add_metric(values_of, float(value))
     return family
