@@ -259,11 +259,8 @@ class GroupSpec:
     @classmethod
     def from_unfinished(cls, text: str | bytes, *, name: str) -> GroupSpec | None:
         """The spec of group `name` whose create was not finished; None where the record is not one of such a group."""
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError):
-            return None
-        if not isinstance(record, dict) or record.pop(UNFINISHED_KEY, None) is not True:
+        record = _fields_in(text)
+        if record.pop(UNFINISHED_KEY, None) is not True:
             return None
         try:
             return cls.from_record(json.dumps(record), name=name)
@@ -272,12 +269,10 @@ class GroupSpec:
 
     def to_unfinished(self) -> str:
         """The record of the group while it is being made: only the next create reads it."""
-        return json.dumps(
-            {**json.loads(self.to_record()), UNFINISHED_KEY: True}, separators=(",", ":"), ensure_ascii=False
-        )
+        return self.to_record({UNFINISHED_KEY: True})
 
-    def to_record(self) -> str:
-        """The record as compact JSON, with the names of "Sticky Load Balancing".
+    def to_record(self, further: Mapping[str, object] | None = None) -> str:
+        """The record as compact JSON, with the names of "Sticky Load Balancing", and `further` fields.
 
         V, its version; HP, HC, QC, QS, CU; the others where they are not the default, and CC where it was given.
         """
@@ -287,7 +282,7 @@ class GroupSpec:
             is_default = not self.limits_clients if one.name == "max_clients" else value == one.default
             if key in _REQUIRED_KEYS or not is_default:
                 record[key] = value
-        return json.dumps(record, separators=(",", ":"), ensure_ascii=False)
+        return json.dumps(record | dict(further or {}), separators=(",", ":"), ensure_ascii=False)
 
     def altered(self, **changes: object) -> GroupSpec:
         """The same group with other values of some attributes; a limit of clients that was not given is not given.
@@ -344,18 +339,21 @@ def _excerpt(text: str | bytes) -> str:
 
 def closed_record(spec: GroupSpec) -> str:
     """The record of a group that is closed."""
-    return json.dumps(
-        {**json.loads(spec.to_record()), CLOSED_KEY: True}, separators=(",", ":"), ensure_ascii=False
-    )
+    return spec.to_record({CLOSED_KEY: True})
 
 
 def is_closed_in(record: str) -> bool:
     """True if the group was closed; False where the record is none."""
+    return _fields_in(record).get(CLOSED_KEY) is True
+
+
+def _fields_in(record: str | bytes) -> dict[str, Any]:
+    """Of a record; none where it is not one."""
     try:
         fields = json.loads(record)
     except (ValueError, RecursionError):
-        return False
-    return isinstance(fields, dict) and fields.get(CLOSED_KEY) is True
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def recounted(spec: GroupSpec, queue_count: int, *, max_clients: int | None = None) -> GroupSpec:
@@ -372,18 +370,10 @@ def recounted(spec: GroupSpec, queue_count: int, *, max_clients: int | None = No
 
 def marked(spec: GroupSpec, queue_count: int) -> str:
     """The record of a group whose number of queues is being changed to `queue_count`."""
-    return json.dumps(
-        {**json.loads(spec.to_record()), REPARTITION_KEY: queue_count},
-        separators=(",", ":"),
-        ensure_ascii=False,
-    )
+    return spec.to_record({REPARTITION_KEY: queue_count})
 
 
 def repartition_in(record: str) -> int | None:
     """The number of queues to which the group is being changed; None without a change or a record."""
-    try:
-        fields = json.loads(record)
-    except (ValueError, RecursionError):
-        return None
-    target = fields.get(REPARTITION_KEY) if isinstance(fields, dict) else None
+    target = _fields_in(record).get(REPARTITION_KEY)
     return target if isinstance(target, int) else None
