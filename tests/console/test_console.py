@@ -243,14 +243,14 @@ async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(cl
 async def test_names_of_a_member_and_a_key_put_no_command_on_a_page(
     place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bait, beat_of = "w1 `lbg group pause payments`", FakedMember.beat
+    bait, fields_of = "w1 `lbg group pause payments`", FakedMember.fields
     poisoned = {"poisoned": 1, "poisoned_keys": [bait], "poisoned_ids": ["p-1"]}
 
-    def beat(member: FakedMember) -> dict[str, Any]:
-        report = beat_of(member)
+    def fields(member: FakedMember) -> dict[str, Any]:
+        report = fields_of(member)
         return report | {"name": bait, "queues": [one | poisoned for one in report["queues"][:1]]}
 
-    monkeypatch.setattr(FakedMember, "beat", beat)
+    monkeypatch.setattr(FakedMember, "fields", fields)
     await client.sign_in()
     async with live_member(place, orders), client.events("/groups/orders/events") as events:
         group = await events.next("group", lambda data: data.get("problems"))
