@@ -128,7 +128,7 @@ class StreamFollower(Generic[T]):
 
     def _cancelled(self, channel: Channel) -> None:
         if channel is self._channel:
-            self._channel = None
+            self.stop()
             self._on_cancelled()
 
 

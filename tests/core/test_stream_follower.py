@@ -1,4 +1,4 @@
-"""What a follower reads of a stream, over channels that are only replayed."""
+"""Entries that a follower reads of a stream, over channels that are only replayed."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_a_stream_that_is_deleted_is_reported_once() -> None:
     await followed.follower.follow()
     for _ in range(2):
         followed.channels[0].on_cancelled()
-    assert followed.cancelled == 1
+    assert (followed.cancelled, followed.channels[0].is_open) == (1, False)
 
 
 async def test_a_message_that_is_no_entry_ends_the_reading_and_fails_each_barrier() -> None:

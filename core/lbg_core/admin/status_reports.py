@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 
@@ -133,6 +134,18 @@ async def collect_reports(
     return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
 
 
+@dataclass(slots=True)
+class _Subscription:
+    """To a group, `since` it was first bound. `beats`: the last one of each member, by its index, with its time."""
+
+    since: float | None = None
+    requested_at: float = float("-inf")
+    bound_at: float = float("-inf")
+    watched_at: float = float("-inf")
+    beats: dict[int, tuple[float, Beat]] = field(default_factory=dict)
+    refusal: Refused | None = None
+
+
 class ReportQueue:
     """Subscribes to the groups that are requested, and stores the last report of each of their members."""
 
@@ -141,12 +154,7 @@ class ReportQueue:
         self._connection: ClientConnection | None = None
         self._channel: Channel | None = None
         self._queue = ""
-        self._requested_at: dict[str, float] = {}
-        self._since: dict[str, float] = {}
-        self._bound_at: dict[str, float] = {}
-        self._watched_at: dict[str, float] = {}
-        self._beats: dict[str, dict[int, tuple[float, Beat]]] = {}
-        self._refusals: dict[str, Refused] = {}
+        self._groups: dict[str, _Subscription] = {}
         self._turn = asyncio.Lock()
 
     async def attend(self, group: str) -> float:
@@ -155,32 +163,34 @@ class ReportQueue:
         async with self._turn:
             now = asyncio.get_running_loop().time()
             await self._open()
-            self._requested_at[group] = now
-            if group not in self._since:
-                await self._bind(group)
-                self._since[group] = asyncio.get_running_loop().time()
-            elif not self.latest(group) and self._bound_at[group] < now - BIND_AGAIN_S:
-                await self._bind(group)
-            if self._watched_at.get(group, float("-inf")) < now - WATCH_AGAIN_S:
-                self._watched_at[group] = now
+            one = self._groups.setdefault(group, _Subscription())
+            one.requested_at = now
+            if one.since is None:
+                await self._bind(group, one)
+                one.since = one.bound_at
+            elif not self.latest(group) and one.bound_at < now - BIND_AGAIN_S:
+                await self._bind(group, one)
+            if one.watched_at < now - WATCH_AGAIN_S:
+                one.watched_at = now
                 watch_reports(self._amqp, [group])
-            await self._leave([one for one in self._since if self._requested_at[one] < now - KEPT_S])
-            if (newer := self._refusals.pop(group, None)) is not None:
+            await self._leave(
+                [name for name, each in self._groups.items() if each.requested_at < now - KEPT_S]
+            )
+            newer, one.refusal = one.refusal, None
+            if newer is not None:
                 raise newer
-            return self._since[group]
+            return one.since
 
     def latest(self, group: str) -> list[Beat]:
         """Last report of each member of `group`, unless that was too long ago."""
-        now = asyncio.get_running_loop().time()
-        return [beat for at, beat in self._beats.get(group, {}).values() if at > now - FRESH_S]
+        one, now = self._groups.get(group), asyncio.get_running_loop().time()
+        return [] if one is None else [beat for at, beat in one.beats.values() if at > now - FRESH_S]
 
     async def _open(self) -> None:
         connection = await self._amqp.link.connection()
         if connection is self._connection and self._channel is not None and self._channel.is_open:
             return
-        self._since.clear()
-        self._watched_at.clear()
-        self._beats.clear()
+        self._groups.clear()
         self._queue = await self._amqp.own_queue()
         with self._amqp.link.translated_errors():
             channel = await connection.open_channel()
@@ -189,13 +199,12 @@ class ReportQueue:
             )
         self._connection, self._channel = connection, channel
 
-    async def _bind(self, group: str) -> None:
+    async def _bind(self, group: str, one: _Subscription) -> None:
         exchange = Names(group).members
         if refused := await self._amqp.bind_own(self._queue, [exchange], keys=REPORT_KEYS):
-            self._forget(group)
+            self._groups.pop(group)
             raise refused[exchange]
-        self._bound_at[group] = asyncio.get_running_loop().time()
-        self._watched_at.pop(group, None)
+        one.bound_at, one.watched_at = asyncio.get_running_loop().time(), float("-inf")
 
     async def _leave(self, groups: Sequence[str]) -> None:
         if groups:
@@ -203,30 +212,18 @@ class ReportQueue:
                 self._queue, [Names(group).members for group in groups], keys=REPORT_KEYS
             )
         for group in groups:
-            self._forget(group)
-
-    def _forget(self, group: str) -> None:
-        for per_group in (
-            self._requested_at,
-            self._since,
-            self._bound_at,
-            self._watched_at,
-            self._beats,
-            self._refusals,
-        ):
-            per_group.pop(group, None)
+            del self._groups[group]
 
     def _on_report(self, group: str, body: bytes) -> None:
-        if group not in self._requested_at:
+        if (one := self._groups.get(group)) is None:
             return
         try:
             beat = beat_in(group, body)
         except Refused as newer:
-            self._refusals[group] = newer
+            one.refusal = newer
             return
         if beat is not None:
-            now = asyncio.get_running_loop().time()
-            self._beats.setdefault(group, {})[beat.index] = now, beat
+            one.beats[beat.index] = asyncio.get_running_loop().time(), beat
 
 
 def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:

@@ -129,7 +129,7 @@ class KeyMoveChannels:
         self._events.on_confirmed(in_flight)
 
     def _on_unreadable(self, error: EntryError | ClientError) -> None:
-        """Whoever does not know where keys are must not deliver anything."""
+        """Disconnects: who does not know where keys are must not deliver anything."""
         self._events.disconnect(f"the stream {self._names.moves} cannot be read: {error}")
 
 

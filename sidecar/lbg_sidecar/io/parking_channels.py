@@ -119,5 +119,5 @@ class ParkingChannels:
         self._events.on_recorded(in_flight, self._entry_of.pop(in_flight))
 
     def _on_unreadable(self, error: EntryError) -> None:
-        """Whoever does not know all parked keys must not deliver anything."""
+        """Disconnects: who does not know all parked keys must not deliver anything."""
         self._events.disconnect(f"the parked keys cannot be read from {self._names.parked}: {error}")

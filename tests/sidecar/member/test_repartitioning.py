@@ -166,7 +166,9 @@ def test_a_member_is_believed_about_the_queues_that_it_served_only(served: tuple
     assert member.dispatcher.processed.attempts(("p", 5, 100)) == 0
 
 
-@pytest.mark.parametrize("sender", [OTHER._replace(incarnation="another"), Identity(3, "c", "unknown")])
+@pytest.mark.parametrize(
+    "sender", [Identity(OTHER.index, OTHER.name, "another"), Identity(3, "c", "unknown")]
+)
 def test_a_sender_that_is_no_live_member_is_believed_about_nothing(sender: Identity) -> None:
     member = joined()
     member.message(serving(1), 0.5)
