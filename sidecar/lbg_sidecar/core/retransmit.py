@@ -48,7 +48,6 @@ class Retransmitter:
         self._patience = patience or RetransmitTimeouts()
         self._window: QueueWindow[Outgoing[InFlight]] = QueueWindow(settings)
         self._renewals = 0  # since a channel worked
-        self._blocked_at = float("-inf")
 
     def offer(self, in_flight: InFlight) -> None:
         self._window.pending.append(Outgoing(in_flight))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, Self
 
@@ -236,37 +236,34 @@ _state_values = attrgetter(*_STATE_FIELDS)
 """`asdict` takes a millisecond for 64 queues, twenty times as long, and views ask ten times a second."""
 
 
-def _fields_of(state: QueueState) -> dict[str, Any]:
-    fields = dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
-    for name in ("retried_messages", "suspects"):
-        fields[name] = [asdict(one) for one in fields[name]]
-    return fields
-
-
 def description_of(context: Context, now: float) -> dict[str, Any]:
     """The report for a view, without its sender, and more of this member alone, as plain data."""
-    me, dispatcher, lanes = context.roster.me, context.dispatcher, context.dispatcher.lanes
-    beat = status_report(context)
-    report = asdict(replace(beat, queues=()))
-    del report["sender"]
-    report["queues"] = []
+    me, lanes, report = context.roster.me, context.dispatcher.lanes, status_report(context)
     is_shared = {"shared": True} if context.bindings.native is not None else {}
-    for state, binding in zip(beat.queues, _own(context), strict=True):
-        attachment, fields = binding.attachment, _fields_of(state)
+    queues = []
+    for state, binding in zip(report.queues, _own(context), strict=True):
+        attachment, fields = binding.attachment, dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
+        for name in ("retried_messages", "suspects"):
+            fields[name] = [asdict(one) for one in fields[name]]
         fields["poisoned_messages"] = _poisoned_messages(attachment, now)
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(context, binding)
-        report["queues"].append(fields | is_shared)
+        queues.append(fields | is_shared)
     described = {
+        "queues": queues,
+        "rebalance": report.rebalance,
+        "counts": report.counts,
+        "paused": report.paused,
+        "oldest_us": report.oldest_us,
+        "parking": None if report.parking is None else asdict(report.parking),
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,
         "connected": me is not None,
         "live": sorted(context.roster.live),
         "leaving": context.presence.why,
-        "paused": dispatcher.paused,
         "lanes": {"running": len(lanes.running), "blocked": lanes.blocked, "concurrency": lanes.concurrency},
-        "service_time_s": dispatcher.service_time_s(),
+        "service_time_s": context.dispatcher.service_time_s(),
     }
     for description in context.hooks.of(Part.description):
         described |= description()
-    return {**report, **described}
+    return described

@@ -145,7 +145,7 @@ async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
     for held in messages:
         subject.dead_letter(held)
     await until(lambda: len(told) >= COUNT)
-    assert {held for held, _ in told} == set(messages)
+    assert set(told) == set(messages)
     assert len(told) == COUNT
     assert [number for what, number, _ in link.events if what == "close"] == [1], "one renewal for all"
     taken = [body for what, number, body in link.events if (what, number) == ("publish", 2)]
