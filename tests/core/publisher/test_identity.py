@@ -31,7 +31,7 @@ def test_every_identity_has_128_random_bits() -> None:
     settings = MemberSettings(broker="amqp://localhost/", group="g")
     group = Group(SPEC, Engine.parse(EMBEDDED, "1.0"))
     machine = machine_of(settings, group, concurrency=1, chance=random.Random(1))
-    machine.roster.join(0, "m", 0.0)
+    machine.connected(0, 0.0)
     assert machine.roster.me is not None
     incarnations.append(machine.roster.me.incarnation)
     assert [bits_of(each) for each in incarnations] == [BITS] * len(incarnations)
