@@ -58,7 +58,7 @@ class Ring:
             self.due = min(self.due, now + self._spread(self._timings.settled_unwatched_ping_s))
 
     def horizon(self, now: float, also_due: float) -> float:
-        """What is due until then is sent now: one wake-up and one write for what is due soon."""
+        """Time until which all that is due is sent now: one wake-up and one write for what is due soon."""
         if now < min(also_due, self.due):
             return now
         return now + max(self._timings.ping_s, SOON_SHARE * self._interval_s(now))
