@@ -16,6 +16,8 @@ from lbg_sidecar import AppChannel, Message, Verdict
 from lbg_sidecar.app import withdraw
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules
+from lbg_sidecar.core.effects import Abort
+from lbg_sidecar.core.message_states import NEXT, Event
 from lbg_sidecar.message import Kind, in_flight_of
 
 TICK_S = 0.01
@@ -112,11 +114,13 @@ class Offering:
 
     def revoke(self, *messages: Message, taken: bool) -> None:
         """The broker wants them back, or has given them to another member."""
-        tags = [message.in_flight.tag for message in messages]
-        if taken:
-            self.dispatcher.reassign(self.attachment, tags)
-        else:
-            self.dispatcher.recall(self.attachment, tags)
+        event = Event.REASSIGN if taken else Event.RECALL
+        for held in (message.in_flight for message in messages):
+            if NEXT[held.state][event] is None:
+                held.is_recalled = True
+            else:
+                self.attachment.ack_window.forget((held,))
+                self.dispatcher.lanes.move(held, event)
         assert self.channel is not None
         withdraw(self.channel, messages, reassigned=taken)
 
@@ -137,10 +141,11 @@ class Offering:
         while True:
             await asyncio.sleep(TICK_S)
             now = loop.time()
-            late = self.dispatcher.overdue(now)
-            if late:
-                self.channel.abort([Message(held, "g") for held in late])
-            self.dispatcher.lanes.wake(now)
+            self.dispatcher.tick(now)
+            for effect in self.dispatcher.effects:
+                if isinstance(effect, Abort):
+                    self.channel.abort([Message(held, "g") for held in effect.calls])
+            self.dispatcher.effects.clear()
             self.channel.wake()
 
 
