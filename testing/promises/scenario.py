@@ -99,6 +99,9 @@ class Scenario:
                     "--no-user",
                     *self._where,
                 )
+        for log in sorted(self.directory.glob("*.log")):
+            if "Traceback" in log.read_text(errors="replace"):
+                self.problems.append(f"{log.name} has a traceback")
         findings = judge(
             generator.sent, self._calls(), lane=by_process if is_closed_first(self.cell) else by_key
         )

@@ -40,9 +40,6 @@ class PageRequests:
         self._skipped: dict[int, Group] = {}  # the positions that are being read
         self._hollow: dict[int, GroupedMessage] = {}  # … and those of messages that came back hollow
 
-    def __bool__(self) -> bool:
-        return bool(self._requested)
-
     def request(self, group: Group, *, most: int) -> bool:
         """Requests the first messages of a group; False when `most` groups are requested already."""
         if not group.reading:
@@ -53,8 +50,11 @@ class PageRequests:
         return True
 
     def positions(self, *, most: int) -> list[int]:
-        """Positions to read now, sorted: about `most` positions, the first of each requested group."""
-        self._reading, self._requested = self._requested, []
+        """Positions to read now, sorted: about `most` positions, the first of each requested group. One whose first
+        message has come back in memory meanwhile is on a heap again, and needs none."""
+        for group in self._requested:
+            group.reading = group.position >= 0 and group.is_hollow
+        self._reading, self._requested = [group for group in self._requested if group.reading], []
         each = max(most // max(len(self._reading), EACH_MIN_PARTS), 1)
         for group in self._reading:
             if group.returned:
@@ -343,8 +343,9 @@ class GroupBacklog(Spool):
         self._move_mark()
         if self._paging:
             return
-        if self._recalls:
-            self._recall()
+        page = WINDOW_MESSAGES // 2
+        if positions := self._recalls.positions(most=page):
+            self._read_due(positions, page)
         elif self._head_end < self.next_position:
             window = share(WINDOW_MESSAGES, attended=self.attended)
             if self._resident < window // 2 and (appetite or not self.groups.skipped):
@@ -385,10 +386,8 @@ class GroupBacklog(Spool):
             self._high = max(self._high if self.ready else 0, self.groups.last_returned() + 1)
         return super().seal(final=final, letters=letters)
 
-    def _recall(self) -> None:
+    def _read_due(self, positions: list[int], page: int) -> None:
         """Requests the first messages of due groups that are indexed and not in memory."""
-        page = WINDOW_MESSAGES // 2
-        positions = self._recalls.positions(most=page)
         self._request(
             PageRequest(
                 self.id,

@@ -6,6 +6,7 @@ asked for messages they give back at once what they have not begun.
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,12 +16,14 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from lbg_broker.core import spool
+from lbg_broker.core.queue_types import group_backlog
 from lbg_broker.core.queue_types.group_index import Holder
 from lbg_broker.core.queue_types.message_groups import Party, moves
 from lbg_core.amqp.methods import BasicCapacity, BasicRevoke, BasicRevokeOk
 from testing.broker_core.grouped_queue import declare, properties
 from testing.broker_core.world import Client, World
-from testing.exploration import example_count
+from testing.exploration import example_count, over_seeds
 
 PREFETCH = 256
 
@@ -498,6 +501,55 @@ TestSharing.settings = settings(
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],  # to shrink takes longer than a test may
 )
+
+
+class LateDisk(Group):
+    """The disk follows when chance has it."""
+
+    def __init__(self, chance: random.Random) -> None:
+        super().__init__()
+        self.chance = chance
+        self.is_late = True
+
+    def settle(self) -> None:
+        steps = (self.world.commit, self.world.seal, self.world.finish, bool)
+        step = self.chance.choices(steps, (2, 1, 1, 1))[0] if self.is_late else self.world.commit
+        step()
+        for member in self.members:
+            self.receive(member)
+
+
+@over_seeds(20)
+def test_a_key_goes_on_whatever_of_it_is_in_memory(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    for module in (spool, group_backlog):
+        monkeypatch.setattr(module, "WINDOW_MESSAGES", 6)
+    monkeypatch.setattr(group_backlog, "HEADERS_READ", 12)
+    chance = random.Random(seed)
+    group = LateDisk(chance)
+    for key in keys(10):
+        group.publish(key, chance.choice([0, 1, 5, 60]))
+    for _ in range(100):
+        running = [(member, key) for member in group.members for key in member.running]
+        asked = [member for member in group.members if member.asks]
+        match chance.choices(("publish", "join", "crash", "finish", "answer"), (3, 2, 1, 9, 3))[0]:
+            case "publish":
+                group.publish(chance.choice(keys(10)), chance.randint(1, 8))
+            case "join" if len(group.members) < 4:
+                group.join(concurrency=chance.randint(1, 6), prefetch=chance.choice([2, 4, 8, 16]))
+            case "crash" if group.members:
+                group.crash(chance.choice(group.members))
+            case "finish" if running:
+                group.finish(*chance.choice(running))
+            case "answer" if asked:
+                group.answer(chance.choice(asked))
+            case _:
+                group.settle()
+    group.is_late = False
+    group.join()
+    group.answer_all()
+    while group.finish_all():
+        group.answer_all()
+    assert len(group.finished) == sum(group.published.values())
 
 
 @pytest.mark.parametrize(("staying", "count"), [(2, 0), (3, 1), (4, 1), (8, 3)])

@@ -12,8 +12,15 @@ from lbg_broker.core import spool, state
 from lbg_broker.core.message import Origin
 from lbg_broker.core.queue_types import group_backlog
 from lbg_broker.core.queue_types import group_backlog as grouped_line
-from lbg_broker.core.queue_types.group_backlog import GroupBacklog
-from lbg_broker.core.queue_types.group_index import CHUNK, OFFSET_MAX, Holder, Positions
+from lbg_broker.core.queue_types.group_backlog import GroupBacklog, PageRequests
+from lbg_broker.core.queue_types.group_index import (
+    CHUNK,
+    OFFSET_MAX,
+    GroupedMessage,
+    GroupIndex,
+    Holder,
+    Positions,
+)
 from lbg_core.amqp.methods import (
     BasicGet,
     BasicGetEmpty,
@@ -307,3 +314,18 @@ class TestPositions:
         assert out == added
         assert len(positions) == 0
         assert positions.lowest(3) == []
+
+
+def test_a_group_whose_message_came_back_before_it_was_read_is_read_when_its_turn_comes() -> None:
+    groups, requests, holder = GroupIndex(), PageRequests(), Holder()
+    group = groups.add(b"a")
+    message = GroupedMessage(0, Origin("", "q", b""), b"", b"", True)
+    groups.join(group, message)
+    groups.deliver(group, holder)
+    groups.skip(group, 5)
+    assert requests.request(group, most=1)
+    groups.requeue([message])
+    assert requests.positions(most=10) == []
+    groups.deliver(group, holder)
+    assert requests.request(group, most=1)
+    assert requests.positions(most=10) == [5]
