@@ -61,7 +61,7 @@ def load_of(cell: Cell) -> Load:
     return (BY_SESSION if cell.mode == SESSIONS else BY_KEYS)[cell.time_ms]
 
 
-def spread_keys(count: int, *, queues: int = int(QUEUES), hashes: int = int(HASHES)) -> list[str]:
+def spread_keys(count: int, *, queues: int = QUEUES, hashes: int = HASHES) -> list[str]:
     """So many keys, as many of them in one queue as in any other (crc32 mod hashes mod queues)."""
     by_queue: list[list[str]] = [[] for _ in range(queues)]
     number = 0

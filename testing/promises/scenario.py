@@ -141,8 +141,17 @@ class Scenario:
         return ("--broker", self.broker, "--management", self.management)
 
     async def _create_group(self) -> None:
-        counts = ("--queue-count", QUEUES) if self.cell.mode in COUNTED_MODES else ()
-        words = ("group", "create", self.group, "--mode", self.cell.mode, "--hash-count", HASHES, *counts)
+        counts = ("--queue-count", str(QUEUES)) if self.cell.mode in COUNTED_MODES else ()
+        words = (
+            "group",
+            "create",
+            self.group,
+            "--mode",
+            self.cell.mode,
+            "--hash-count",
+            str(HASHES),
+            *counts,
+        )
         status, output = await lbg(self.directory, *words, "--no-user", *self._where)
         if status != 0:
             raise RuntimeError(f"{self.cell}: the group was not created: {output}")
