@@ -158,7 +158,8 @@ def conflicting_user(group: str, username: str, observed: Snapshot, *, other: st
     if username == other:
         yield f"user {username!r} cannot be that of the members and of the publishers"
     elif isinstance(user, UserState) and user.made_for != group:
-        yield f"user {username!r} {'is that of another group' if user.made_for else 'exists'}"
+        whose = "is that of another group" if user.made_for else "exists and is not the group's"
+        yield f"user {username!r} {whose}"
 
 
 def contents_of(status: QueueStatus) -> str:

@@ -110,7 +110,7 @@ class Kind(Enum):
     BINDING_ADDED = _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none"
     BINDINGS_MISSING = "{queue} lacks {count} {count:binding|bindings}", "`lbg group create` restores them"
     INGRESS_CLOSED = "{queue} refuses publishers, its ingress is closed", "`lbg group create` opens it"
-    NAMES_TAKEN = "group {group!r} cannot be created, these are taken: {conflicts:;}"
+    NAMES_TAKEN = "names for group {group!r} are taken: {conflicts:;}"
     NOT_OWNED = _NOT_OWNED, "{remedy}"
     OF_KUBERNETES = _NOT_OWNED, "change its Kubernetes object, or `lbg group adopt {group}` takes it over"
     GROUP_DIFFERS = _DIFFERS

@@ -99,7 +99,7 @@ async def test_every_name_that_is_taken_is_listed_with_what_takes_it() -> None:
     assert tuple(refused.value.problem.figures["conflicts"]) == (
         "queue lbg.orders.q.3 exists (12 messages, 1 consumer)",
         "prefix 'inv' is that of another group",
-        "user 'orders-app' exists",
+        "user 'orders-app' exists and is not the group's",
     )
     assert "lbg.orders" not in admin.exchanges
 

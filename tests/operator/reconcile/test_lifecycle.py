@@ -164,7 +164,7 @@ async def test_a_queue_whose_handoff_is_put_off_again_and_again_degrades_the_gro
         ]
         await asyncio.sleep(45)
         assert place.conditions()["Degraded"] == ("True", "HandoffsPutOff")
-        assert "queue 0: 3 handoffs postponed in a row" in place.message("Degraded")
+        assert "q.0 from orders-0 is postponed (3 in a row)" in place.message("Degraded")
         place.broker.members_of = members
         await asyncio.sleep(45)
         assert place.conditions()["Degraded"] == ("False", "AsExpected")
