@@ -288,7 +288,7 @@ class KeyMoves(Part):
             turn = KeyTurn.HOLD
             self._behind_calls = True
         if turn is KeyTurn.HOLD:
-            self._lanes.move(in_flight, Event.HOLD)
+            self._lanes.move(in_flight, Event.AWAIT)
         elif not in_flight.is_copyable:
             self._dispatcher.refuse(in_flight, NOT_COPYABLE)
         else:

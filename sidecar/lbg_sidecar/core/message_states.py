@@ -2,7 +2,9 @@
 
 What the table does not have is illegal, and raises `IllegalTransitionError`. `Lanes` alone changes a state, and keeps
 the collections that are indexes of it. The model is `rabbit_fifo` (RabbitMQ's quorum queue): a message is in one place,
-and each command has one clause. tests/sidecar/member/test_message_states.py walks each state with each event.
+and each command has one clause. A paused group takes nothing (`Dispatcher.take`): its messages keep their states, and
+requests and events of the broker change them as ever. tests/sidecar/member/test_message_states.py walks each state with
+each event.
 """
 
 from __future__ import annotations
@@ -25,17 +27,19 @@ class State(enum.IntEnum):
     READY = 2
     """The first of its lane: it may be taken, if its attachment may start it."""
     AFTER_CALL = 3
-    """Behind a call of its lane that came through an attachment which is closed, and has not ended."""
+    """Behind a call of its lane that has not ended, and came through an attachment that is closed."""
     TAKEN = 4
-    """It is its turn. What becomes of it is decided in the same step."""
+    """It is its turn. In the same step the first that applies decides what becomes of it: it was processed before, its
+    hash moves, its key is parked, it may have ended the process of a member. Else it is called."""
     CALLED = 5
     """Inside the application."""
     LAST_CALL = 6
     """Inside the application, and to be refused unless this call succeeds: an administrator skips it."""
     DELAYED = 7
-    """Between two calls, or waiting for room in the parking queue."""
+    """Between two calls, or waiting for room in the parking queue. A poisoned message, whose attempts are used up and
+    which is retried, is here between its calls, and begins as READY at its next member."""
     HELD = 8
-    """Waiting for other messages of its hash, whose keys move between queues."""
+    """Waiting for other messages of its hash, which moves to another queue."""
     REFUSED = 9
     """On its way to the dead letters. Its lane waits."""
     FORWARDING = 10
@@ -43,7 +47,7 @@ class State(enum.IntEnum):
     REPUBLISHING = 11
     """Processed, and on its way to the validator."""
     PARKING = 12
-    """On its way to the parking queue."""
+    """On its way to the parking queue, and its entry to the stream of parked keys."""
     SETTLING = 13
     """A parked message that is done, as the stream of parked keys is still to have."""
     FENCE = 14
@@ -73,9 +77,11 @@ class Event(enum.IntEnum):
     PUT_BACK = 6
     CALL = 7
     DELAY = 8
-    HOLD = 9
+    AWAIT = 9
+    """Its hash moves, and messages before it are in another queue."""
     REFUSE = 10
     SKIP = 11
+    """An administrator skips it. In another state the request is answered, and changes nothing."""
     FORWARD = 12
     REPUBLISH = 13
     PARK = 14
@@ -103,7 +109,7 @@ _S = State
 _WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD)
 _RUNNING: Final = (_S.CALLED, _S.LAST_CALL)
 _CONFIRMED: Final = (_S.REFUSED, _S.FORWARDING, _S.REPUBLISHING)
-"""Waiting for a confirm of the broker, in each mode."""
+"""Waiting for a confirm of the broker, which is requested until it comes."""
 
 _RECORDED: Final = (_S.PARKING, _S.SETTLING)
 """Waiting for the stream of parked keys."""
@@ -120,7 +126,7 @@ _TRANSITIONS: Final[dict[Event, dict[tuple[State, ...], State]]] = {
     Event.PUT_BACK: {(_S.TAKEN,): _S.READY},
     Event.CALL: {(_S.TAKEN,): _S.CALLED},
     Event.DELAY: {(_S.TAKEN, _S.CALLED): _S.DELAYED},
-    Event.HOLD: {(_S.TAKEN,): _S.HELD},
+    Event.AWAIT: {(_S.TAKEN,): _S.HELD},
     Event.REFUSE: {(_S.TAKEN, *_RUNNING): _S.REFUSED},
     Event.SKIP: {
         _RUNNING: _S.LAST_CALL,
@@ -161,7 +167,7 @@ IS_FIRST: Final = tuple(
 
 
 class Hold(enum.Flag):
-    """Reason for which an attachment starts no message. It starts messages while it has none, and ends by its close."""
+    """Reason for which an attachment starts no message. One that is closed has no message left to start."""
 
     DRAIN = enum.auto()
     """It is handed over: only what was delivered before one that was started may start."""
