@@ -85,7 +85,10 @@ class Declaration:
                 or not self._has_room_for(value)
             ):
                 raise ValueError(self._number_rule)
-            return self.kind(value)
+            try:
+                return self.kind(value)
+            except OverflowError:
+                raise ValueError(self._number_rule) from None
         if self.choices and value not in self.choices:
             raise ValueError(f"must be one of {', '.join(self.choices)}")
         if self.kind is Path and not str(value):

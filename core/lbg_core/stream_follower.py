@@ -69,6 +69,7 @@ class StreamFollower(Generic[T]):
         """Reads from here on. `order` gets the entries, and yields them as they are to be read. Raises NotFound without
         the stream, and ClientError."""
         self.stop()
+        self.failure = None
         self._order, self.begun = order, asyncio.get_running_loop().create_future()
         channel = self._channel = await self._connection.open_channel()
         await channel.consume(

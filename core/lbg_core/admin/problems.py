@@ -269,7 +269,8 @@ class Problem:
         """Text of the remedy, with each command between two `quote`."""
         parts = _COMMAND.split(self.kind.remedy)
         parts[::2] = map(self.sentence, parts[::2])
-        parts[1::2] = (f"{quote}{command_line(argv(one, **self._fields))}{quote}" for one in parts[1::2])
+        commands = (command_line(argv(one, **self._fields)) for one in parts[1::2])
+        parts[1::2] = (f"{quote}{printable(one, max_chars=None)}{quote}" for one in commands)
         return "".join(parts)
 
     def sentence(self, template: str) -> str:

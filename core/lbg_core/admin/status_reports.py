@@ -97,7 +97,11 @@ class CollectedReports:
 
     @cached_property
     def beats(self) -> list[Beat]:
-        return [beat for body in self._bodies if (beat := beat_in(self._group, body)) is not None]
+        found = []
+        for body in self._bodies:
+            with contextlib.suppress(Refused):  # one that names its version twice
+                found.append(beat_in(self._group, body))
+        return [beat for beat in found if beat is not None]
 
 
 async def collect_reports(

@@ -218,6 +218,8 @@ def _number(value: Any) -> float:
 def _text(value: Any) -> str:
     if type(value) is not str:
         raise ValueError(f"{short(value)} is not a text")
+    if not value.isascii():
+        value.encode()  # UnicodeEncodeError, a ValueError, for half of a character
     return value
 
 

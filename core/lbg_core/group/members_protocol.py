@@ -66,6 +66,9 @@ def _has_few_runs(streams: tuple[StreamRuns, ...]) -> tuple[StreamRuns, ...]:
     return streams
 
 
+HELLO_ATTEMPTS_MAX = 16
+"""By then 4^15 members answer: all."""
+
 Index = Annotated[int, at_most(INDEX_MAX)]
 Time = Annotated[int, capped_at(YEAR_9999_US)]
 """Microseconds since the epoch; 0 where there is none."""
@@ -230,7 +233,7 @@ class Hello:
     """After the index was claimed: to index 0 (`attempt` 0), and to all as long as no directory arrives."""
 
     sender: Identity
-    attempt: int = 0
+    attempt: Annotated[int, capped_at(HELLO_ATTEMPTS_MAX)] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ def decode(body: bytes | memoryview) -> Message | None:
             if version != MEMBERS_VERSION:
                 raise ValueError(f"its version is {version!r}")
             return _CODEC.read(fields)
-        _, name, incarnation = fields["sender"]
+        sender = fields.get("sender")
     except UNREADABLE as error:
         raise MessageError(f"not a member's message: {type(error).__name__}: {str(error)[:200]}") from error
+    _, name, incarnation, *_ = [*sender, "", "", ""] if isinstance(sender, list) else ("", "", "")
     raise NewerMessage(str(name), version, MEMBERS_VERSION, is_member=bool(incarnation))

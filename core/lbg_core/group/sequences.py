@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 _FIRST = re.compile(r"(?P<history>.+-[0-9a-f]{8})[0-9a-f]{24}")
 _LATER = re.compile(r"\.(?P<began>[0-9a-f]{13})\.[0-9a-f]{32}")
@@ -48,7 +48,13 @@ def incarnation_of_epoch(first: str, began_us: int, random: bytes) -> str:
     return f"{root}.{began_us:013x}.{random.hex()}"
 
 
-Run = tuple[int, int]
+def _is_run(run: tuple[int, int]) -> tuple[int, int]:
+    if run[0] > run[1]:
+        raise ValueError(f"{run} ends before it begins")
+    return run
+
+
+Run = Annotated[tuple[int, int], _is_run]
 """First and last number of a run, both in it."""
 
 StreamRuns = tuple[str, int, tuple[Run, ...]]

@@ -94,6 +94,8 @@ def test_a_message_whose_id_is_not_reported_has_no_remedy() -> None:
 def test_what_cannot_be_printed_is_escaped_and_stays_on_one_line() -> None:
     subject = Subject("orders", members=("a\n! orders: \u202eb",))
     assert text_of(problem_of(Kind.PAUSE_NOT_FOLLOWED, subject)).startswith("a\\n! orders: \\u202eb consume")
+    poisoned = problem_of(Kind.MESSAGES_POISONED, Subject("orders", "q", message="a\x1b[2J\nb"))
+    assert "`lbg group skip orders 'a\\x1b[2J\\nb'`" in text_of(poisoned)
 
 
 def test_a_problem_with_other_figures_is_the_same_one() -> None:

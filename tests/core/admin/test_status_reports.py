@@ -31,6 +31,12 @@ INFINITE = json.loads("1e999")
 NOTHING = {"role": "secondary", "active": False, "status": "Unbound"}
 
 
+def test_a_message_that_names_its_version_twice_is_passed_over() -> None:
+    reports = CollectedReports("orders")
+    reports.append(b'{"v":1,"v":99,"type":"beat","sender":[1,"x","i"]}')
+    assert reports.beats == []
+
+
 def report(index: int, queues: Mapping[int, Mapping[str, Any]], **fields: Any) -> dict[str, Any]:
     return {
         "index": index,

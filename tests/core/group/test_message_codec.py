@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import (
+    HELLO_ATTEMPTS_MAX,
     WATCH_MAX_S,
     YEAR_9999_US,
     Activity,
@@ -146,6 +147,23 @@ def test_a_message_of_a_newer_version_is_refused_in_one_line() -> None:
     with pytest.raises(NewerMessage, match=r"^administrator 'observer' sends") as refused:
         decode(b'{"v":2,"type":"watch","sender":[0,"observer",""]}')
     assert not refused.value.is_member
+
+
+def test_a_newer_message_is_newer_whatever_its_sender_is() -> None:
+    for sender in ([0, "m1", "x", 7], "m1", None):
+        with pytest.raises(NewerMessage):
+            decode(json.dumps({"v": 2, "type": "song", "sender": sender}).encode())
+
+
+def test_the_attempts_of_a_hello_count_up_to_those_that_all_answer() -> None:
+    assert decode(changed(Hello(A), attempt=10**40)) == Hello(A, HELLO_ATTEMPTS_MAX)
+
+
+def test_half_of_a_character_and_a_run_that_ends_before_it_begins_are_refused() -> None:
+    with pytest.raises(MessageError, match="surrogates not allowed"):
+        decode(changed(Hello(A), sender=[3, "m", "\ud800"]))
+    with pytest.raises(MessageError, match=r"\(5, 2\) ends before it begins"):
+        decode(encode(Knowledge(A, Positions((("p", 7, ((5, 2),)),)), "secret")))
 
 
 def test_a_field_that_is_not_known_is_passed_over() -> None:
