@@ -58,6 +58,7 @@ class StreamFollower(Generic[T]):
         self._on_cancelled = on_cancelled
         self._watch = watch
         self._channel: Channel | None = None
+        self._stops = 0
         self._order: Order[T] = iter
         self.failure: EntryError | None = None
         """The error that ended the reading."""
@@ -71,7 +72,12 @@ class StreamFollower(Generic[T]):
         self.stop()
         self.failure = None
         self._order, self.begun = order, asyncio.get_running_loop().create_future()
-        channel = self._channel = await self._connection.open_channel()
+        stops = self._stops
+        channel = await self._connection.open_channel()
+        if stops != self._stops:
+            channel.close_soon()
+            return
+        self._channel = channel
         await channel.consume(
             self._stream,
             lambda deliveries: self._on_deliveries(channel, deliveries),
@@ -82,6 +88,7 @@ class StreamFollower(Generic[T]):
         self._watch(channel)
 
     def stop(self) -> None:
+        self._stops += 1
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close_soon()

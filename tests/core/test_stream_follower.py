@@ -64,6 +64,8 @@ class Followed:
         self.read: list[Entry] = []
         self.errors: list[EntryError] = []
         self.cancelled = 0
+        self.is_opening = asyncio.Event()
+        self.is_opening.set()
         self._next = iter(self.channels)
         self.follower = StreamFollower(
             cast(ClientConnection, self),
@@ -75,6 +77,7 @@ class Followed:
         )
 
     async def open_channel(self) -> FakeChannel:
+        await self.is_opening.wait()
         return next(self._next)
 
     def _on_cancelled(self) -> None:
@@ -104,6 +107,17 @@ async def test_deliveries_and_the_end_of_a_channel_that_is_no_longer_the_present
     followed.follower.stop()
     present.deliver([Delivered(*bodies(PARKED), delivery_tag=9)])
     assert followed.read == [PARKED, SETTLED]
+
+
+async def test_a_channel_that_opens_after_the_stop_is_closed_and_delivers_nothing() -> None:
+    followed = Followed(bodies(PARKED))
+    following = asyncio.create_task(followed.follower.follow())
+    followed.is_opening.clear()
+    await asyncio.sleep(0)
+    followed.follower.stop()
+    followed.is_opening.set()
+    await following
+    assert (followed.read, followed.channels[0].is_open) == ([], False)
 
 
 async def test_a_stream_that_is_deleted_is_reported_once() -> None:

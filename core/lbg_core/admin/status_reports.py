@@ -97,11 +97,12 @@ class CollectedReports:
 
     @cached_property
     def beats(self) -> list[Beat]:
-        found = []
+        beats = []
         for body in self._bodies:
             with contextlib.suppress(Refused):  # one that names its version twice
-                found.append(beat_in(self._group, body))
-        return [beat for beat in found if beat is not None]
+                if (beat := beat_in(self._group, body)) is not None:
+                    beats.append(beat)
+        return beats
 
 
 async def collect_reports(

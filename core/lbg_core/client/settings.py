@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from lbg_core.client.errors import AddressConflict, SettingsError
@@ -194,18 +194,6 @@ class ConnectionSettings:
             tls=TlsSettings(**tls_options) if parts.scheme == "amqps" else None,
             **options,
         )
-
-    def with_tls(
-        self,
-        cafile: str | Path | None = None,
-        certfile: str | Path | None = None,
-        keyfile: str | Path | None = None,
-        *,
-        verify: bool = True,
-    ) -> Self:
-        """The same over TLS. The port stays as it is."""
-        ca, cert, key = (None if path is None else str(path) for path in (cafile, certfile, keyfile))
-        return replace(self, tls=TlsSettings(ca, cert, key, verify))
 
     @property
     def address(self) -> str:

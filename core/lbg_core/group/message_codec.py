@@ -32,5 +32,5 @@ def decode(body: bytes | memoryview) -> Message | None:
         sender = fields.get("sender")
     except UNREADABLE as error:
         raise MessageError(f"not a member's message: {type(error).__name__}: {str(error)[:200]}") from error
-    _, name, incarnation, *_ = [*sender, "", "", ""] if isinstance(sender, list) else ("", "", "")
+    name, incarnation = sender[1:3] if isinstance(sender, list) and len(sender) > 2 else ("", "")
     raise NewerMessage(str(name), version, MEMBERS_VERSION, is_member=bool(incarnation))

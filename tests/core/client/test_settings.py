@@ -84,9 +84,8 @@ def test_the_password_is_never_shown():
     assert settings.address == "amqp://user@broker:5673/a%2Fb"
 
 
-def test_tls_can_be_added_with_files(tmp_path):
-    settings = ConnectionSettings("broker").with_tls(tmp_path / "ca", tmp_path / "cert", tmp_path / "key")
-    assert settings.tls == TlsSettings(str(tmp_path / "ca"), str(tmp_path / "cert"), str(tmp_path / "key"))
+def test_an_address_shows_that_it_is_over_tls():
+    settings = ConnectionSettings("broker", tls=TlsSettings("ca", "cert", "key"))
     assert settings.address.startswith("amqps://")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import ClassVar
 
 import pytest
 
@@ -112,7 +113,7 @@ class Life:
     def drop_connection(self, member: SimMember) -> None:
         self.world.drop_connection(member)
 
-    WAYS = {  # noqa: RUF012 - the steps, by name
+    WAYS: ClassVar = {
         "fail": fail,
         "skip": skip,
         "skip more": skip,

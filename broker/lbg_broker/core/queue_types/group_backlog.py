@@ -52,6 +52,8 @@ class PageRequests:
     def positions(self, *, most: int) -> list[int]:
         """Positions to read now, sorted: about `most` positions, the first of each requested group. One whose first
         message has come back in memory meanwhile is on a heap again, and needs none."""
+        if not self._requested:
+            return []
         for group in self._requested:
             group.reading = group.position >= 0 and group.is_hollow
         self._reading, self._requested = [group for group in self._requested if group.reading], []
