@@ -346,6 +346,16 @@ def test_one_key_alone_has_the_window_but_for_a_message_of_each_that_may_come() 
     assert len(member.running) == 16
 
 
+def test_a_key_that_comes_has_one_message_of_what_is_left_for_those_that_may_come() -> None:
+    group = Group()
+    group.publish("only", 400)
+    member = group.join()
+    group.publish("second", 2)
+    for key in keys(14):
+        group.publish(key)
+    assert len(member.running) == 16
+
+
 def test_a_key_that_waits_is_not_kept_waiting_by_busy_ones() -> None:
     """With strict members, which have no more keys than they can work on: the busy ones take turns."""
     group = Group()
