@@ -79,7 +79,7 @@ class KeyMoves(Part):
         """Of queues that are handed over, by queue."""
         self._serve_due: dict[Attachment, float] = {}
         """Attachments whose barrier is not the latest one of their queue, and the time at which they write another."""
-        self._join_due = NEVER
+        self._join_due = 0.0
 
     def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
         return {KeysMove: lambda message, _now: self.follow(message.move)}
@@ -140,11 +140,19 @@ class KeyMoves(Part):
                 pass
 
     def _join(self, now: float) -> None:
-        me = self._roster.me
-        self._join_due = NEVER
-        if me is not None and (me.index, me.incarnation) not in self.state.joined:
+        entry = self._unread_join
+        if entry is not None and now >= self._join_due:
             self._join_due = now + AGAIN_S
-            self._effects.append(RecordKeyMove(JoinEntry(me.index, me.incarnation)))
+            self._effects.append(RecordKeyMove(entry))
+
+    @property
+    def _unread_join(self) -> JoinEntry | None:
+        """The entry by which this member takes part, until the stream has it: one for each incarnation, of which it
+        gets another one when the others found it gone."""
+        me = self._roster.me
+        if me is None or not self._is_of(self.followed) or (me.index, me.incarnation) in self.state.joined:
+            return None
+        return JoinEntry(me.index, me.incarnation)
 
     def _end(self, now: float) -> None:
         """Nothing waits for anything any more; fences that are here come from before."""
@@ -177,7 +185,7 @@ class KeyMoves(Part):
         self.followed = None
         self.is_unbegun = False
         self._processed.queues_of = self._queues_of
-        self._join_due = NEVER
+        self._join_due = 0.0
         self._fences.clear()
         self._passing.clear()
         self._numbers.clear()
@@ -252,8 +260,7 @@ class KeyMoves(Part):
                 elif not one.is_read and now >= one.sent_at + AGAIN_S:
                     one.sent_at = now
                     self._effects.append(RecordKeyMove(one.entry))
-        if now >= self._join_due:
-            self._join(now)
+        self._join(now)
         for attachment, due in list(self._serve_due.items()):
             if attachment.closed:
                 del self._serve_due[attachment]
@@ -265,7 +272,8 @@ class KeyMoves(Part):
             return NEVER
         written = (*self._passing.values(), *self._numbers.values())
         written_due = (one.sent_at + AGAIN_S for one in written if not one.is_read)
-        return min(self._barriers.next_due, self._join_due, *self._serve_due.values(), *written_due)
+        join_due = NEVER if self._unread_join is None else self._join_due
+        return min(self._barriers.next_due, join_due, *self._serve_due.values(), *written_due)
 
     def may_consume(self, queue: int) -> bool:
         """False for a staging queue whose old queue has not passed its fence."""

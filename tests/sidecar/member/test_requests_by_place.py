@@ -11,10 +11,12 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.key_moves import JoinEntry
-from lbg_core.group.members_protocol import SkipOutcome
+from lbg_core.group.members_protocol import Gone, Identity, SkipOutcome
+from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.effects import RecordKeyMove
 from lbg_sidecar.core.parked_keys import Parking
+from lbg_sidecar.core.part import Stream
 from lbg_sidecar.message import ACK, drop, retry
 from testing.member.bench import Bench, Published
 
@@ -303,6 +305,22 @@ def test_a_stream_without_a_first_entry_holds_calls_up_only_where_a_staging_queu
     bench.publish("good")
     assert bench.calls
     finish(bench)
+
+
+def test_a_member_that_others_found_gone_takes_part_in_a_change_under_its_new_incarnation_too() -> None:
+    """Its mailbox was hidden by a partition of the broker: it had taken part, and is another one to the command."""
+    bench = Bench(Rules(**BLOCK))
+    bench.follow()
+    bench.begin()
+    bench.machine.entries(Stream.KEY_MOVES, [JoinEntry(0, "i0")], bench.now)
+    bench.wait(AGAIN_S)
+    me = bench.machine.roster.me
+    assert me == Identity(0, "a", "i0")
+    bench.machine.message(Gone(Identity(1, "other", "other"), me), bench.now)
+    bench.turn()
+    bench.wait(AGAIN_S)
+    (latest,) = {one.entry for one in bench.sent if isinstance(one, RecordKeyMove)} - {JoinEntry(0, "i0")}
+    assert latest == JoinEntry(0, bench.machine.roster.me.incarnation)
 
 
 @pytest.mark.parametrize("place", NATIVE, ids=lambda place: place.__name__)
