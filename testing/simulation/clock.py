@@ -26,9 +26,14 @@ class Process:
         self.frozen_until = 0.0
 
 
+class Stopped(Exception):
+    """Ends a history: its clock was stopped."""
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0.0
+        self.is_stopped = False
         self._heap: list[tuple[float, int, Process, Callable[..., None], tuple[Any, ...]]] = []
         self._number = 0
 
@@ -41,6 +46,7 @@ class Clock:
         heappush(self._heap, (self.now + seconds, number, process, action, arguments))
 
     def run(self, until: float) -> None:
+        """Raises Stopped when an action has stopped the clock."""
         heap, pop = self._heap, heappop
         while heap and heap[0][0] <= until:
             when, _, process, action, arguments = pop(heap)
@@ -51,6 +57,8 @@ class Clock:
                 continue
             self.now = when
             action(*arguments)
+            if self.is_stopped:
+                raise Stopped
         self.now = until
 
 

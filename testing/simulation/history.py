@@ -12,7 +12,7 @@ from typing import Any
 from lbg_core.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
 from testing.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from testing.simulation.application import Application, Chances
-from testing.simulation.clock import Clock, Process
+from testing.simulation.clock import Clock, Process, Stopped
 from testing.simulation.cluster import Cluster
 from testing.simulation.context import STATIC, Setting
 from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
@@ -87,10 +87,13 @@ class History:
         """Nothing fails but messages, and nobody is killed but administrators."""
 
     def run(self) -> list[str]:
-        """Returns the violations. An exception, which would end a real process, is one of them, and the last."""
+        """Returns the violations: none, or those of one moment, with which the history ends. An exception, which would
+        end a real process, is one."""
         logging.disable()
         try:
             self._run()
+        except Stopped:
+            pass
         except Exception as error:
             at = traceback.extract_tb(error.__traceback__)[-1]
             text = f"{type(error).__name__} at {Path(at.filename).name}:{at.lineno}: {error or at.line}"

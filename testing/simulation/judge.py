@@ -85,8 +85,10 @@ class Judge:
         moved."""
 
     def violation(self, text: str) -> None:
+        """The history ends with it: what comes after the first one explains nothing."""
         self.violations.append(f"{self.history.clock.now:.3f} {text}")
         self.history.note(f"VIOLATION: {text}")
+        self.history.clock.is_stopped = True
 
     # Publishers
 

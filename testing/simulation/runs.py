@@ -20,12 +20,10 @@ INSTALLATIONS = (
     Setting(assignment=STATIC),
     Setting(engine=RABBITMQ),
     Setting(engine=RABBITMQ, assignment=STATIC),
-    Setting(mode=PARTITIONED, engine=RABBITMQ),
     Setting(has_parking=True),
     Setting(engine=RABBITMQ, has_parking=True),
-    Setting(mode=PARTITIONED, engine=RABBITMQ, has_parking=True),
 )
-"""All that a simulation has, each in turn."""
+"""All that a simulation has, each in turn. On RabbitMQ a history of mode Partitioned is that of mode Exclusive."""
 
 
 @dataclass(frozen=True, slots=True)
