@@ -22,7 +22,7 @@ from testing.sidecar.postgres import PostgresServer
 from testing.waiting import until
 
 PAGE = Path(__file__).parents[2] / "docs" / "exactly-once.md"
-MESSAGES, KEYS, KILLS = 4_000, 100, 4
+MESSAGES, KEYS, KILLS = 2_000, 100, 2
 ROWS = "SELECT count(*), count(DISTINCT content), min(content::int), max(content::int) FROM orders"
 
 

@@ -8,6 +8,9 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+
+from testing.needs import repeated
 from testing.rabbitmq.node import RabbitNode
 from testing.terminal import Terminal
 
@@ -45,8 +48,9 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.parametrize("is_administered", repeated([False, True]), ids=["alone", "and-an-administrators"])
 def test_the_first_commands_lead_from_nothing_to_handled_messages(
-    rabbitmq: RabbitNode, tmp_path: Path
+    is_administered: bool, rabbitmq: RabbitNode, tmp_path: Path
 ) -> None:
     """Only the node, its ports and the virtual host are others. At the end the administrator does what it is for."""
     script = re.findall(r"^```sh\n(.*?)^```$", PAGE, re.M | re.S)[0]
@@ -71,6 +75,7 @@ def test_the_first_commands_lead_from_nothing_to_handled_messages(
     # RabbitMQ lists the member's connections for a moment after they have ended.
     finish = ADMINISTERED.index("lbg group rotate orders --finish")
     administered[finish] = f"until {administered[finish]}; do sleep 1; done"
+    commands = [*dead, *administered] if is_administered else []
     programs = tmp_path / "bin"
     programs.mkdir()
     for name, text in {
@@ -86,7 +91,7 @@ def test_the_first_commands_lead_from_nothing_to_handled_messages(
         terminal.type(script)
         terminal.shows(lambda _: len(terminal.handled) == 6)
         terminal.interrupt()
-        for command in (*dead, *administered, f"{removal} --force --yes"):
+        for command in (*commands, f"{removal} --force --yes"):
             terminal.type(f"{command} || exit\n")
         terminal.leave()
     finally:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from testing import exploration
+from testing.needs import repeated
 
 pytestmark = pytest.mark.process
 
@@ -55,7 +56,7 @@ def test_a_property_has_the_same_examples_whatever_ran_before(tmp_path: Path) ->
     assert alone == drawn(tmp_path, "some_module", "lbg_core.amqp", hash_seed=2)
 
 
-@pytest.mark.parametrize("ci", ["", "true"], ids=["by-hand", "in-ci"])
+@pytest.mark.parametrize("ci", repeated(["true", ""]))
 def test_exploring_draws_other_examples_and_more_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
 ) -> None:

@@ -10,6 +10,7 @@ from lbg_pipeline.errors import HistoryRefused
 from lbg_pipeline.forecast.model import HOUR_S, ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
 from testing.journal.rows import START_US, delivered, published, write_journal
+from testing.needs import repeated
 from testing.pipeline.demand_series import HOUR_US
 
 
@@ -53,7 +54,7 @@ def asked_of(spark: SparkSession, source: Source, settings: ForecastSettings) ->
     return demand(counted(found.arrived, settings), settings).orderBy("start_us").collect()
 
 
-@pytest.mark.parametrize("interval_s", [60, HOUR_S])
+@pytest.mark.parametrize("interval_s", repeated([HOUR_S, 60]))
 def test_its_table_of_demand_says_the_same_as_the_journals(
     spark: SparkSession, kept: Path, interval_s: int
 ) -> None:

@@ -12,7 +12,7 @@ from testing.chaos.schedule import Sizes
 
 pytestmark = pytest.mark.process
 
-SMALL = Sizes(messages=20_000, faults=8, fault_every_s=1.5, heartbeat_s=1)
+SMALL = Sizes(messages=8_000, faults=4, fault_every_s=1.5, heartbeat_s=1)
 
 
 @pytest.mark.parametrize("engine", ["embedded", "rabbitmq"])
