@@ -251,7 +251,7 @@ class Bench:
                         self.fates[entry.identity].parked += 1
                     self.machine.entries(Stream.PARKED_KEYS, [entry], self.now)
                     if of is not None:
-                        self.machine.recorded(of, entry, self.now)
+                        self.machine.recorded(of, self.now)
                 case fx.RecordKeyMove(entry):
                     self.machine.entries(Stream.KEY_MOVES, [entry], self.now)
                 case fx.FindStaging(move):

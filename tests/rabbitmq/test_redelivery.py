@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from lbg_sidecar import Member, Message, Verdict, retry
+from lbg_sidecar.core.member_core import MemberCore
 from testing.admin.group_on_broker import declare_group
 from testing.member.group_load import Judge, group_spec, load_on
 from testing.member.place import Place
@@ -28,7 +29,9 @@ def hand_over(member: DrivenMember) -> None:
     binding = machine.bindings.all[0]
     if binding.active and not machine.handoffs.moves:
         machine.handoffs.start(binding, None, "test", asyncio.get_running_loop().time())
-        member.driver.on_ready_counted(binding.queue, None, None)  # nothing was asked: it does what is due
+        member.driver.feed(
+            MemberCore.counted, binding.queue, None, None
+        )  # nothing was asked: it does what is due
 
 
 async def test_hundreds_of_handoffs_over_a_poisonous_head_drop_nothing_and_keep_order(

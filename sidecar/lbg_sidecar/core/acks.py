@@ -126,17 +126,14 @@ class AckScheduler:
         if not excess:
             return float("inf")
         room = max(0, self._room(attachment, now) - 1)
-        self._sent(attachment, [], ack_window.pop_scattered(min(room, excess)), now)
+        self._send(attachment, [], ack_window.pop_scattered(min(room, excess)), now)
         return attachment.ack_frames.next_room_at if excess > room else float("inf")
 
     def settle_now(self, attachment: Attachment, recalled: Iterable[InFlight], now: float) -> None:
         """Acknowledges what is done without waiting for more: in one frame as far as possible, and of the rest the
         `recalled` singly."""
-        ack_window = attachment.ack_window
-        done = ack_window.take()
-        if done:
-            self._effects.append(Ack(attachment, done[-1].tag))
-        self._sent(attachment, done, ack_window.pop_done(recalled), now)
+        done = attachment.ack_window.take()
+        self._send(attachment, done, attachment.ack_window.pop_done(recalled), now)
 
     def _room(self, attachment: Attachment, now: float) -> int:
         """Number of ack frames that may be sent beside those in flight."""
@@ -147,15 +144,15 @@ class AckScheduler:
     def _ack(self, attachment: Attachment, now: float, *, singly_max: int) -> None:
         ack_window = attachment.ack_window
         done = ack_window.take()
-        if done:
-            self._effects.append(Ack(attachment, done[-1].tag))
         done_before = now - SINGLE_ACK_AFTER_S
         singly = ack_window.pop_scattered(
             singly_max, is_due=lambda in_flight: (in_flight.finished_at or 0.0) <= done_before
         )
-        self._sent(attachment, done, singly, now)
+        self._send(attachment, done, singly, now)
 
-    def _sent(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
+    def _send(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
+        if done:
+            self._effects.append(Ack(attachment, done[-1].tag))
         for in_flight in singly:
             self._effects.append(Ack(attachment, in_flight.tag, multiple=False))
         if not done and not singly:

@@ -28,19 +28,16 @@ class Binding:
     epoch: int = 0
     active: bool = False
     activated_at: float = 0.0
-    attached_at: float = (
-        0.0  # when the attachment was requested: so it is behind those that were there before
-    )
+    attached_at: float = 0.0
+    """When the attachment was requested: so it is behind those that were there before."""
     attach_due: float = 0.0
     failures: int = 0
     move_due: float = 0.0  # no handoff before this: an earlier one was put off
     put_off: int = 0  # handoffs in a row that were put off, because the queue did not drain in time
-    answers: list[tuple[int, str]] = field(
-        default_factory=list
-    )  # movers that wait for us to be out of the way
-    arrivals: list[tuple[int, str, str]] = field(
-        default_factory=list
-    )  # movers that wait for us to be attached, with the proof for their handover
+    answers: list[tuple[int, str]] = field(default_factory=list)
+    """Movers that wait for this member to be out of the way."""
+    arrivals: list[tuple[int, str, str]] = field(default_factory=list)
+    """Movers that wait for it to be attached, with the proof for their handover."""
     quiet: bool = False  # attached anew only to be behind another member: not reported to all
     release_due: float | None = None  # when to get behind the primary, or to close: others back the queue up
     delivered: int = 0  # through earlier attachments

@@ -43,19 +43,18 @@ class ChangeQueue:
     def __bool__(self) -> bool:
         return bool(self.joined or self.lost or self.left)
 
-    def add_joined(self, joined: Iterable[Identity], now: float) -> None:
-        self._add(self.joined, joined, now)
-
-    def add_lost(self, lost: Iterable[Identity], now: float) -> None:
-        self._add(self.lost, lost, now)
-
-    def add_left(self, left: Iterable[Identity], now: float) -> None:
-        self._add(self.left, left, now)
-
-    def _add(self, changes: dict[str, Identity], identities: Iterable[Identity], now: float) -> None:
-        for identity in identities:
-            changes[identity.incarnation] = identity
-            self.due = min(self.due, max(now + CHANGE_S, self._sent_at + CHANGES_S))
+    def add(
+        self,
+        now: float,
+        *,
+        joined: Iterable[Identity] = (),
+        lost: Iterable[Identity] = (),
+        left: Iterable[Identity] = (),
+    ) -> None:
+        for changes, identities in ((self.joined, joined), (self.lost, lost), (self.left, left)):
+            for identity in identities:
+                changes[identity.incarnation] = identity
+                self.due = min(self.due, max(now + CHANGE_S, self._sent_at + CHANGES_S))
 
     def coordinator(self, candidates: Iterable[Identity]) -> Identity | None:
         """The first of the candidates, which come by index, that passes changes on in time."""

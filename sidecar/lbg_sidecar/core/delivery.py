@@ -12,7 +12,7 @@ from __future__ import annotations
 import enum
 import itertools
 from collections import OrderedDict, deque
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
@@ -335,10 +335,6 @@ class Processed:
             self._streams.popitem(last=False)
         stream = self._streams[name] = SequenceSet()
         return stream
-
-    @property
-    def streams(self) -> Iterable[tuple[str, int]]:
-        return self._streams.keys()
 
 
 def _set_bounded(

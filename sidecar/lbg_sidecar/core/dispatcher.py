@@ -16,7 +16,6 @@ from lbg_sidecar.core.effects import (
     Done,
     Effect,
     Failure,
-    Poisoned,
     Republish,
     Requeue,
 )
@@ -368,7 +367,7 @@ class Dispatcher:
             self._requeue(in_flight)
             return
         attachment, after_s = in_flight.attachment, verdict.after_s
-        wait_s = self._wait_s(in_flight, after_s, is_exhausted=is_exhausted)
+        wait_s = self.wait_s(in_flight.attempts, after_s)
         if verdict.is_unreadable or (after_s is not None and wait_s > LONG_WAIT_S):
             attachment.retries[in_flight] = Retry(verdict.is_unreadable, now + wait_s)
         self.lanes.delay(in_flight, now + wait_s)
@@ -390,9 +389,7 @@ class Dispatcher:
         """Its attempts are used up as of now; it is retried, and its key waits."""
         in_flight.attachment.poisoned[in_flight] = now
         self.counts.poisoned += 1
-        self.effects.append(
-            Poisoned(in_flight.queue, in_flight.key, in_flight.identity, in_flight.attempts, in_flight.reason)
-        )
+        self.report(Failure.POISONED, in_flight)
 
     def refuse(self, in_flight: InFlight, reason: str) -> None:
         """It goes to the dead letters."""
@@ -437,21 +434,16 @@ class Dispatcher:
             )
         )
 
-    def _wait_s(self, in_flight: InFlight, requested_s: float | None, *, is_exhausted: bool) -> float:
-        """The wait that the application requests, else one by the number of attempts. A poisoned message waits for the
-        longest at least: else an application that requests a second each time would be called each second for ever."""
+    def wait_s(self, failed: int, requested_s: float | None = None) -> float:
+        """The wait before the next call of a message that failed so often: what the application requests, else one by
+        the number of attempts. A poisoned message waits for the longest at least: else an application that requests a
+        second each time would be called each second for ever."""
         backoff = self.rules.backoff
         if requested_s is not None:
             requested_s = min(requested_s, AFTER_MAX_S)  # a callable may ask for an infinite one
-        if is_exhausted:
+        if failed >= self.rules.max_attempts:
             return max(requested_s or 0.0, backoff.longest_s(self._uniform))
-        return requested_s if requested_s is not None else backoff.delay_s(in_flight.attempts, self._uniform)
-
-    def wait_after(self, failed: int) -> float:
-        """The wait before the next call of a message that failed so often, where the application requests none."""
-        backoff = self.rules.backoff
-        is_exhausted = failed >= self.rules.max_attempts
-        return backoff.longest_s(self._uniform) if is_exhausted else backoff.delay_s(failed, self._uniform)
+        return backoff.delay_s(failed, self._uniform) if requested_s is None else requested_s
 
     def confirmed(self, in_flight: InFlight) -> None:
         """The broker has the dead letter, the republished or forwarded message, or the copy in the parking queue."""
@@ -504,42 +496,28 @@ class Dispatcher:
     def tick(self, now: float) -> None:
         """Ends waits that are over, reports slow calls, and aborts those that are too slow."""
         self.lanes.wake(now)
-        for in_flight in self._slow(now):
-            self.report(Failure.SLOW, in_flight)
-        if late := self._overdue(now):
-            self.effects.append(Abort(tuple(late)))
-
-    def _overdue(self, now: float) -> list[InFlight]:
-        """Calls that have run longer than the limit and are not being aborted yet; they are marked as timed out."""
-        late = []
-        started_before = now - self.rules.call_timeout_s
+        timeout_s, late = self.rules.call_timeout_s, []
         for in_flight in self.running:  # in order of start
-            if in_flight.started_at > started_before:
+            if in_flight.started_at > now - timeout_s / 2:
                 break
-            if in_flight.abort_reason is None and not in_flight.is_over:
-                in_flight.abort_reason = f"no verdict within {self.rules.call_timeout_s:g} s"
+            if in_flight.is_aborted:
+                continue
+            if not in_flight.is_slow:
+                in_flight.is_slow = True
+                self.report(Failure.SLOW, in_flight)
+            if in_flight.started_at <= now - timeout_s:
+                in_flight.abort_reason = f"no verdict within {timeout_s:g} s"
                 self.counts.timed_out += 1
                 late.append(in_flight)
-        return late
-
-    def _slow(self, now: float) -> list[InFlight]:
-        """Calls that have run for half of the limit, each once."""
-        started_before = now - self.rules.call_timeout_s / 2
-        found = []
-        for in_flight in self.running:  # in order of start
-            if in_flight.started_at > started_before:
-                break
-            if not in_flight.is_slow and in_flight.abort_reason is None and not in_flight.is_over:
-                in_flight.is_slow = True
-                found.append(in_flight)
-        return found
+        if late:
+            self.effects.append(Abort(tuple(late)))
 
     @property
     def next_due(self) -> float:
         """Time at which a call will have run for too long: for half of the limit, or all of it."""
         due, timeout_s = float("inf"), self.rules.call_timeout_s
         for in_flight in self.running:  # in order of start
-            if in_flight.abort_reason is not None or in_flight.is_over:
+            if in_flight.is_aborted:
                 continue
             if not in_flight.is_slow:
                 return min(due, in_flight.started_at + timeout_s / 2)

@@ -15,7 +15,13 @@ from lbg_sidecar.errors import MemberError
 
 
 class BaseEffect:
-    """Request of a core to its shell, or a report for the log."""
+    """Request of a core to its shell."""
+
+    __slots__ = ()
+
+
+class LogEffect(BaseEffect):
+    """Report for the log."""
 
     __slots__ = ()
 
@@ -220,17 +226,16 @@ class Fail(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionInUse(BaseEffect):
-    """For the log: another live consumer has this member's session. The member waits for it, and logs that once."""
+class SessionInUse(LogEffect):
+    """Another live consumer has this member's session. The member waits for it, and logs that once."""
 
     session: str
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class SessionForgotten(BaseEffect):
-    """For the log: the broker does not continue after the position in the file (`why`), but after acknowledged
-    messages."""
+class SessionForgotten(LogEffect):
+    """The broker does not continue after the position in the file (`why`), but after acknowledged messages."""
 
     session: str
     committed: int
@@ -238,16 +243,16 @@ class SessionForgotten(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class SessionEnded(BaseEffect):
-    """For the log: the End-of-Session was received, and all `messages` before it were processed."""
+class SessionEnded(LogEffect):
+    """The End-of-Session was received, and all `messages` before it were processed."""
 
     session: str
     messages: int
 
 
 @dataclass(frozen=True, slots=True)
-class Moved(BaseEffect):
-    """For the log: this member handed a queue over. `drain_s`: from paused to drained; `close_s`: then to closed."""
+class Moved(LogEffect):
+    """This member handed a queue over. `drain_s`: from paused to drained; `close_s`: then to closed."""
 
     queue: int
     to: int | None
@@ -258,9 +263,9 @@ class Moved(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class Recalled(BaseEffect):
-    """For the log: the broker moves partitions away (`queues`; none where it moves keys). Messages that had not begun
-    are requeued, `at_work` messages are finished here."""
+class Recalled(LogEffect):
+    """The broker moves partitions away (`queues`; none where it moves keys). Messages that had not begun are requeued,
+    `at_work` messages are finished here."""
 
     queues: tuple[int, ...]
     requeued: int
@@ -268,18 +273,18 @@ class Recalled(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class Reassigned(BaseEffect):
-    """For the log: the handoff time ended, and the broker reassigned partitions (`queues`) to another member. `at_work`
-    messages were cut off at work: they are delivered again, and their verdicts have no effect."""
+class Reassigned(LogEffect):
+    """The handoff time ended, and the broker reassigned partitions (`queues`) to another member. `at_work` messages
+    were cut off at work: they are delivered again, and their verdicts have no effect."""
 
     queues: tuple[int, ...]
     at_work: int
 
 
 @dataclass(frozen=True, slots=True)
-class HandoffAbandoned(BaseEffect):
-    """For the log: a handoff was postponed because the queue did not drain within `after_s`, the `times`-th in a row.
-    The next may take `next_s`."""
+class HandoffAbandoned(LogEffect):
+    """A handoff was postponed because the queue did not drain within `after_s`, the `times`-th in a row. The next may
+    take `next_s`."""
 
     queue: int
     to: int | None
@@ -291,30 +296,8 @@ class HandoffAbandoned(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class Poisoned(BaseEffect):
-    """For the log: a message's attempts are used up; its key waits while it is retried."""
-
-    queue: int
-    key: str | None
-    identity: MessageIdentity | None
-    attempts: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeyParked(BaseEffect):
-    """For the log: a message's attempts are used up; it and all later ones of its key are parked."""
-
-    queue: int
-    key: str
-    identity: MessageIdentity
-    attempts: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class ParkedKeysUnread(BaseEffect):
-    """For the log: queues start nothing, because the stream of parked keys has not answered for `waited_s`."""
+class ParkedKeysUnread(LogEffect):
+    """Queues start nothing, because the stream of parked keys has not answered for `waited_s`."""
 
     queues: tuple[int, ...]
     waited_s: float
@@ -330,17 +313,21 @@ class Show(BaseEffect):
 
 
 class Failure(enum.StrEnum):
-    """Kind of failure of a call. `SLOW`: it has no verdict yet, and half of the call timeout is over."""
+    """Kind of failure of a call. `SLOW`: it has no verdict yet, and half of the call timeout is over. The attempts of a
+    message are used up where it is `POISONED`: it is retried, and its key waits; or where it is `PARKED`, and so are
+    all later ones of its key."""
 
     RETRIED = "call_failed"
     TIMED_OUT = "call_timed_out"
     REFUSED = "message_refused"
     SLOW = "call_slow"
+    POISONED = "poisoned"
+    PARKED = "key_parked"
 
 
 @dataclass(frozen=True, slots=True)
-class CallFailed(BaseEffect):
-    """For the log: a call of the application failed, `attempts` of this message so far. `seconds`: the duration that
+class CallFailed(LogEffect):
+    """A call of the application failed, `attempts` of this message so far. `seconds`: the duration that
     was exceeded, 0 where none was."""
 
     kind: Failure
@@ -353,8 +340,8 @@ class CallFailed(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class Stalled(BaseEffect):
-    """For the log: a queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
+class Stalled(LogEffect):
+    """A queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
     should serve it."""
 
     queue: int
@@ -363,8 +350,8 @@ class Stalled(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class TimedOut(BaseEffect):
-    """For the log: the broker's consumer timeout ended a channel, though this member reckoned with another one."""
+class TimedOut(LogEffect):
+    """The broker's consumer timeout ended a channel, though this member reckoned with another one."""
 
     queue: int
     timeout_s: float
@@ -372,8 +359,8 @@ class TimedOut(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class Superseded(BaseEffect):
-    """For the log: `by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
+class Superseded(LogEffect):
+    """`by` gets the deliveries of a queue that this member thought it served, and attaches anew to.
 
     That happens where a partition of the broker healed. `cut_off` messages were at work here meanwhile.
     """
@@ -384,23 +371,23 @@ class Superseded(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
-class StandingBy(BaseEffect):
-    """For the log: no queue is assigned to this member, as `at_work` others have all `queues`."""
+class StandingBy(LogEffect):
+    """No queue is assigned to this member, as `at_work` others have all `queues`."""
 
     queues: int
     at_work: int
 
 
 @dataclass(frozen=True, slots=True)
-class Paused(BaseEffect):
-    """For the log: the group was paused, or resumed."""
+class Paused(LogEffect):
+    """The group was paused, or resumed."""
 
     is_paused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class LiveSet(BaseEffect):
-    """For the log: who is live changed."""
+class LiveSet(LogEffect):
+    """Who is live changed."""
 
     live: frozenset[int]
 

@@ -53,9 +53,8 @@ class Handoff:
     proof: str = ""  # of the successor's answer
     announced_at: float = 0.0
     deadline: float = 0.0
-    halt_at: float = (
-        0.0  # while draining: from then on nothing starts, also what is older than what was started
-    )
+    halt_at: float = 0.0
+    """While draining: from then on nothing starts, also what is older than what was started."""
     paused_at: float = 0.0
     drained_at: float = 0.0
     forced: int = 0

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from lbg_sidecar.core.timings import Timings, spread
+
 JOINS_AT_ONCE = 100
 """So many members get their directories in less than half a second."""
 
@@ -20,19 +22,10 @@ HELLOS_TO_ALL = 4
 
 
 class HelloSchedule:
-    def __init__(
-        self,
-        *,
-        answer_s: float,
-        alone_s: float,
-        spread: Callable[[float], float],
-        uniform: Callable[[], float],
-    ) -> None:
+    def __init__(self, timings: Timings, uniform: Callable[[], float]) -> None:
         self.due = float("inf")
         """Time of the next one; infinite once a directory has come."""
-        self._answer_s = answer_s
-        self._alone_s = alone_s
-        self._spread = spread
+        self._timings = timings
         self._uniform = uniform
         self._index = 0
         self._singles: list[int] = []
@@ -59,14 +52,14 @@ class HelloSchedule:
     def next(self, now: float) -> tuple[int, int | None]:
         """The attempt, and the index that gets it; None: all. More members answer with each attempt."""
         to = None
-        within_s = self._answer_s * (1 + self._index / JOINS_AT_ONCE)
+        within_s = self._timings.answer_s * (1 + self._index / JOINS_AT_ONCE)
         if self._singles:
             to = self._singles.pop(0)
         else:
             if self.is_over:
-                within_s = max(within_s, self._alone_s)
+                within_s = max(within_s, self._timings.alone_s)
             self._to_all = min(self._to_all + 1, HELLOS_TO_ALL)
-        self.due = now + self._spread(within_s)
+        self.due = now + spread(within_s, self._uniform)
         return self._to_all, to
 
     def returned(self, index: int) -> None:

@@ -99,6 +99,3 @@ class IndexOffers:
     def forget(self, index: int) -> None:
         """A member has it."""
         self._offered.pop(index, None)
-
-    def clear(self) -> None:
-        self._offered.clear()

@@ -309,10 +309,10 @@ class MemberCore:
                 part.absent(now)
         self._after(now)
 
-    def recorded(self, in_flight: InFlight, entry: Any, now: float) -> None:
-        """A stream has this entry of a message."""
+    def recorded(self, in_flight: InFlight, now: float) -> None:
+        """A stream has the entry of this message."""
         for part in self.parts:
-            part.recorded(in_flight, entry)
+            part.recorded(in_flight)
         self._progress(in_flight, now)
 
     # Time

@@ -58,9 +58,7 @@ class Membership:
         self._changes = ChangeQueue()
         self._newcomers: dict[int, None] = {}  # they get a directory with the next changes
         self._joined_at = float("-inf")
-        self._hellos = HelloSchedule(
-            answer_s=timings.answer_s, alone_s=timings.alone_s, spread=self._spread, uniform=uniform
-        )
+        self._hellos = HelloSchedule(timings, uniform)
         self._offers = IndexOffers()
 
     @property
@@ -114,7 +112,7 @@ class Membership:
                     return
                 if isinstance(message, Leave):
                     if sender.index in roster.peers:
-                        self._changes.add_left([sender], now)
+                        self._changes.add(now, left=[sender])
                     self._remove([sender], now, why=LEAVE)
                 elif isinstance(message, Move):
                     roster.announce(sender, message.queue)
@@ -161,7 +159,7 @@ class Membership:
             self.suspect(to, now)
         elif peer is not None and message.target == peer.identity.incarnation:
             self.ring.returned(now)
-            self._changes.add_lost([peer.identity], now)
+            self._changes.add(now, lost=[peer.identity])
             if isinstance(message, Changes):
                 self._changes.due = now
             self._remove([peer.identity], now)
@@ -213,7 +211,7 @@ class Membership:
             if me not in islice(order, 4 ** (hello.attempt - 1)):
                 return
         self._newcomers[sender.index] = None
-        self._changes.add_joined([sender], now)
+        self._changes.add(now, joined=[sender])
 
     def _offer(self, me: Identity, request: IndexRequest, now: float) -> None:
         unavailable = self.roster.live.union(request.refused, (me.index,))
@@ -247,9 +245,7 @@ class Membership:
         if changes.target:
             if changes.target != me.incarnation:
                 return
-            self._changes.add_joined(changes.joined, now)
-            self._changes.add_lost(changes.lost, now)
-            self._changes.add_left(changes.left, now)
+            self._changes.add(now, joined=changes.joined, lost=changes.lost, left=changes.left)
         else:
             self._changes.known_to_all(changes, now)
         for identity in (*changes.lost, *changes.left):
@@ -277,7 +273,7 @@ class Membership:
             if peer is None:
                 self._admit(identity, now)
                 if is_coordinator and self._has_told:  # somebody has a directory without this member
-                    self._changes.add_joined([identity], now)
+                    self._changes.add(now, joined=[identity])
             elif peer.identity.incarnation != identity.incarnation:
                 self.suspect(identity.index, now)
         others = {one.incarnation for one in (*directory.members, directory.sender)}
@@ -285,7 +281,7 @@ class Membership:
         if directory.is_answer or roster.is_leaving or not (missing or me.incarnation not in others):
             return
         if is_coordinator:  # nobody has told all of members that joined before the coordinator did
-            self._changes.add_joined([*missing, directory.sender], now)
+            self._changes.add(now, joined=[*missing, directory.sender])
         self._send_directory(me, directory.sender.index, is_answer=True)
 
     def _ping_received(self, me: Identity, peer: Peer, ping: Ping, now: float) -> None:
@@ -309,7 +305,7 @@ class Membership:
     def _clear(self) -> None:
         self._newcomers.clear()
         self._changes = ChangeQueue()
-        self._offers.clear()
+        self._offers = IndexOffers()
         self._hellos.due = float("inf")
 
     def _admit(self, identity: Identity, now: float) -> Peer:

@@ -19,7 +19,7 @@ from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.barriers import Barrier, Barriers
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import ParkingBounds, Turn, WhenExhausted
-from lbg_sidecar.core.effects import Done, KeyParked, ParkCopy, ParkedKeysUnread, RecordEntry
+from lbg_sidecar.core.effects import Done, Failure, ParkCopy, ParkedKeysUnread, RecordEntry
 from lbg_sidecar.core.key_moves import NOT_COPYABLE, KeyMoves
 from lbg_sidecar.core.message_states import Event, Hold, State
 from lbg_sidecar.core.part import Context, Part, Stream
@@ -234,23 +234,13 @@ class Parking(Part):
         is_released = all(self.keys.is_released(key, one.entry.cause) for one in pending.values())
         return KeyState.RELEASED if is_released else KeyState.PARKED
 
-    def has_room(self, key: str) -> bool:
-        """True if a message of this key may be parked."""
+    def has_room(self, key: str | None) -> bool:
+        """True if a message of this key may be parked; None: of another key than those that are."""
         keys, bounds = self.keys, self.bounds
         return (
             keys.messages < bounds.messages
             and keys.size_bytes < bounds.size_bytes
-            and (keys.state(key) is not KeyState.FREE or len(keys) < bounds.keys)
-        )
-
-    @property
-    def is_full(self) -> bool:
-        """True if no message of another key may be parked."""
-        keys, bounds = self.keys, self.bounds
-        return (
-            keys.messages >= bounds.messages
-            or keys.size_bytes >= bounds.size_bytes
-            or len(keys) >= bounds.keys
+            and ((key is not None and keys.state(key) is not KeyState.FREE) or len(keys) < bounds.keys)
         )
 
     def is_parked(self, in_flight: InFlight) -> bool:
@@ -275,9 +265,7 @@ class Parking(Part):
         self._copy(pending)
         self._lanes.move(in_flight, Event.PARK)
         if is_poisoned:
-            self._effects.append(
-                KeyParked(in_flight.queue, key, identity, in_flight.attempts, in_flight.reason)
-            )
+            self._dispatcher.report(Failure.PARKED, in_flight)
 
     def confirmed(self, in_flight: InFlight) -> bool:
         """Writes its entry when the parking queue has the copy. Also of a message in the set: its former copy may be of
@@ -288,11 +276,11 @@ class Parking(Part):
         self._effects.append(RecordEntry(pending.entry, in_flight))
         return True
 
-    def recorded(self, in_flight: InFlight, entry: Entry) -> None:
-        if not isinstance(entry, ParkEntry):
-            if not in_flight.is_over:
-                self._dispatcher.settle(in_flight, in_flight.settles_as)
-        elif (pending := self._by_copy.get(entry.copy)) is not None:
+    def recorded(self, in_flight: InFlight) -> None:
+        if in_flight.state is State.SETTLING:
+            self._dispatcher.settle(in_flight, in_flight.settles_as)
+        elif in_flight.state is State.PARKING:
+            pending = self._pending[in_flight.key or ""][in_flight]
             pending.is_confirmed = True
             self._complete(pending)
 
@@ -332,10 +320,8 @@ class Parking(Part):
                 self._effects.append(Done(tuple(done), settled=True))
 
     def report_fields(self) -> Mapping[str, Any]:
-        keys = self.keys
-        return {
-            "parking": ParkingState(self.is_read, len(keys), keys.messages, keys.size_bytes, self.is_full)
-        }
+        keys, is_full = self.keys, not self.has_room(None)
+        return {"parking": ParkingState(self.is_read, len(keys), keys.messages, keys.size_bytes, is_full)}
 
     def _forget(self, in_flight: InFlight) -> None:
         key = in_flight.key or ""

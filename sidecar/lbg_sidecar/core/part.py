@@ -161,8 +161,8 @@ class Part(MessageHooks):
     def absent(self, now: float) -> None:
         """There is no such stream, or none any more."""
 
-    def recorded(self, in_flight: InFlight, entry: Any) -> None:
-        """A stream has this entry of a message."""
+    def recorded(self, in_flight: InFlight) -> None:
+        """A stream has the entry of this message."""
 
     # Time
 

@@ -12,7 +12,7 @@ from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceed
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Abort, Attach, Detach, Done
+from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.presence import Presence
 
@@ -371,10 +371,14 @@ class Bindings:
         binding.phase = Phase.ATTACHING
         binding.attached_at = now
         native = self.native
+        # A broker that moves parts of its queue recalls what exceeds a narrower window than the widest. And a quorum
+        # queue puts returned messages behind those returned before: a member that has a narrower window than its
+        # predecessor, and returns its messages, gets them after the rest. So all windows are the same
+        # (docs/rabbitmq.md).
         binding.attachment = Attachment(
             binding.queue,
             binding.epoch,
-            prefetch=self._widest() if self._has_one_window else self.prefetch(),
+            prefetch=self.prefetch(is_widest=self.rules.on_rabbitmq if native is None else native.moves),
             partitions=native.partitions if native is not None else 1,
             session=native.session if native is not None else None,
         )
@@ -419,15 +423,11 @@ class Bindings:
         singly = attachment.ack_window.pop_scattered(singly_max)
         cut_off = _at_work(attachment)
         self._dispatcher.counts.forced += cut_off
-        running, rest = self._dispatcher.close(attachment)
-        if running:
-            self._effects.append(Abort(tuple(running)))
-        self._effects.append(
-            Detach(attachment, done[-1].tag if done else None, tuple(in_flight.tag for in_flight in singly))
-        )
+        single_tags = tuple(in_flight.tag for in_flight in singly)
+        settling: list[Effect] = [Detach(attachment, done[-1].tag if done else None, single_tags)]
         if done or singly:
-            self._effects.append(Done((*done, *singly), settled=True))
-        self._released(rest, running)
+            settling.append(Done((*done, *singly), settled=True))
+        self._cut_off(attachment, *settling)
         return cut_off
 
     def closed(self, attachment: Attachment, now: float) -> Binding | None:
@@ -460,13 +460,12 @@ class Bindings:
             binding.arrivals.clear()
         return cut_off
 
-    def _cut_off(self, attachment: Attachment) -> None:
+    def _cut_off(self, attachment: Attachment, *settling: Effect) -> None:
+        """Forgets the attachment: aborts its calls, then acknowledges and closes by the effects `settling`."""
         running, rest = self._dispatcher.close(attachment)
         if running:
             self._effects.append(Abort(tuple(running)))
-        self._released(rest, running)
-
-    def _released(self, rest: list[InFlight], running: list[InFlight]) -> None:
+        self._effects.extend(settling)
         # A call that still runs is journalled when it has ended.
         running_set = set(running)
         over = tuple(in_flight for in_flight in rest if in_flight not in running_set)
@@ -496,30 +495,13 @@ class Bindings:
             return {}
         return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
 
-    def prefetch(self) -> int:
-        """The window of a queue, by the application's service time as measured now."""
-        return self._prefetch(self._dispatcher.service_time_s())
-
-    @property
-    def _has_one_window(self) -> bool:
-        """True if the window of an attachment is the widest, whatever the application has shown.
-
-        A broker that moves parts of its queue recalls what exceeds a narrower one. And a quorum queue puts returned
-        messages behind those returned before: a member that has a narrower window than its predecessor, and returns
-        its messages, gets them after the rest. So all windows are the same (docs/rabbitmq.md).
-        """
-        native = self.native
-        return self.rules.on_rabbitmq if native is None else native.moves
-
-    def _widest(self) -> int:
-        return self._prefetch(None)
-
-    def _prefetch(self, service_time_s: float | None) -> int:
+    def prefetch(self, *, is_widest: bool = False) -> int:
+        """The window of a queue, by the application's service time as measured now. `is_widest`: whatever it is."""
         if self.rules.prefetch is not None:
             return self.rules.prefetch
         return derived_prefetch(
             concurrency=self._dispatcher.rules.concurrency,
-            service_time_s=service_time_s,
+            service_time_s=None if is_widest else self._dispatcher.service_time_s(),
             consumer_timeout_s=self.consumer_timeout_s,
             handoff_s=self.rules.max_handoff_s if self.native is not None and self.native.moves else None,
         )

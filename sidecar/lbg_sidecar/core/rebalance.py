@@ -5,7 +5,7 @@ Waiting consumers are first in, first out, and each wrong one in between costs a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lbg_core.group.members_protocol import Identity, Message, Move, Reattached, Rebalance, Status
@@ -14,51 +14,12 @@ from lbg_sidecar.core.effects import Post, StandingBy
 from lbg_sidecar.core.handoff import REATTACH_AFTER_S, Handoffs
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.peer import Peer
-from lbg_sidecar.core.queue_bindings import Assignment, Bindings
+from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.queue_consumers import WantedQueues
-from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.takeover import Takeovers
 
-Primaries = Sequence[int | None]
-
-
-def due_moves(
-    bindings: Bindings, roster: Roster, primaries: Primaries, now: float
-) -> Iterator[tuple[Binding, int]]:
-    """Queues that this member serves and another should: (queue, successor).
-
-    A queue that it serves by chance stays for the rebalance delay, and one whose handoff was abandoned until its
-    `move_due`. A successor has to be live.
-    """
-    assert roster.me is not None
-    for binding in list(bindings.bound.values()):
-        to = primaries[binding.queue]
-        if not binding.active or to is None or to == roster.me.index or binding.phase is Phase.DETACHING:
-            continue
-        if now < max(binding.activated_at + bindings.rules.rebalance_delay_s, binding.move_due):
-            continue
-        if to in roster.peers:
-            yield binding, to
-
-
-def due_releases(bindings: Bindings, roster: Roster, primaries: Primaries) -> Iterator[Binding]:
-    """Queues where this member waits and may stand in front of the primary.
-
-    A consumer detects by a delivery that it is active, so an idle queue may have any member at its head; and a move
-    takes one hop only if its successor, as a rule the primary, is next. Attaching behind it once is enough.
-    """
-    assert roster.me is not None
-    me, peers = roster.me.index, roster.peers
-    for queue, binding in bindings.bound.items():
-        to = primaries[queue]
-        if binding.active or to is None or to == me or binding.phase is not Phase.ATTACHED:
-            continue
-        peer = peers.get(to)
-        state = peer.queues.get(queue) if peer is not None else None
-        if peer is None or state is None or state.status is Status.UNBOUND or peer.claims(queue):
-            continue
-        if not is_behind(binding, peer):
-            yield binding
+MOVE_OVER_AFTER_S = 0.5
+"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
 def is_behind(binding: Binding, peer: Peer) -> bool:
@@ -68,24 +29,6 @@ def is_behind(binding: Binding, peer: Peer) -> bool:
     """
     attached_at = peer.attached_at.get(binding.queue)
     return attached_at is not None and binding.attached_at > attached_at
-
-
-def unacked_too_long(bindings: Bindings, now: float, *, share: float) -> Iterator[Binding]:
-    """Queues whose oldest unacknowledged delivery has waited for this share of the broker's consumer timeout.
-
-    Closing the channel returns it in order before the broker closes the channel with an error.
-    """
-    limit_s = bindings.consumer_timeout_s * share
-    for binding in list(bindings.bound.values()):
-        if binding.active and binding.phase is Phase.ATTACHED:
-            assert binding.attachment is not None
-            oldest = binding.attachment.ack_window.oldest
-            if oldest is not None and now - oldest.received_at > limit_s:
-                yield binding
-
-
-MOVE_OVER_AFTER_S = 0.5
-"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
 
 
 class SuccessorBinding(Part):
@@ -265,51 +208,62 @@ class Balancer(Part):
         self._may_rest = now < self._balanced_at + BALANCE_EVERY_S and not self.has_work
 
     def balance(self, now: float) -> None:
-        """Goes through all queues once. Needs a claimed index."""
-        if self._may_rest:
+        """Goes through all queues once."""
+        me = self._roster.me
+        if self._may_rest or me is None:
             self._may_rest = False
             return
         self._balanced_at = now
         if now >= self._unacked_due or self._bindings.consumer_timeout_s != self._unacked_limit_s:
             self._release_unacked(now)
         if self._rules.assignment is Assignment.STATIC:
-            self._release_secondaries(now)
+            self._release_secondaries(me, now)
             return
-        state = self._state
+        state = self._state(me)
         if state == self._inspected:
             return
         if state != self._releases_of:
-            primaries = self._rules.primaries(self._bindings.view.live)
-            self._releases = list(due_releases(self._bindings, self._roster, primaries))
+            self._releases = list(self._due_releases(me))
             self._releases_of = state
         has_work = self._step_behind_primaries(now)
         if self._bindings.holddown.due is None:
             has_work |= self._close_unwanted(now)
-            has_work |= self._move(now)
+            has_work |= self._move(me, now)
         self._inspected = None if has_work else state
         self._has_releases = any(one.release_due is not None for one in self._bindings.bound.values())
 
-    @property
-    def _state(self) -> tuple[object, ...]:
+    def _state(self, me: Identity) -> tuple[object, ...]:
         """All that decides, beside the time, whether an inspection of the queues finds something to do."""
-        me, bindings, holddown = self._roster.me, self._bindings, self._bindings.holddown
-        index = me.index if me is not None else None
+        bindings, holddown = self._bindings, self._bindings.holddown
         settled = holddown.settled if holddown.due is None else None
-        return index, settled, bindings.view.live, bindings.changes, self._roster.reports
+        return me.index, settled, bindings.view.live, bindings.changes, self._roster.reports
 
     def _release_unacked(self, now: float) -> None:
         """Releases queues whose deliveries wait for too long. The next one cannot be due before the oldest that waits
         now would be."""
-        for binding in unacked_too_long(self._bindings, now, share=GIVE_BACK_AT):
+        for binding in self._unacked_too_long(now, share=GIVE_BACK_AT):
             if binding.queue not in self._handoffs.moves and now >= binding.move_due:
                 self._handoffs.start(binding, None, "held for half of the consumer timeout", now)
-        for binding in unacked_too_long(self._bindings, now, share=CUT_OFF_AT):
+        for binding in self._unacked_too_long(now, share=CUT_OFF_AT):
             self._handoffs.cut_off(binding, "held for three quarters of the consumer timeout", now)
         self._unacked_limit_s = self._bindings.consumer_timeout_s
         attached = (one.attachment for one in self._bindings.bound.values() if one.attachment is not None)
         oldest = (one.ack_window.oldest for one in attached)
         since = min((one.received_at for one in oldest if one is not None), default=now)
         self._unacked_due = min(since, now) + self._unacked_limit_s * GIVE_BACK_AT
+
+    def _unacked_too_long(self, now: float, *, share: float) -> Iterator[Binding]:
+        """Queues whose oldest unacknowledged delivery has waited for this share of the broker's consumer timeout.
+
+        Closing the channel returns it in order before the broker closes the channel with an error.
+        """
+        limit_s = self._bindings.consumer_timeout_s * share
+        for binding in list(self._bindings.bound.values()):
+            if binding.active and binding.phase is Phase.ATTACHED:
+                assert binding.attachment is not None
+                oldest = binding.attachment.ack_window.oldest
+                if oldest is not None and now - oldest.received_at > limit_s:
+                    yield binding
 
     def _leave(self, now: float, *, late: bool) -> None:
         """Hands every queue over, if it is `late` at any price."""
@@ -332,25 +286,27 @@ class Balancer(Part):
         within_s = PAUSED_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
         return within_s * rules.moves_at_once / rules.queue_count
 
-    def _move(self, now: float) -> bool:
-        """True if a queue that this member serves belongs to another."""
-        primaries = self._rules.primaries(self._bindings.holddown.settled)
-        moves = self._handoffs.moves
-        me = self._roster.me
-        is_misplaced = False
+    def _move(self, me: Identity, now: float) -> bool:
+        """True if a queue that this member serves belongs to another.
+
+        One that it serves by chance stays for the rebalance delay, and one whose handoff was abandoned until its
+        `move_due`. A successor has to be live.
+        """
+        primaries, moves = self._rules.primaries(self._bindings.holddown.settled), self._handoffs.moves
+        misplaced: list[tuple[Binding, int]] = []
         for binding in self._bindings.bound.values():
-            if me is None or primaries[binding.queue] in (None, me.index):
+            to = primaries[binding.queue]
+            if to is None or to == me.index:
                 binding.put_off = 0
             elif binding.active:
-                is_misplaced = True
-        if not is_misplaced:
-            return False
-        for binding, to in due_moves(self._bindings, self._roster, primaries, now):
-            if len(moves) >= self._rules.moves_at_once:
-                break
-            if binding.queue not in moves:
+                misplaced.append((binding, to))
+        for binding, to in misplaced:
+            due = max(binding.activated_at + self._rules.rebalance_delay_s, binding.move_due)
+            has_way = to in self._roster.peers and binding.phase is not Phase.DETACHING
+            has_room = len(moves) < self._rules.moves_at_once and binding.queue not in moves
+            if now >= due and has_way and has_room:
                 self._handoffs.start(binding, to, "rebalance", now)
-        return True
+        return bool(misplaced)
 
     def _close_unwanted(self, now: float) -> bool:
         """Ends consumers of queues that other members serve and back up since the last change of the live set. True if
@@ -373,6 +329,24 @@ class Balancer(Part):
                 binding.quiet = True
                 self._bindings.detach(binding)
         return bool(unwanted)
+
+    def _due_releases(self, me: Identity) -> Iterator[Binding]:
+        """Queues where this member waits and may stand in front of the primary.
+
+        A consumer detects by a delivery that it is active, so an idle queue may have any member at its head; and a move
+        takes one hop only if its successor, as a rule the primary, is next. Attaching behind it once is enough.
+        """
+        primaries, peers = self._rules.primaries(self._bindings.view.live), self._roster.peers
+        for queue, binding in self._bindings.bound.items():
+            to = primaries[queue]
+            if binding.active or to is None or to == me.index or binding.phase is not Phase.ATTACHED:
+                continue
+            peer = peers.get(to)
+            state = peer.queues.get(queue) if peer is not None else None
+            if peer is None or state is None or state.status is Status.UNBOUND or peer.claims(queue):
+                continue
+            if not is_behind(binding, peer):
+                yield binding
 
     def _step_behind_primaries(self, now: float) -> bool:
         """Make room for primaries while the rebalance delay runs, so that a move finds its way clear.
@@ -399,14 +373,13 @@ class Balancer(Part):
                 self._bindings.detach(binding)
         return bool(due)
 
-    def _release_secondaries(self, now: float) -> None:
+    def _release_secondaries(self, me: Identity, now: float) -> None:
         """The release of "Sticky Load Balancing" (consumer group clients), a few queues at a time."""
         if now >= self.release_due:
             self.release_due = now + self._release_in_s()
             if self._roster.peers:  # alone, this member would only get them back
                 self._to_release = set(range(self._rules.queue_count))
-        me = self._roster.me
-        if not self._to_release or me is None:
+        if not self._to_release:
             return
         primaries = self._rules.primaries(self._bindings.view.live)
         moves = self._handoffs.moves

@@ -8,6 +8,7 @@ is replaced: `doubt` decides when, and `renewed` returns what it did not confirm
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 from lbg_core.client.backoff import doubled_s
 from lbg_core.client.retransmit import (
@@ -17,7 +18,6 @@ from lbg_core.client.retransmit import (
     RetransmitSettings,
     WindowState,
 )
-from lbg_sidecar.core.delivery import InFlight
 
 CHECKS_PER_PATIENCE = 20
 """Number of checks for an alarm in that time: its end is detected soon, and the wait for answers begins there."""
@@ -39,26 +39,35 @@ class RetransmitTimeouts:
     refused_s: float = 1.0
 
 
-class Retransmitter:
+class Retransmittable(Protocol):
+    @property
+    def is_over(self) -> bool:
+        """True if it need not be published any more."""
+
+
+Item = TypeVar("Item", bound=Retransmittable)
+
+
+class Retransmitter(Generic[Item]):
     """Messages to one queue. Times in seconds."""
 
     def __init__(
         self, *, settings: RetransmitSettings = SETTINGS, patience: RetransmitTimeouts | None = None
     ) -> None:
         self._patience = patience or RetransmitTimeouts()
-        self._window: QueueWindow[Outgoing[InFlight]] = QueueWindow(settings)
+        self._window: QueueWindow[Outgoing[Item]] = QueueWindow(settings)
         self._renewals = 0  # since a channel worked
 
-    def offer(self, in_flight: InFlight) -> None:
-        self._window.pending.append(Outgoing(in_flight))
+    def offer(self, item: Item) -> None:
+        self._window.pending.append(Outgoing(item))
 
-    def next_to_send(self, now: float) -> Outgoing[InFlight] | None:
+    def next_to_send(self, now: float) -> Outgoing[Item] | None:
         """The message to publish now, if any. Skips messages that cannot be acknowledged any more."""
         window = self._window
         if window.state is WindowState.BACKOFF and window.resume_at <= now:
             window.resume()
         while True:
-            sendable: list[Outgoing[InFlight]] = []
+            sendable: list[Outgoing[Item]] = []
             window.pop_sendable(sendable, now, limit=1)
             if not sendable:
                 return None
@@ -67,13 +76,13 @@ class Retransmitter:
                 return message
             window.withdraw(message)
 
-    def withdraw(self, message: Outgoing[InFlight]) -> None:
+    def withdraw(self, message: Outgoing[Item]) -> None:
         """The message is not published."""
         self._window.withdraw(message)
 
     def answered(
-        self, message: Outgoing[InFlight], now: float, *, ok: bool, returned: bool = False
-    ) -> InFlight | None:
+        self, message: Outgoing[Item], now: float, *, ok: bool, returned: bool = False
+    ) -> Item | None:
         """The broker's answer; `returned`: it reached no queue. Returns the message if a queue has it, for good."""
         window = self._window
         is_accepted = ok and not returned

@@ -51,19 +51,15 @@ class SessionPosition:
         """Its End-of-Session was received, and all before it is processed."""
         self.is_deleted = False
         """The broker has deleted it as well: its name is free."""
-        self._is_set_by_app = False
-
-    @property
-    def is_set_by_app(self) -> bool:
-        """True if the application has reported its position, which is the one that counts."""
-        return self._is_set_by_app
+        self.is_set_by_app = False
+        """The application has reported its position, which is the one that counts."""
 
     def report(self, committed: int, epoch: str | None = None) -> None:
         """The application reports its position: it replaces that of a file, and is reported again after each restart.
         What it acknowledged meanwhile it has committed, unless the epoch is another one: then another consumer went
         on with the session."""
-        if not self._is_set_by_app:
-            self._is_set_by_app = True
+        if not self.is_set_by_app:
+            self.is_set_by_app = True
             self.committed, self.epoch, self.is_over = None, None, False
         if self.committed is None or not self._is_of(epoch) or committed > self.committed:
             self.committed, self.epoch = committed, epoch
@@ -88,17 +84,17 @@ class SessionPosition:
             return
         self.committed, self.epoch = sequence, in_flight.epoch
         self.is_over = in_flight.ends_session
-        if self.write is not None and not self._is_set_by_app:
+        if self.write is not None and not self.is_set_by_app:
             self.write(sequence, epoch=self.epoch, is_over=self.is_over)
 
     def describe(self) -> dict[str, object]:
-        stored_by = "application" if self._is_set_by_app else "file" if self.write is not None else "broker"
+        stored_by = "application" if self.is_set_by_app else "file" if self.write is not None else "broker"
         return {"name": self.name, "committed": self.committed, "kept_by": stored_by, "ended": self.is_over}
 
     def deleted(self) -> None:
         """The broker has forgotten it, for good. The next session of this name begins at 1."""
         self.is_deleted = True
-        if self.write is not None and not self._is_set_by_app:
+        if self.write is not None and not self.is_set_by_app:
             self.write(0)
 
     def forget(self) -> None:

@@ -232,7 +232,7 @@ class Watchdog(Part):
 
     def _act(self, binding: Binding, watched: Watched, now: float) -> None:
         """Attach anew. Where another member's consumer is stuck in front of this one, that member receives the
-        primary's new epoch, and steps behind it (`rebalance.due_releases`)."""
+        primary's new epoch, and steps behind it (`Balancer`)."""
         watched.stalled_counts = 0
         watched.restarts += 1
         self.has_doubts = True

@@ -163,7 +163,7 @@ class Suspects(Part):
             return Turn.CALL
         if suspect.due is None:
             deaths = max(suspect.last.attempts, suspect.last.calls - 1)
-            suspect.due = now + max(WAIT_MIN_S, dispatcher.wait_after(deaths))
+            suspect.due = now + max(WAIT_MIN_S, dispatcher.wait_s(deaths))
         if now < suspect.due:
             self._lanes.delay(in_flight, suspect.due)
             return Turn.LATER

@@ -95,11 +95,8 @@ class Takeovers(Part):
         if incoming is None or incoming.former != handover.sender.index:
             return
         if incoming.move == handover.move:
-            incoming.handover_at, incoming.paused_s, incoming.waited = (
-                now,
-                handover.paused_s,
-                handover.waiting,
-            )
+            incoming.handover_at, incoming.waited = now, handover.waiting
+            incoming.paused_s = handover.paused_s
             self._resume(handover.queue, now)
 
     def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import Concatenate, Protocol
 
 from lbg_core.client import (
     Channel,
@@ -19,8 +19,9 @@ from lbg_core.client import (
     PreconditionFailed,
 )
 from lbg_core.group import EMBEDDED, RABBITMQ
-from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.effects import Attach, Detach
+from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.effects import Ack, Attach, Capacity, Detach, Limit, Requeue
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.state_log import Cause
 from lbg_sidecar.io.log_events import StateLogger
 
@@ -42,16 +43,19 @@ def closed_channel(error: ClientError) -> Cause:
     return Cause(f"channel_closed{code}", "no channel", _CONSUMED, hint="the broker closed it")
 
 
-class QueueEvents(Protocol):
-    """Callbacks for the events of an attachment."""
+class MemberEvents(Protocol):
+    """The driver, as the parts of a connection report events to it. `feed`: an event of the core, with its arguments
+    but the time. `disconnect` ends the use of the connection."""
 
+    def feed(self, event: Callable[Concatenate[MemberCore, ...], object], *arguments: object) -> None: ...
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
-    def on_attached(self, attachment: Attachment) -> None: ...
     def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
     def on_cancelled(self, attachment: Attachment) -> bool: ...
     def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None: ...
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
-    def on_closed(self, attachment: Attachment) -> None: ...
+    def on_confirmed(self, in_flight: InFlight) -> None: ...
+    def on_staging_found(self, move: str, is_found: bool) -> None: ...
+    def disconnect(self, why: str) -> None: ...
 
 
 class QueueConsumers:
@@ -82,13 +86,13 @@ class QueueConsumers:
         self._attached: set[Attachment] = set()
         self._limiting: set[asyncio.Task[None]] = set()
 
-    def attach(self, effect: Attach, events: QueueEvents) -> None:
+    def attach(self, effect: Attach, events: MemberEvents) -> None:
         """Consumes on a channel of its own, and reports its events."""
         attachment = effect.attachment
         task = asyncio.get_running_loop().create_task(self._attach(effect, events))
         self._consumers[attachment] = task
 
-    async def _attach(self, effect: Attach, events: QueueEvents) -> None:
+    async def _attach(self, effect: Attach, events: MemberEvents) -> None:
         attachment = effect.attachment
         loop = asyncio.get_running_loop()
         waiting = loop.call_later(ATTACH_WITHIN_S, self._states.enter, self._no_answer, attachment.queue)
@@ -108,13 +112,13 @@ class QueueConsumers:
             )
             self._attached.add(attachment)
             self._states.leave(attachment.queue)
-            events.on_attached(attachment)
+            events.feed(MemberCore.attached, attachment)
         except ClientError as error:
             if self._connection.is_open:
                 self._states.leave(attachment.queue, event=NO_ANSWER.event)
                 if channel is None:
                     self._states.enter(NO_CHANNEL, attachment.queue, str(error))
-                    events.on_closed(attachment)
+                    events.feed(MemberCore.closed, attachment)
         finally:
             waiting.cancel()
             del self._consumers[attachment]
@@ -137,45 +141,37 @@ class QueueConsumers:
                 channel.ack(tag)
         self._close(attachment)
 
-    def ack(self, attachment: Attachment, tag: int, *, multiple: bool) -> None:
-        channel = self._channels.get(attachment)
-        if channel is not None:
-            with suppress(ClientError):
-                channel.ack(tag, multiple=multiple)
-
-    def limit(self, attachment: Attachment, prefetch: int) -> None:
-        channel = self._channels.get(attachment)
-        if channel is not None:
-            task = asyncio.get_running_loop().create_task(_limit(channel, prefetch))
-            self._limiting.add(task)
-            task.add_done_callback(self._limiting.discard)
-
-    def capacity(self, attachment: Attachment, keys: int) -> None:
-        """Reports the capacity, to a broker that supports it."""
-        channel = self._channels.get(attachment)
-        if channel is not None and self._connection.has("lbg.capacity"):
-            with suppress(ClientError):
-                channel.capacity(self._tag, keys)
-
-    def requeue(self, attachment: Attachment, tags: Sequence[int]) -> None:
-        channel = self._channels.get(attachment)
-        if channel is not None:
-            with suppress(ClientError):
-                for tag in tags:
-                    channel.nack(tag)
+    def perform(self, effect: Ack | Requeue | Limit | Capacity) -> None:
+        """A capacity is reported to a broker that supports it."""
+        channel = self._channels.get(effect.attachment)
+        if channel is None:
+            return
+        with suppress(ClientError):
+            match effect:
+                case Ack(_, tag, multiple):
+                    channel.ack(tag, multiple=multiple)
+                case Requeue(_, tags):
+                    for tag in tags:
+                        channel.nack(tag)
+                case Limit(_, prefetch):
+                    task = asyncio.get_running_loop().create_task(_limit(channel, prefetch))
+                    self._limiting.add(task)
+                    task.add_done_callback(self._limiting.discard)
+                case Capacity(_, keys) if self._connection.has("lbg.capacity"):
+                    channel.capacity(self._tag, keys)
 
     def _close(self, attachment: Attachment) -> None:
         channel = self._channels.get(attachment)
         if channel is not None:
             channel.close_soon()
 
-    def _cancelled(self, attachment: Attachment, events: QueueEvents) -> None:
+    def _cancelled(self, attachment: Attachment, events: MemberEvents) -> None:
         if not events.on_cancelled(attachment):
             self._states.enter(CANCELLED, attachment.queue)
         self._close(attachment)
 
     def _closed(
-        self, attachment: Attachment, events: QueueEvents, closed: asyncio.Future[ClientError | None]
+        self, attachment: Attachment, events: MemberEvents, closed: asyncio.Future[ClientError | None]
     ) -> None:
         self._channels.pop(attachment, None)
         was_attached = attachment in self._attached
@@ -192,7 +188,7 @@ class QueueConsumers:
             and events.on_refused(attachment, error.reply_code, error.reply_text)
         ):
             self._states.enter(closed_channel(error), attachment.queue, str(error))
-        events.on_closed(attachment)
+        events.feed(MemberCore.closed, attachment)
 
 
 async def _limit(channel: Channel, prefetch: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Concatenate
 
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientError, Delivery
@@ -15,7 +15,6 @@ from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import KeysMove, Pause, Positions, Request
 from lbg_core.group.message_codec import decode
-from lbg_core.group.parked_keys import Entry
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
 from lbg_sidecar.app import AppChannel, request_position
@@ -26,7 +25,6 @@ from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.session import Session
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
@@ -42,31 +40,6 @@ LARGE_HEADER_BYTES = 1024
 """Up to here they leave room in any frame."""
 
 WHY = "the session's position is requested again"
-
-
-class PositionRequester:
-    """`running`: whether calls run; `set_ready` reports whether the application counts as ready."""
-
-    def __init__(
-        self, app: AppChannel, running: Callable[[], bool], set_ready: Callable[[bool, str], None]
-    ) -> None:
-        self._app = app
-        self._running = running
-        self._ready = set_ready
-        self._is_due = False
-
-    def start(self) -> None:
-        """It is not ready from here on."""
-        self._is_due = True
-        self._ready(False, WHY)
-        self.on_call_ended()
-
-    def on_call_ended(self) -> None:
-        """A call may have ended."""
-        if self._is_due and not self._running():
-            self._is_due = False
-            if not request_position(self._app):
-                self._ready(True, "")
 
 
 log = logging.getLogger("lbg.member")
@@ -116,9 +89,7 @@ class Driver:
         self.app_unready_why = ""
         self._unready = AttemptLog()
         self._is_started = False
-        self._position_requester = PositionRequester(
-            app, lambda: bool(self.machine.dispatcher.running), self.ready
-        )
+        self._is_position_due = False
         self.failure: Exception | None = None
         """The error that ends the member: one that cannot be repaired, or a bug. It does not continue in an unknown
         state."""
@@ -177,7 +148,16 @@ class Driver:
             session.position.report(sequence, epoch)
 
     def on_request_position(self) -> None:
-        self._position_requester.start()
+        """The application counts as not ready until it has answered: it is asked when no call runs."""
+        self._is_position_due = True
+        self.ready(False, WHY)
+        self._request_position_if_due()
+
+    def _request_position_if_due(self) -> None:
+        if self._is_position_due and not self.machine.dispatcher.running:
+            self._is_position_due = False
+            if not request_position(self._app):
+                self.ready(True)
 
     @property
     def link(self) -> MemberConnection | None:
@@ -260,6 +240,12 @@ class Driver:
 
     # What comes in from the link
 
+    def feed(self, event: Callable[Concatenate[MemberCore, ...], object], *arguments: object) -> None:
+        """An event of the core, which has no meaning without a link."""
+        if self.link is not None:
+            event(self.machine, *arguments, self._loop.time())
+            self._run_effects()
+
     def on_mail(self, mail: Delivery) -> None:
         """A message of another member, or a released copy of a parked message."""
         if HEADER_ROUTING_KEY.encode() in mail.header:
@@ -279,13 +265,12 @@ class Driver:
             return
         if isinstance(message, KeysMove) and self.link is None:
             self._announced_move = message.move
-        if message is None or self.link is None:
-            return
         if isinstance(message, Request):
-            self.machine.requests.receive(message, self._group, self._loop.time())
-        else:
-            self.machine.message(message, self._loop.time())
-        self._run_effects()
+            if self.link is not None:
+                self.machine.requests.receive(message, self._group, self._loop.time())
+                self._run_effects()
+        elif message is not None:
+            self.feed(MemberCore.message, message)
 
     def _newer_received(self, error: NewerMessage) -> None:
         """A member that joins stays out. One that has joined goes on: order does not depend on what members send."""
@@ -313,27 +298,18 @@ class Driver:
         self._run_effects()
 
     def on_returned(self, body: bytes, to: int) -> None:
-        message = decode(body)
-        if message is not None and self.link is not None:
-            self.machine.returned(message, to, self._loop.time())
-            self._run_effects()
+        if (message := decode(body)) is not None:
+            self.feed(MemberCore.returned, message, to)
 
     def on_will(self, index: int) -> None:
         """The last will of a member came. RabbitMQ deletes the mailbox after it has requeued the will: a ping at once
         may still find it."""
-        self._ping_willed(index)
+        self.feed(MemberCore.willed, index)
         for seconds in PING_WILLED_S:
-            self._loop.call_later(seconds, self._ping_willed, index)
+            self._loop.call_later(seconds, self.feed, MemberCore.willed, index)
 
     def on_watched(self, index: int | None) -> None:
-        if self.link is not None:
-            self.machine.will_watched(index, self._loop.time())
-            self._run_effects()
-
-    def _ping_willed(self, index: int) -> None:
-        if self.link is not None:
-            self.machine.willed(index, self._loop.time())
-            self._run_effects()
+        self.feed(MemberCore.will_watched, index)
 
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
         prefix, members = self._prefix, self._members_exchange
@@ -354,16 +330,8 @@ class Driver:
         else:
             self._app.wake()
 
-    def on_attached(self, attachment: Attachment) -> None:
-        self.machine.attached(attachment, self._loop.time())
-        self._run_effects()
-
-    def on_closed(self, attachment: Attachment) -> None:
-        self.machine.closed(attachment, self._loop.time())
-        self._run_effects()
-
     def on_refused(self, attachment: Attachment, code: int, why: str) -> bool:
-        """Notes the refusal; its effects are run with `on_closed`, which follows."""
+        """Notes the refusal; its effects are run with `MemberCore.closed`, which follows."""
         return self.machine.refused(attachment, code, why)
 
     def on_cancelled(self, attachment: Attachment) -> bool:
@@ -377,28 +345,8 @@ class Driver:
     def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
         self.machine.timed_out(attachment, timeout_s)
 
-    def on_ready_counted(self, queue: int, ready: int | None, consumers: int | None) -> None:
-        if self.link is not None:
-            self.machine.counted(queue, ready, consumers, self._loop.time())
-            self._run_effects()
-
     def on_confirmed(self, in_flight: InFlight) -> None:
-        self.machine.confirmed(in_flight, self._loop.time())
-        self._run_effects()
-
-    def on_recorded(self, in_flight: InFlight, entry: Entry) -> None:
-        self.machine.recorded(in_flight, entry, self._loop.time())
-        self._run_effects()
-
-    def on_entries(self, stream: Stream, entries: Sequence[Any]) -> None:
-        if self.link is not None:
-            self.machine.entries(stream, entries, self._loop.time())
-            self._run_effects()
-
-    def on_absent(self, stream: Stream) -> None:
-        if self.link is not None:
-            self.machine.absent(stream, self._loop.time())
-            self._run_effects()
+        self.feed(MemberCore.confirmed, in_flight)
 
     def on_staging_found(self, move: str, is_found: bool) -> None:
         key_moves = self.machine.part(KeyMoves)
@@ -469,7 +417,7 @@ class Driver:
             self._flush_soon()
         if verdict.kind is not Kind.ACK:
             self._schedule()
-        self._position_requester.on_call_ended()
+        self._request_position_if_due()
 
     def more(self) -> bool:
         dispatcher = self.machine.dispatcher

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Protocol
 
 from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
@@ -12,10 +13,10 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.io.connection import MemberConnection
-from lbg_sidecar.io.consumers import QueueEvents
+from lbg_sidecar.io.consumers import MemberEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
 from lbg_sidecar.io.key_move_channels import KeyMoveChannels
-from lbg_sidecar.io.log_events import CallLogger, LiveLogger, log_effect, log_paused, log_session
+from lbg_sidecar.io.log_events import EffectLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Message, held_message
@@ -24,16 +25,14 @@ ANSWER_BYTES = 1 << 20
 """Of bodies in an answer to an administrator: escaped in JSON, they are within the size limit of brokers."""
 
 
-class Events(QueueEvents, Protocol):
-    """Callbacks for the results of effects. `disconnect` ends the use of the link."""
+class Events(MemberEvents, Protocol):
+    """Callbacks for the results of effects."""
 
-    def on_ready_counted(self, queue: int, ready: int | None, consumers: int | None) -> None: ...
     def on_exit(self) -> None: ...
     def on_reread(self, why: str) -> None: ...
     def on_request_position(self) -> None: ...
     def on_failed(self, error: Exception) -> None: ...
     def on_stood_down(self) -> None: ...
-    def disconnect(self, why: str) -> None: ...
 
 
 class EffectExecutor:
@@ -62,8 +61,7 @@ class EffectExecutor:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._me: Identity | None = None
-        self._live = LiveLogger(machine.name)
-        self._calls = CallLogger(machine.name)
+        self._log = EffectLogger(machine.name, group)
 
     def drive(self, machine: MemberCore) -> None:
         """Replaces the machine by one that continues its state."""
@@ -80,15 +78,11 @@ class EffectExecutor:
 
     def release_link(self) -> MemberConnection | None:
         """Sends nothing more to the broker. Returns the former link."""
-        link, outgoing = self.link, self._outbox
-        parking, key_moves = self._parking, self._key_moves
+        link, channels = self.link, (self._outbox, self._parking, self._key_moves)
         self.link = self._outbox = self._parking = self._key_moves = None
-        if outgoing is not None:
-            outgoing.close()
-        if parking is not None:
-            parking.close()
-        if key_moves is not None:
-            key_moves.close()
+        for one in channels:
+            if one is not None:
+                one.close()
         return link
 
     def run(self) -> None:
@@ -104,6 +98,7 @@ class EffectExecutor:
 
     def _run(self, effect: fx.Effect) -> None:
         link, outgoing = self.link, self._outbox
+        parking, key_moves = self._parking, self._key_moves
         match effect:
             case fx.Done(deliveries, settled):  # is in the journal already
                 if outgoing is not None and not settled and self._machine.dispatcher.rules.republish:
@@ -128,77 +123,43 @@ class EffectExecutor:
                 self._events.on_request_position()
             case fx.Fail(error):
                 self._events.on_failed(error)
-            case fx.SessionInUse() | fx.SessionForgotten() | fx.SessionEnded():
-                log_session(self._machine.name, effect)
-            case fx.LiveSet(live):
-                self._live.changed(live)
-            case Takeover() | fx.Moved() | fx.HandoffAbandoned():
-                log_effect(self._machine.name, self._index, effect)
-            case fx.Recalled() | fx.Reassigned() | fx.StandingBy():
-                log_effect(self._machine.name, self._index, effect)
-            case fx.Paused(is_paused):
-                log_paused(self._machine.name, self._group, is_paused=is_paused)
-            case fx.CallFailed():
-                self._calls.failed(effect)
-            case fx.Poisoned():
-                self._calls.poisoned(effect)
-            case fx.KeyParked():
-                self._calls.parked(effect)
-            case fx.ParkedKeysUnread():
-                self._calls.parked_keys_unread(effect)
-            case fx.ParkCopy(in_flight, copy):
-                if self._parking is not None:
-                    self._parking.copy(in_flight, copy)
-            case fx.RecordEntry(entry, of):
-                if self._parking is not None:
-                    self._parking.record(entry, of)
-            case fx.FollowKeyMove(is_on):
-                if self._key_moves is not None:
-                    self._key_moves.follow(is_on)
-            case fx.FindStaging(move, queue):
-                if self._key_moves is not None:
-                    self._key_moves.find_staging(move, queue)
-            case fx.RecordKeyMove(entry):
-                if self._key_moves is not None:
-                    self._key_moves.record(entry)
-            case fx.Forward(in_flight, queue):
-                if self._key_moves is not None:
-                    self._key_moves.forward(in_flight, queue)
-            case fx.Stalled() | fx.Superseded() | fx.TimedOut():
-                log_effect(self._machine.name, self._index, effect)
-            case _ if link is None or outgoing is None:
+            case fx.LogEffect() | Takeover():
+                me = self._machine.roster.me
+                self._log.log(effect, me.index if me is not None else None)
+            case _ if link is None or outgoing is None or key_moves is None:
                 pass
+            case fx.ParkCopy(in_flight, copy) if parking is not None:
+                parking.copy(in_flight, copy)
+            case fx.RecordEntry(entry, of) if parking is not None:
+                parking.record(entry, of)
+            case fx.FollowKeyMove(is_on):
+                key_moves.follow(is_on)
+            case fx.FindStaging(move, queue):
+                key_moves.find_staging(move, queue)
+            case fx.RecordKeyMove(entry):
+                key_moves.record(entry)
+            case fx.Forward(in_flight, queue):
+                key_moves.forward(in_flight, queue)
             case Post():
                 link.post(effect)
             case fx.Show(request, held, shown) if self._me is not None:
                 body_bytes = min(request.body_bytes, ANSWER_BYTES // max(1, len(shown)))
                 messages = tuple(held_message(*one, self._group, body_bytes) for one in shown)
                 link.post(Post(Peeked(self._me, held, messages), to=f"{ANSWER_PREFIX}{request.answer}"))
-            case fx.Ack(attachment, tag, multiple):
-                link.consumers.ack(attachment, tag, multiple=multiple)
-            case fx.Limit(attachment, prefetch):
-                link.consumers.limit(attachment, prefetch)
-            case fx.Capacity(attachment, keys):
-                link.consumers.capacity(attachment, keys)
-            case fx.Requeue(attachment, tags):
-                link.consumers.requeue(attachment, tags)
+            case fx.Ack() | fx.Requeue() | fx.Limit() | fx.Capacity():
+                link.consumers.perform(effect)
             case fx.Attach():
                 link.consumers.attach(effect, self._events)
             case fx.Detach():
                 link.consumers.detach(effect)
             case fx.CountReady(queue):
-                link.count_ready(queue, self._events.on_ready_counted)
+                link.count_ready(queue, partial(self._events.feed, MemberCore.counted))
             case fx.AwaitWill(index):
                 link.last_wills.watch(index)
             case fx.DeadLetter(in_flight):
                 outgoing.dead_letter(in_flight)
             case fx.Republish(in_flight):
                 outgoing.republish(in_flight)
-
-    @property
-    def _index(self) -> int | None:
-        me = self._machine.roster.me
-        return me.index if me is not None else None
 
     def _record(self, due: Iterable[fx.Effect]) -> None:
         """Writes completed deliveries to the journal before their acks: a member that is killed may have recorded an

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import replace
-from typing import Protocol
 
 from lbg_core.client import BasicProperties, ClientError, Delivery, NotFound
 from lbg_core.client.republication import copied_properties
@@ -14,52 +13,38 @@ from lbg_core.group.errors import EntryError
 from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, Entry
 from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.retransmit import RetransmitTimeouts
+from lbg_sidecar.io.consumers import MemberEvents
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
 
 log = logging.getLogger("lbg.member")
 
 
-class KeyMoveEvents(Protocol):
-    """Callbacks for what comes of entries, the stream and forwarded messages."""
-
-    def on_confirmed(self, in_flight: InFlight) -> None: ...
-    def on_entries(self, stream: Stream, entries: list[Entry]) -> None: ...
-    def on_absent(self, stream: Stream) -> None: ...
-    def on_staging_found(self, move: str, is_found: bool) -> None: ...
-    def disconnect(self, why: str) -> None: ...
-
-
 class KeyMoveChannels:
     """`follow` opens the channels, of which a group whose queues stay needs none."""
 
-    def __init__(
-        self,
-        names: Names,
-        link: StreamLink,
-        events: KeyMoveEvents,
-    ) -> None:
+    def __init__(self, names: Names, link: StreamLink, events: MemberEvents) -> None:
         self._names = names
         self._link = link
         self._events = events
         self._publisher = ExchangePublisher(
             names.members,
             link,
-            stamp=_forwarded_properties,
-            routing_key=lambda in_flight: forwarded_key(self._queue_of[in_flight]),
-            on_confirmed=self._forwarded,
+            on_confirmed=events.on_confirmed,
             refused_hint="is the queue there to which its key moves? The key waits for it",
             patience=RetransmitTimeouts(),
         )
-        self._queue_of: dict[InFlight, int] = {}
         self._stream = StreamFollower(
             link.consume_connection,
             names.moves,
             KEY_MOVE_ENTRIES,
-            on_read=lambda read: events.on_entries(Stream.KEY_MOVES, [entry for entry, _ in read]),
+            on_read=lambda read: events.feed(
+                MemberCore.entries, Stream.KEY_MOVES, [entry for entry, _ in read]
+            ),
             on_unreadable=self._on_unreadable,
-            on_cancelled=lambda: events.on_absent(Stream.KEY_MOVES),
+            on_cancelled=self._absent,
             watch=link.watch,
         )
         self._opening: asyncio.Task[None] | None = None
@@ -86,8 +71,7 @@ class KeyMoveChannels:
 
     def forward(self, in_flight: InFlight, queue: int) -> None:
         """To this queue of the group, until it is confirmed."""
-        self._queue_of[in_flight] = queue
-        self._publisher.publish(in_flight)
+        self._publisher.publish(in_flight, _forwarded_properties(in_flight), routing_key=forwarded_key(queue))
 
     def close(self) -> None:
         """The connection is gone, or about to be."""
@@ -96,13 +80,12 @@ class KeyMoveChannels:
             if task is not None:
                 task.cancel()
         self._publisher.close()
-        self._queue_of.clear()
 
     async def _open(self) -> None:
         try:
             await self._stream.follow()
         except NotFound:
-            self._events.on_absent(Stream.KEY_MOVES)
+            self._absent()
         except ClientError as error:
             self._on_unreadable(error)
 
@@ -124,9 +107,8 @@ class KeyMoveChannels:
             await channel.close()
             self._events.on_staging_found(move, True)
 
-    def _forwarded(self, in_flight: InFlight) -> None:
-        del self._queue_of[in_flight]
-        self._events.on_confirmed(in_flight)
+    def _absent(self) -> None:
+        self._events.feed(MemberCore.absent, Stream.KEY_MOVES)
 
     def _on_unreadable(self, error: EntryError | ClientError) -> None:
         """Disconnects: who does not know where keys are must not deliver anything."""

@@ -15,13 +15,13 @@ from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
 from lbg_sidecar.core.effects import (
     CallFailed,
-    Effect,
     Failure,
     HandoffAbandoned,
-    KeyParked,
+    LiveSet,
+    LogEffect,
     Moved,
     ParkedKeysUnread,
-    Poisoned,
+    Paused,
     Reassigned,
     Recalled,
     SessionEnded,
@@ -129,59 +129,152 @@ def _live_text(live: Collection[int]) -> str:
     return f"{len(live)} (index{'' if len(live) == 1 else 'es'} {ranges(sorted(live))})"
 
 
-class CallLogger:
-    """Logs calls of the application that failed, and messages that are poisoned: of each kind of failure one at once,
-    and while such failures go on one at growing intervals, with their count."""
+class EffectLogger:
+    """Logs effects of one member. Of calls that fail and messages that are poisoned, the first of each kind of failure
+    is logged at once, and while such failures go on one at growing intervals, with their count."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, group: str) -> None:
         self._name = name
+        self._group = group
         self._attempts = AttemptLog()
+        self._live = LiveLogger(name)
         self._loop = asyncio.get_running_loop()
 
-    def failed(self, call: CallFailed) -> None:
-        fields = {
-            "key": call.key,
-            "id": _id_of(call.identity),
-            "attempt": call.attempts,
-            "reason": call.reason,
-        }
-        self._log(logging.WARNING, call.kind.value, call.queue, _call_text(call), fields)
+    def log(self, effect: LogEffect | Takeover, me: int | None) -> None:
+        """`me` is this member's index, as far as it has one."""
+        fields: dict[str, object]
+        match effect:
+            case LiveSet(live):
+                self._live.changed(live)
+            case CallFailed(kind, queue, key, identity, attempts, reason):
+                fields = {"queue": queue, "key": key, "reason": reason}
+                if kind in (Failure.POISONED, Failure.PARKED):
+                    fields |= {"attempts": attempts}
+                    self._seldom(logging.ERROR, kind.value, _call_text(effect), fields)
+                else:
+                    fields |= {"id": _id_of(identity), "attempt": attempts}
+                    self._seldom(logging.WARNING, kind.value, _call_text(effect), fields)
+            case ParkedKeysUnread(queues, waited_s):
+                text = (
+                    f"the stream of parked keys has not answered for {waited_s:.0f} s, so nothing of queues "
+                    f"{', '.join(map(str, queues))} is delivered: are most of its nodes down?"
+                )
+                fields = {"queue": min(queues, default=0), "waited_s": round(waited_s, 1)}
+                self._seldom(logging.WARNING, "parked_keys_unread", text, fields)
+            case Paused(is_paused):
+                text = "is paused: no new call starts until `lbg group resume`" if is_paused else "is resumed"
+                self._log(
+                    logging.INFO, "paused" if is_paused else "resumed", f"group {self._group} {text}", {}
+                )
+            case _:
+                self._log(*_line(effect, me))
 
-    def poisoned(self, effect: Poisoned) -> None:
-        text = (
-            f"{_message_text(effect.queue, effect.key, effect.identity)} failed {effect.attempts} times and is "
-            "retried; its key waits, and the whole queue waits once the window is full of that key; "
-            f"the last reason: {_reason_text(effect.reason)}"
-        )
-        fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
-        self._log(logging.ERROR, "poisoned", effect.queue, text, fields)
-
-    def parked(self, effect: KeyParked) -> None:
-        text = (
-            f"{_message_text(effect.queue, effect.key, effect.identity)} failed {effect.attempts} times and is parked; "
-            "so is every later message of its key, until `lbg park release`; "
-            f"the last reason: {_reason_text(effect.reason)}"
-        )
-        fields = {"key": effect.key, "attempts": effect.attempts, "reason": effect.reason}
-        self._log(logging.ERROR, "key_parked", effect.queue, text, fields)
-
-    def parked_keys_unread(self, effect: ParkedKeysUnread) -> None:
-        queues = ", ".join(map(str, effect.queues))
-        text = (
-            f"the stream of parked keys has not answered for {effect.waited_s:.0f} s, so nothing of queues {queues} is "
-            "delivered: are most of its nodes down?"
-        )
-        fields = {"waited_s": round(effect.waited_s, 1)}
-        self._log(logging.WARNING, "parked_keys_unread", min(effect.queues, default=0), text, fields)
-
-    def _log(self, level: int, event: str, queue: int, text: str, fields: Mapping[str, object]) -> None:
+    def _seldom(self, level: int, event: str, text: str, fields: Mapping[str, object]) -> None:
         line = self._attempts.failed(event, self._loop.time(), text=text)
         if line is not None:
-            log.log(level, "%s: %s", self._name, line, extra=_fields(event, self._name, queue, fields))
+            self._log(level, event, line, fields)
+
+    def _log(self, level: int, event: str, text: str, fields: Mapping[str, object]) -> None:
+        extra = {"fields": {"event": event, "member": self._name, **fields}}
+        log.log(level, "%s: %s", self._name, text, extra=extra)
+
+
+def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, dict[str, object]]:
+    """Level, event, text and fields of the line about an event of a queue or a session."""
+    fields: dict[str, object]
+    match effect:
+        case Moved(queue, to, why, drain_s, close_s, forced):
+            target = "released" if to is None else f"handed over to member {to}"
+            text = (
+                f"queue {queue} {target} ({why}): drained in {drain_s * 1000:.1f} ms, "
+                f"closed in {close_s * 1000:.1f} ms"
+            )
+            if forced:
+                text += f"; {forced} running calls were aborted, their messages are delivered again"
+            fields = {"queue": queue, "from": me, "to": to, "why": why}
+            fields |= {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
+            return logging.INFO, "handed_over", text, fields
+        case Recalled(queues, requeued, at_work):
+            moved = _named(queues) if queues else "keys to a member with less load"
+            text = f"the broker moves {moved}: returned {requeued} messages that had not begun, finishing {at_work}"
+            fields = {"queues": list(queues), "given_back": requeued, "at_work": at_work}
+            return logging.INFO if queues else logging.DEBUG, "given_back", text, fields
+        case Reassigned(queues, at_work):
+            text = (
+                f"the broker moved {_named(queues)}, because the handoff time ended: {at_work} messages with running "
+                "calls are delivered again, and the verdicts have no effect"
+            )
+            return logging.WARNING, "taken", text, {"queues": list(queues), "delivered_again": at_work}
+        case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
+            unconfirmed = "the broker has not confirmed or applied enough"
+            text = (
+                f"queue {queue} stays ({why}): {f'{running} calls did not end' if running else unconfirmed} within "
+                f"{after_s:.1f} s; the handoff is postponed ({times} in a row), the next waits up to {next_s:.1f} s"
+            )
+            fields = {"queue": queue, "from": me, "to": to, "why": why, "running": running}
+            fields |= {"after_seconds": after_s, "times": times, "next_seconds": next_s}
+            return logging.WARNING, "kept", text, fields
+        case Takeover(queue, former, why, planned, pause_s):
+            pause = f", paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
+            text = f"serving queue {queue} ({_source_text(former, why, planned=planned)}{pause})"
+            fields = {"queue": queue, "from": former, "to": me, "why": why, "pause_seconds": pause_s}
+            return logging.INFO, "taken_over", text, fields
+        case Stalled(queue, ready, quiet_s):
+            text = (
+                f"queue {queue} is stalled: {ready} messages wait at the broker, and none was delivered in "
+                f"{quiet_s:.1f} s; subscribing again"
+            )
+            return (
+                logging.WARNING,
+                "stalled",
+                text,
+                {"queue": queue, "ready": ready, "quiet_seconds": quiet_s},
+            )
+        case TimedOut(queue, timeout_s, expected_s):
+            text = (
+                f"queue {queue}: the broker closed the channel, because a message was unacknowledged for longer than "
+                f"its consumer timeout of {timeout_s:g} s; this member uses {expected_s:g} s: set consumer_timeout_s "
+                f"to {timeout_s:g}, or raise the broker's"
+            )
+            return logging.WARNING, "timed_out", text, {"queue": queue, "timeout_seconds": timeout_s}
+        case Superseded(queue, by, cut_off):
+            text = (
+                f"queue {queue} is served by member {by}, without a handoff by this one (was the broker partitioned?); "
+                f"attaching anew; {cut_off} messages with running calls here are processed there"
+            )
+            return logging.WARNING, "superseded", text, {"queue": queue, "by": by, "cut_off": cut_off}
+        case StandingBy(queue_count, at_work):
+            text = f"standing by: {queue_count} queues, {at_work} members at work"
+            return logging.INFO, "standing_by", text, {"queues": queue_count, "at_work": at_work}
+        case SessionInUse(session, why):
+            text = (
+                f"session {session!r} belongs to another live consumer: {why}; waiting for it, because it may be an "
+                "earlier connection whose end the broker has not detected yet"
+            )
+            return logging.WARNING, "session_taken", text, {"session": session}
+        case SessionForgotten(session, committed, why):
+            text = (
+                f"session {session!r}: the broker refuses the position {committed} of the position file: {why}; "
+                "continuing after the acknowledged messages, which may repeat or skip messages if one of the two was "
+                "restored from a copy"
+            )
+            return logging.WARNING, "session_forgotten", text, {"session": session}
+        case SessionEnded(session, messages):
+            text = f"End-of-Session: session {session!r} ended after {messages} messages; leaving"
+            return logging.INFO, "session_ended", text, {"session": session}
+        case _:
+            raise AssertionError(effect)
 
 
 def _call_text(call: CallFailed) -> str:
-    message, reason = _message_text(call.queue, call.key, call.identity), _reason_text(call.reason)
+    name = (
+        "a message without a publisher's stamp"
+        if call.identity is None
+        else f"message {_id_of(call.identity)}"
+    )
+    of_key = "" if call.key is None else f" of key {printable(repr(call.key))}"
+    message = f"queue {call.queue}: {printable(name)}{of_key}"
+    reason = printable(call.reason) if call.reason else "no reason given"
     match call.kind:
         case Failure.SLOW:
             return f"{message} has no verdict after {call.seconds:g} s, attempt {call.attempts}; its call still runs"
@@ -194,147 +287,20 @@ def _call_text(call: CallFailed) -> str:
             return f"{message} is refused and becomes a dead letter, attempt {call.attempts}: {reason}"
         case Failure.RETRIED:
             return f"{message} failed and is retried, attempt {call.attempts}: {reason}"
-
-
-def _message_text(queue: int, key: str | None, identity: MessageIdentity | None) -> str:
-    name = "a message without a publisher's stamp" if identity is None else f"message {_id_of(identity)}"
-    of_key = "" if key is None else f" of key {printable(repr(key))}"
-    return f"queue {queue}: {printable(name)}{of_key}"
+        case Failure.POISONED:
+            return (
+                f"{message} failed {call.attempts} times and is retried; its key waits, and the whole queue waits once "
+                f"the window is full of that key; the last reason: {reason}"
+            )
+        case Failure.PARKED:
+            return (
+                f"{message} failed {call.attempts} times and is parked; so is every later message of its key, until "
+                f"`lbg park release`; the last reason: {reason}"
+            )
 
 
 def _id_of(identity: MessageIdentity | None) -> str | None:
     return None if identity is None else "-".join(map(str, identity))
-
-
-def _reason_text(reason: str) -> str:
-    return printable(reason) if reason else "no reason given"
-
-
-def log_paused(name: str, group: str, *, is_paused: bool) -> None:
-    fields = {"event": "paused" if is_paused else "resumed", "member": name}
-    text = "is paused: no new call starts until `lbg group resume`" if is_paused else "is resumed"
-    log.info("%s: group %s %s", name, group, text, extra={"fields": fields})
-
-
-def log_session(name: str, effect: Effect) -> None:
-    match effect:
-        case SessionInUse(session, why):
-            log.warning(
-                "%s: session %r belongs to another live consumer: %s; waiting for it, because it may be an "
-                "earlier connection whose end the broker has not detected yet",
-                *(name, session, why),
-                extra=_session_fields("session_taken", name, session),
-            )
-        case SessionForgotten(session, committed, why):
-            log.warning(
-                "%s: session %r: the broker refuses the position %d of the position file: %s; continuing after the "
-                "acknowledged messages, which may repeat or skip messages if one of the two was restored from a copy",
-                *(name, session, committed, why),
-                extra=_session_fields("session_forgotten", name, session),
-            )
-        case SessionEnded(session, messages):
-            log.info(
-                "%s: End-of-Session: session %r ended after %d messages; leaving",
-                *(name, session, messages),
-                extra=_session_fields("session_ended", name, session),
-            )
-        case _:
-            pass
-
-
-def _session_fields(event: str, name: str, session: str) -> dict[str, object]:
-    return {"fields": {"event": event, "member": name, "session": session}}
-
-
-def log_effect(name: str, me: int | None, effect: Effect) -> None:
-    """`me` is this member's index, as far as it has one."""
-    match effect:
-        case Moved(queue, to, why, drain_s, close_s, forced):
-            target = "released" if to is None else f"handed over to member {to}"
-            times = f"drained in {drain_s * 1000:.1f} ms, closed in {close_s * 1000:.1f} ms"
-            again = (
-                f"; {forced} running calls were aborted, their messages are delivered again" if forced else ""
-            )
-            times_s = {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
-            log.info(
-                "%s: queue %d %s (%s): %s%s",
-                *(name, queue, target, why, times, again),
-                extra=_fields("handed_over", name, queue, {"from": me, "to": to, "why": why, **times_s}),
-            )
-        case Recalled((), requeued, at_work):
-            log.debug(
-                "%s: the broker moves keys to a member with less load: returned %d messages that had not begun, "
-                "finishing %d",
-                *(name, requeued, at_work),
-                extra=_of_many("given_back", name, (), {"given_back": requeued, "at_work": at_work}),
-            )
-        case Recalled(queues, requeued, at_work):
-            log.info(
-                "%s: the broker moves %s: returned %d messages that had not begun, finishing %d",
-                *(name, _named(queues), requeued, at_work),
-                extra=_of_many("given_back", name, queues, {"given_back": requeued, "at_work": at_work}),
-            )
-        case Reassigned(queues, at_work):
-            log.warning(
-                "%s: the broker moved %s, because the handoff time ended: %d messages with running calls are delivered "
-                "again, and the verdicts have no effect",
-                *(name, _named(queues), at_work),
-                extra=_of_many("taken", name, queues, {"delivered_again": at_work}),
-            )
-        case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
-            fields = {"from": me, "to": to, "why": why, "running": running, "after_seconds": after_s}
-            fields |= {"times": times, "next_seconds": next_s}
-            open_ = (
-                f"{running} calls did not end"
-                if running
-                else "the broker has not confirmed or applied enough"
-            )
-            log.warning(
-                "%s: queue %d stays (%s): %s within %.1f s; the handoff is postponed (%d in a row), "
-                "the next waits up to %.1f s",
-                *(name, queue, why, open_, after_s, times, next_s),
-                extra=_fields("kept", name, queue, fields),
-            )
-        case Takeover(queue, former, why, planned, pause_s):
-            pause = f", paused for {pause_s * 1000:.1f} ms" if pause_s is not None else ""
-            fields = {"from": former, "to": me, "why": why, "pause_seconds": pause_s}
-            log.info(
-                "%s: serving queue %d (%s%s)",
-                *(name, queue, _source_text(former, why, planned=planned), pause),
-                extra=_fields("taken_over", name, queue, fields),
-            )
-        case Stalled(queue, ready, quiet_s):
-            log.warning(
-                "%s: queue %d is stalled: %d messages wait at the broker, and none was delivered in %.1f s; "
-                "subscribing again",
-                *(name, queue, ready, quiet_s),
-                extra=_fields("stalled", name, queue, {"ready": ready, "quiet_seconds": quiet_s}),
-            )
-        case TimedOut(queue, timeout_s, expected_s):
-            log.warning(
-                "%s: queue %d: the broker closed the channel, because a message was unacknowledged for longer "
-                "than its consumer timeout of %g s; this member uses %g s: set consumer_timeout_s to %g, or raise the "
-                "broker's",
-                *(name, queue, timeout_s, expected_s, timeout_s),
-                extra=_fields("timed_out", name, queue, {"timeout_seconds": timeout_s}),
-            )
-        case Superseded(queue, by, cut_off):
-            log.warning(
-                "%s: queue %d is served by member %d, without a handoff by this one (was the broker "
-                "partitioned?); attaching anew; %d messages with running calls here are processed there",
-                *(name, queue, by, cut_off),
-                extra=_fields("superseded", name, queue, {"by": by, "cut_off": cut_off}),
-            )
-        case StandingBy(queues, at_work):
-            log.info(
-                "%s: standing by: %d queues, %d members at work",
-                *(name, queues, at_work),
-                extra={
-                    "fields": {"event": "standing_by", "member": name, "queues": queues, "at_work": at_work}
-                },
-            )
-        case _:
-            pass
 
 
 def _source_text(former: int | None, why: str, *, planned: bool) -> str:
@@ -343,14 +309,6 @@ def _source_text(former: int | None, why: str, *, planned: bool) -> str:
     if planned:
         return f"from member {former}, planned: {why}"
     return f"from member {former}, {'which left' if why == LEAVE else 'without a handoff'}"
-
-
-def _fields(event: str, name: str, queue: int, more: Mapping[str, object]) -> dict[str, object]:
-    return {"fields": {"event": event, "member": name, "queue": queue, **more}}
-
-
-def _of_many(event: str, name: str, queues: Sequence[int], more: Mapping[str, object]) -> dict[str, object]:
-    return {"fields": {"event": event, "member": name, "queues": list(queues), **more}}
 
 
 def _named(queues: Sequence[int]) -> str:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
@@ -53,35 +54,31 @@ log = logging.getLogger("lbg.member")
 OPEN_AGAIN_S = 1.0
 """After a channel could not be opened, as when the connection has all that it may have."""
 
+OnConfirmed = Callable[[InFlight], None]
 WallClock = Callable[[float], int]  # the loop's time -> microseconds since the epoch
 
 
-def application_time(in_flight: InFlight, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
-    """Headers with the member of a message, and the times of its call."""
-    headers: dict[str, str | int] = {HEADER_INCARNATION: me.incarnation}
-    if in_flight.first_started_at is not None and in_flight.finished_at is not None:
-        headers[HEADER_STARTED_AT] = wall_us(in_flight.first_started_at)
-        headers[HEADER_FINISHED_AT] = wall_us(in_flight.finished_at)
-    return headers
+@dataclass(frozen=True, slots=True, eq=False)
+class Publication:
+    """What is published of a message. `body`: None for its own, which may be in a file, and is read when it is sent."""
 
+    in_flight: InFlight
+    routing_key: str
+    properties: BasicProperties
+    body: bytes | None
 
-def _body_of(in_flight: InFlight) -> bytes:
-    return bytes(in_flight.delivery.body)
-
-
-def _routing_key_of(in_flight: InFlight) -> str:
-    delivery: Delivery = in_flight.delivery
-    return delivery.routing_key
+    @property
+    def is_over(self) -> bool:
+        return self.in_flight.is_over
 
 
 class ExchangePublisher:
     """Publishes to one exchange in the order of `Retransmitter`, over the current channel or a new one. The first is
     opened with the first message: most members publish to none of their exchanges.
 
-    `stamp` makes a message's properties, `body` its body, `routing_key` its routing key. `refused_hint` is logged when
-    a message is refused or reaches no queue. `may_go_as_it_came`: a message whose headers do not fit into one frame
-    with those of `stamp` is published without these. One that cannot be published at all stays unacknowledged, and
-    those behind it go on.
+    `refused_hint` is logged when a message is refused or reaches no queue. `may_go_as_it_came`: a message whose
+    properties do not fit into one frame is published with those that it came with. One that cannot be published at all
+    stays unacknowledged, and those behind it go on.
     """
 
     def __init__(
@@ -89,26 +86,20 @@ class ExchangePublisher:
         exchange: str,
         link: PublishingLink,
         *,
-        stamp: Callable[[InFlight], BasicProperties],
-        on_confirmed: Callable[[InFlight], None],
+        on_confirmed: OnConfirmed,
         refused_hint: str,
         patience: RetransmitTimeouts,
-        body: Callable[[InFlight], bytes] = _body_of,
-        routing_key: Callable[[InFlight], str] = _routing_key_of,
         may_go_as_it_came: bool = False,
     ) -> None:
         self._may_go_as_it_came = may_go_as_it_came
-        self._body = body
-        self._routing_key = routing_key
         self._exchange = exchange
         self._publisher: ConfirmingPublisher | None = None
         self._link = link
-        self._stamp = stamp
         self._on_confirmed = on_confirmed
         self._refused_hint = refused_hint
         self._check_every_s = patience.answer_s / CHECKS_PER_PATIENCE
         self._loop = asyncio.get_running_loop()
-        self._retransmitter = Retransmitter(patience=patience)
+        self._retransmitter = Retransmitter[Publication](patience=patience)
         self._retry: asyncio.TimerHandle | None = None
         self._check: asyncio.TimerHandle | None = None
         self._opening: asyncio.Task[None] | None = None
@@ -117,9 +108,19 @@ class ExchangePublisher:
         self._warned = False
         self._is_closed = False
 
-    def publish(self, in_flight: InFlight) -> None:
-        """In order, and again until it is confirmed: then `on_confirmed` is called."""
-        self._retransmitter.offer(in_flight)
+    def publish(
+        self,
+        in_flight: InFlight,
+        properties: BasicProperties,
+        *,
+        routing_key: str | None = None,
+        body: bytes | None = None,
+    ) -> None:
+        """In order, and again until it is confirmed: then `on_confirmed` is called. The routing key and the body are
+        those of the message by default."""
+        delivery: Delivery = in_flight.delivery
+        routing_key = delivery.routing_key if routing_key is None else routing_key
+        self._retransmitter.offer(Publication(in_flight, routing_key, properties, body))
         self._send()
 
     def publish_once(self, routing_key: str, properties: BasicProperties, body: bytes = b"") -> None:
@@ -156,9 +157,8 @@ class ExchangePublisher:
                 try:
                     confirm = self._publish_soon(publisher, message.item)
                 except EncodeError as error:
-                    log.error(
-                        "%s cannot be published to %s, and waits: %s", message.item.id, self._exchange, error
-                    )
+                    name = message.item.in_flight.id
+                    log.error("%s cannot be published to %s, and waits: %s", name, self._exchange, error)
                     retransmitter.withdraw(message)
                     continue
                 except ClientError:
@@ -170,15 +170,17 @@ class ExchangePublisher:
         if (retransmitter.waits or self._unsent) and self._check is None:
             self._check = self._loop.call_at(now + self._check_every_s, self._on_check)
 
-    def _publish_soon(self, publisher: ConfirmingPublisher, in_flight: InFlight) -> asyncio.Future[None]:
-        where = (self._exchange, self._routing_key(in_flight), self._body(in_flight))
+    def _publish_soon(self, publisher: ConfirmingPublisher, item: Publication) -> asyncio.Future[None]:
+        delivery: Delivery = item.in_flight.delivery
+        body = bytes(delivery.body) if item.body is None else item.body
+        where = (self._exchange, item.routing_key, body)
         try:
-            return publisher.publish_soon(*where, properties=self._stamp(in_flight), mandatory=True)
+            return publisher.publish_soon(*where, properties=item.properties, mandatory=True)
         except EncodeError as error:
             if not self._may_go_as_it_came:
                 raise
-            log.warning("%s is published without this member's headers: %s", in_flight.id, error)
-            return publisher.publish_soon(*where, header=published_header(in_flight.delivery), mandatory=True)
+            log.warning("%s is published without this member's headers: %s", item.in_flight.id, error)
+            return publisher.publish_soon(*where, header=published_header(delivery), mandatory=True)
 
     def _on_retry(self) -> None:
         self._retry = None
@@ -209,32 +211,25 @@ class ExchangePublisher:
         self._send()
 
     def _on_confirm(
-        self, publisher: ConfirmingPublisher, message: Outgoing[InFlight], confirm: asyncio.Future[None]
+        self, publisher: ConfirmingPublisher, message: Outgoing[Publication], confirm: asyncio.Future[None]
     ) -> None:
         error = confirm.exception()
         is_stale = self._is_closed or publisher is not self._publisher
         if is_stale or not isinstance(error, Nacked | Unroutable | None):
             return
-        in_flight = self._retransmitter.answered(
+        accepted = self._retransmitter.answered(
             message,
             self._loop.time(),
             ok=not isinstance(error, Nacked),
             returned=isinstance(error, Unroutable),
         )
-        if in_flight is not None:
+        if accepted is not None:
             self._warned = False
-            self._on_confirmed(in_flight)
+            self._on_confirmed(accepted.in_flight)
         elif not self._warned:
             self._warned = True
             log.warning("messages to %s are refused (%s): %s", self._exchange, error, self._refused_hint)
         self._send()
-
-
-def _session_of(in_flight: InFlight) -> dict[str, str | int]:
-    session = in_flight.attachment.session
-    if session is None or in_flight.sequence is None:
-        return {}
-    return {HEADER_SESSION: session, HEADER_SESSION_SEQ: in_flight.sequence}
 
 
 class PublishingLink(Protocol):
@@ -252,9 +247,6 @@ class StreamLink(PublishingLink, Protocol):
     consume_connection: ClientConnection
 
     def watch(self, channel: Channel) -> None: ...
-
-
-OnConfirmed = Callable[[InFlight], None]
 
 
 class Outbox:
@@ -276,7 +268,6 @@ class Outbox:
         self._dead_letters = ExchangePublisher(
             names.dlx,
             link,
-            stamp=self._dead_letter_properties,
             on_confirmed=on_confirmed,
             refused_hint=f"is queue {names.dead} there? Dead letters wait for it",
             patience=patience,
@@ -285,7 +276,6 @@ class Outbox:
         self._validator = ExchangePublisher(
             names.validate,
             link,
-            stamp=self._republished_properties,
             on_confirmed=on_confirmed,
             refused_hint="is `lbg validate` running, is its queue full? Messages wait for it",
             patience=patience,
@@ -293,10 +283,10 @@ class Outbox:
         )
 
     def dead_letter(self, in_flight: InFlight) -> None:
-        self._dead_letters.publish(in_flight)
+        self._dead_letters.publish(in_flight, refused_properties(in_flight, self._me, self._wall_us))
 
     def republish(self, in_flight: InFlight) -> None:
-        self._validator.publish(in_flight)
+        self._validator.publish(in_flight, self._republished_properties(in_flight))
 
     def released(self, in_flight: InFlight) -> None:
         """Reports the call of a message that is delivered again, without waiting for the confirm: it is no delivery,
@@ -319,19 +309,29 @@ class Outbox:
                 **({} if key is None or len(key) > KEY_MAX_BYTES else {HEADER_KEY: key}),
                 **{name: headers[name] for name in copied if name in headers},
                 HEADER_HASH: in_flight.identity[1] if in_flight.identity else 0,
-                HEADER_QUEUE: in_flight.queue,
-                HEADER_MEMBER: self._me.index,
-                HEADER_MEMBER_NAME: self._me.name,
                 HEADER_REDELIVERED: in_flight.delivery.redelivered,
                 HEADER_DELIVERED_AT: self._wall_us(in_flight.started_at),
-                **application_time(in_flight, self._me, self._wall_us),
-                **_session_of(in_flight),
+                **_call_headers(in_flight, self._me, self._wall_us),
             },
             delivery_mode=2,
         )
 
-    def _dead_letter_properties(self, in_flight: InFlight) -> BasicProperties:
-        return refused_properties(in_flight, self._me, self._wall_us)
+
+def _call_headers(in_flight: InFlight, me: Identity, wall_us: WallClock) -> dict[str, str | int]:
+    """Headers with the queue of a message, its member, the times of its call, and its place in a session."""
+    headers: dict[str, str | int] = {
+        HEADER_QUEUE: in_flight.queue,
+        HEADER_MEMBER: me.index,
+        HEADER_MEMBER_NAME: me.name,
+        HEADER_INCARNATION: me.incarnation,
+    }
+    if in_flight.first_started_at is not None and in_flight.finished_at is not None:
+        headers[HEADER_STARTED_AT] = wall_us(in_flight.first_started_at)
+        headers[HEADER_FINISHED_AT] = wall_us(in_flight.finished_at)
+    if in_flight.attachment.session is not None and in_flight.sequence is not None:
+        headers[HEADER_SESSION] = in_flight.attachment.session
+        headers[HEADER_SESSION_SEQ] = in_flight.sequence
+    return headers
 
 
 def refused_properties(in_flight: InFlight, me: Identity, wall_us: WallClock) -> BasicProperties:
@@ -339,10 +339,6 @@ def refused_properties(in_flight: InFlight, me: Identity, wall_us: WallClock) ->
     added = {
         HEADER_REASON: cut_reason(in_flight.reason),
         HEADER_ATTEMPTS: in_flight.attempts,
-        HEADER_QUEUE: in_flight.queue,
-        HEADER_MEMBER: me.index,
-        HEADER_MEMBER_NAME: me.name,
-        **application_time(in_flight, me, wall_us),
-        **_session_of(in_flight),
+        **_call_headers(in_flight, me, wall_us),
     }
     return copied_properties(in_flight.delivery, added=added)

@@ -14,6 +14,7 @@ from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Attach
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world.history import History, Item, mail
@@ -116,7 +117,7 @@ class Broker:
         for link in self.links:
             if link.follows:
                 link.follows = False
-                link.down("moves", link.driver.on_absent, Stream.KEY_MOVES)
+                link.down("moves", link.driver.feed, MemberCore.absent, Stream.KEY_MOVES)
 
     def find_staging(self, link: Link, move: str, queue: int) -> None:
         link.down("moves", link.driver.on_staging_found, move, queue < len(self.queues))
@@ -127,14 +128,16 @@ class Broker:
         self.moves_log.append(entry)
         for link in self.links:
             if link.follows:
-                link.down("moves", link.driver.on_entries, Stream.KEY_MOVES, [entry])
+                link.down("moves", link.driver.feed, MemberCore.entries, Stream.KEY_MOVES, [entry])
 
     def follow_moves(self, link: Link, is_on: bool) -> None:
         link.follows = is_on and self.moves_log is not None
         if link.follows:
-            link.down("moves", link.driver.on_entries, Stream.KEY_MOVES, list(self.moves_log or ()))
+            link.down(
+                "moves", link.driver.feed, MemberCore.entries, Stream.KEY_MOVES, list(self.moves_log or ())
+            )
         elif is_on:
-            link.down("moves", link.driver.on_absent, Stream.KEY_MOVES)
+            link.down("moves", link.driver.feed, MemberCore.absent, Stream.KEY_MOVES)
 
     # Connections of members
 
@@ -185,11 +188,11 @@ class Broker:
         attachment = effect.attachment
         if attachment.queue >= len(self.queues):
             link.down("queues", link.driver.on_refused, attachment, 404, "no queue")
-            link.down("queues", link.driver.on_closed, attachment)
+            link.down("queues", link.driver.feed, MemberCore.closed, attachment)
             return
         queue = self._attached[attachment] = self.queues[attachment.queue]
         queue.consumers.append(Consumer(attachment, link))
-        link.down("queues", link.driver.on_attached, attachment)
+        link.down("queues", link.driver.feed, MemberCore.attached, attachment)
         queue.pump()
 
     def ack(self, attachment: Attachment, tag: int, multiple: bool) -> None:
@@ -208,7 +211,7 @@ class Broker:
             queue.apply_acks(consumer)
 
     def close(self, link: Link, attachment: Attachment) -> None:
-        link.down("queues", link.driver.on_closed, attachment)
+        link.down("queues", link.driver.feed, MemberCore.closed, attachment)
         queue = self._attached.get(attachment)
         if queue in self.queues:
             consumer = queue.find(attachment)
@@ -248,7 +251,7 @@ class Broker:
     def record_of(self, link: Link, entry: Entry, in_flight: InFlight | None) -> None:
         self.record(entry)
         if in_flight is not None:
-            link.down("entries", link.driver.on_recorded, in_flight, entry)
+            link.down("entries", link.driver.feed, MemberCore.recorded, in_flight)
 
     def forward(self, link: Link, in_flight: InFlight, queue: int) -> None:
         self._arrive(queue, replace(self.history.published[in_flight.identity], deliveries=0))

@@ -83,6 +83,9 @@ class Connection(Link):
             self.ack(attachment, tag, multiple=False)
         self.up("queues", self._broker.close, self, attachment)
 
+    def perform(self, effect: fx.Ack) -> None:
+        self.ack(effect.attachment, effect.tag, multiple=effect.multiple)
+
     def ack(self, attachment: Attachment, tag: int, *, multiple: bool) -> None:
         if attachment.beside_of is None:
             self.up("queues", self._broker.ack, attachment, tag, multiple)

@@ -10,6 +10,7 @@ from typing import Any
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotReader
 from lbg_sidecar.core.delivery import Attachment
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.part import Stream
 from lbg_sidecar.io.driver import Driver
 from testing.member.world.history import History, Item
@@ -57,11 +58,11 @@ class Link:
 
     def cancelled(self, attachment: Attachment) -> None:
         self.driver.on_cancelled(attachment)
-        self.driver.on_closed(attachment)
+        self.driver.feed(MemberCore.closed, attachment)
 
     def read_parked(self, entries: list[Entry]) -> None:
         if read := list(self.reader.read(entries)):
-            self.driver.on_entries(Stream.PARKED_KEYS, read)
+            self.driver.feed(MemberCore.entries, Stream.PARKED_KEYS, read)
 
     def _send(self, pipe: str, at: float, to: Process, *action: Any) -> None:
         self._clear_at[pipe] = at = max(at, self._clear_at[pipe])

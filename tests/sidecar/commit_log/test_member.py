@@ -25,7 +25,7 @@ from lbg_sidecar.io.consumers import QueueConsumers
 told = json.loads(sys.argv[1])
 told["commits"] = told["commits"] and Path(told["commits"])
 calls = os.open(told.pop("calls"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-QueueConsumers.ack = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+QueueConsumers.perform = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 
 async def handle(message):
     os.write(calls, f"{message.hash}-{message.seq}\\n".encode())
@@ -82,7 +82,7 @@ from pathlib import Path
 from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.io.consumers import QueueConsumers
 
-QueueConsumers.ack = lambda *_, **__: None  # so that the broker gives everything again: the log alone knows better
+QueueConsumers.perform = lambda *_: None  # so that the broker gives everything again: the log alone knows better
 
 told = json.loads(sys.argv[1])
 told["commits"] = Path(told["commits"])

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from lbg_sidecar.app.callable import FailedCalls
-from lbg_sidecar.core.effects import CallFailed, Failure, Poisoned
-from lbg_sidecar.io.log_events import CallLogger
+from lbg_sidecar.core.effects import CallFailed, Failure
+from lbg_sidecar.io.log_events import EffectLogger
 from testing.virtual_time import in_virtual_time
 
 
@@ -59,7 +59,7 @@ def test_a_failure_names_queue_message_key_attempt_and_reason(
     call: CallFailed, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scene() -> None:
-        CallLogger("m").failed(call)
+        EffectLogger("m", "g").log(call, 0)
 
     in_virtual_time(scene)()
     assert texts(caplog) == [line]
@@ -74,9 +74,9 @@ def test_a_failure_names_queue_message_key_attempt_and_reason(
 
 def test_failures_that_go_on_have_few_lines_with_their_count(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
-        calls = CallLogger("m")
+        calls = EffectLogger("m", "g")
         for number in range(145):
-            calls.failed(failed(attempts=number, reason=f"error {number}"))
+            calls.log(failed(attempts=number, reason=f"error {number}"), 0)
             await asyncio.sleep(0.25)
 
     in_virtual_time(scene)()
@@ -90,11 +90,11 @@ def test_a_failure_after_five_minutes_without_one_has_its_line_and_its_first_int
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        calls = CallLogger("m")
+        calls = EffectLogger("m", "g")
         for pause_s in (5.0, 6.0, 25.0, 300.0, 10.0):
-            calls.failed(failed())
+            calls.log(failed(), 0)
             await asyncio.sleep(pause_s)
-        calls.failed(failed())
+        calls.log(failed(), 0)
 
     in_virtual_time(scene)()
     assert len(texts(caplog)) == 5, "at 0, 11, 36, 336 and 346 s"
@@ -102,7 +102,7 @@ def test_a_failure_after_five_minutes_without_one_has_its_line_and_its_first_int
 
 def test_a_reason_is_bounded_and_escaped(caplog: pytest.LogCaptureFixture) -> None:
     async def scene() -> None:
-        CallLogger("m").failed(failed(reason="one\n\x1b[31mtwo" + "x" * 5000))
+        EffectLogger("m", "g").log(failed(reason="one\n\x1b[31mtwo" + "x" * 5000), 0)
 
     in_virtual_time(scene)()
     (line,) = texts(caplog)
@@ -115,9 +115,10 @@ def test_a_poisoned_message_is_an_error_and_many_of_them_are_few_lines(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def scene() -> None:
-        calls = CallLogger("m")
+        calls = EffectLogger("m", "g")
         for number in range(400):
-            calls.poisoned(Poisoned(3, f"k{number}", ("p", 7, number), 10, "no such account"))
+            identity = ("p", 7, number)
+            calls.log(CallFailed(Failure.POISONED, 3, f"k{number}", identity, 10, "no such account"), 0)
 
     in_virtual_time(scene)()
     assert texts(caplog) == [

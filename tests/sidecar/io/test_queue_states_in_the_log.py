@@ -13,7 +13,7 @@ from lbg_core.client import ChannelClosed, ClientConnection, ClientError
 from lbg_core.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Attach
-from lbg_sidecar.io.consumers import QueueConsumers, QueueEvents
+from lbg_sidecar.io.consumers import MemberEvents, QueueConsumers
 from lbg_sidecar.io.log_events import LiveLogger, StateLogger
 from testing.virtual_time import in_virtual_time
 
@@ -68,7 +68,7 @@ class Member:
 
     def attach(self) -> None:
         for queue in range(QUEUES):
-            self._consumers.attach(Attach(Attachment(queue, 1)), cast(QueueEvents, Events()))
+            self._consumers.attach(Attach(Attachment(queue, 1)), cast(MemberEvents, Events()))
 
 
 @pytest.fixture(autouse=True)

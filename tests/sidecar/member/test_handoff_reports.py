@@ -15,14 +15,23 @@ from lbg_core.group.members_protocol import (
     Status,
     Takeover,
 )
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved, StandingBy
+from lbg_sidecar.core.effects import HandoffAbandoned, LogEffect, Moved, StandingBy
 from lbg_sidecar.core.timings import Timings
-from lbg_sidecar.io.log_events import log_effect
+from lbg_sidecar.io.log_events import EffectLogger
 from testing.member.membership import Posting
 from testing.member.world import World
+from testing.virtual_time import in_virtual_time
 
 OTHER = Identity(1, "other", "1-1")
 THIRD = Identity(2, "third", "2-1")
+
+
+def log(effect: LogEffect | Takeover, me: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def scene() -> None:
+        EffectLogger("me", "g").log(effect, me)
+
+    with caplog.at_level("INFO"):
+        in_virtual_time(scene)()
 
 
 @pytest.mark.parametrize(
@@ -92,8 +101,7 @@ def test_a_handoff_is_one_line_of_text_and_of_fields(
     fields: dict[str, object],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    with caplog.at_level("INFO"):
-        log_effect("me", 0, effect)
+    log(effect, 0, caplog)
     (record,) = caplog.records
     assert text in record.getMessage()
     told = vars(record)["fields"]
@@ -102,8 +110,7 @@ def test_a_handoff_is_one_line_of_text_and_of_fields(
 
 
 def test_a_member_beyond_the_queues_says_that_it_stands_by(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level("INFO"):
-        log_effect("me", 8, StandingBy(8, 8))
+    log(StandingBy(8, 8), 8, caplog)
     assert caplog.messages == ["me: standing by: 8 queues, 8 members at work"]
 
 

@@ -24,7 +24,7 @@ from lbg_core.group.members_protocol import (
     Ping,
 )
 from lbg_sidecar.core.effects import Post
-from lbg_sidecar.core.hello_schedule import HelloSchedule
+from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.timings import Timings
 from testing.member.membership import Posting
@@ -425,10 +425,8 @@ def test_a_claim_asks_first_where_all_probed_indexes_are_in_use() -> None:
 
 
 def hello_schedule(index: int) -> HelloSchedule:
-    chances = iter([0.999, 0.0])
-    made = HelloSchedule(
-        answer_s=0.5, alone_s=3.0, spread=lambda seconds: seconds, uniform=lambda: next(chances)
-    )
+    chances = iter([0.999, 0.0] if index > PROBED else [])
+    made = HelloSchedule(Timings(), lambda: next(chances, 0.5))
     made.begin(index)
     return made
 

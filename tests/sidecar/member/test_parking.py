@@ -10,7 +10,7 @@ import pytest
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.parked_keys import BarrierEntry, KeyState, ParkEntry, ReleaseEntry, SettleEntry
 from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
-from lbg_sidecar.core.effects import KeyParked, ParkedKeysUnread, Poisoned
+from lbg_sidecar.core.effects import CallFailed, Failure, ParkedKeysUnread
 from lbg_sidecar.core.parked_keys import Parking
 from testing.exploration import over_seeds
 from testing.member.world import Chances, Item, SimMember, World
@@ -57,6 +57,10 @@ def finish(world: World) -> None:
     assert not world.broker.parking
 
 
+def failures(world: World, kind: Failure) -> list[CallFailed]:
+    return [one for _, _, one in world.events if isinstance(one, CallFailed) and one.kind is kind]
+
+
 def are_done(world: World, items: list[Item]) -> bool:
     return all(world.finished[item.identity] == 1 for item in items)
 
@@ -71,7 +75,7 @@ def test_a_poisoned_key_is_parked_in_order_and_all_others_flow() -> None:
     assert list(parked_keys(world).numbers("bad")) == [item.identity for item in bad]
     assert not world.queues[0].ready
     assert not world.queues[0].consumers[0].unacked
-    assert [event.key for _, _, event in world.events if isinstance(event, KeyParked)] == ["bad"]
+    assert [call.key for call in failures(world, Failure.PARKED)] == ["bad"]
     assert member.machine.dispatcher.counts.parked == 50
     finish(world)
 
@@ -382,7 +386,7 @@ def test_beyond_the_bounds_keys_block_and_a_release_gets_through(bounds: Parking
     world.run(5)
     assert are_done(world, good)
     assert parked_keys(world).state("worse") is KeyState.FREE
-    assert any(isinstance(event, Poisoned) and event.key == "worse" for _, _, event in world.events)
+    assert "worse" in [call.key for call in failures(world, Failure.POISONED)]
     finish(world)
 
 
@@ -412,7 +416,7 @@ def test_messages_without_a_key_block_as_before() -> None:
     world.run(3)
     assert are_done(world, [good])
     assert not world.broker.parking
-    assert any(isinstance(event, Poisoned) for _, _, event in world.events)
+    assert failures(world, Failure.POISONED)
     finish(world)
 
 

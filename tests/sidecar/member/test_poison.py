@@ -11,7 +11,7 @@ from lbg_core.client.backoff import Backoff
 from lbg_core.group.members_protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules, WhenExhausted
-from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Poisoned, Show
+from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Show
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.status_report import LISTED_MAX
 from lbg_sidecar.message import ACK, retry
@@ -40,8 +40,9 @@ def are_done(world: World, items: list[Item]) -> bool:
     return all(world.finished[item.identity] == 1 for item in items)
 
 
-def poisoned(world: World) -> list[Poisoned]:
-    return [event for _, _, event in world.events if isinstance(event, Poisoned)]
+def poisoned(world: World) -> list[CallFailed]:
+    calls = [event for _, _, event in world.events if isinstance(event, CallFailed)]
+    return [call for call in calls if call.kind is Failure.POISONED]
 
 
 def progress(member: SimMember) -> list[Progress]:

@@ -22,11 +22,11 @@ def messages(count: int) -> list[InFlight]:
     return [InFlight(attachment, tag) for tag in range(1, count + 1)]
 
 
-def of(window: int = 1024, *, patience: RetransmitTimeouts | None = None) -> Retransmitter:
+def of(window: int = 1024, *, patience: RetransmitTimeouts | None = None) -> Retransmitter[InFlight]:
     return Retransmitter(settings=replace(SETTINGS, window_messages=window), patience=patience)
 
 
-def sendable(machine: Retransmitter, now: float) -> list[Publish]:
+def sendable(machine: Retransmitter[InFlight], now: float) -> list[Publish]:
     sends = []
     while (message := machine.next_to_send(now)) is not None:
         sends.append(message)
@@ -117,7 +117,7 @@ def test_the_time_in_which_the_broker_takes_nothing_is_no_reason_for_doubt() -> 
     assert machine.doubt(120) is not None
 
 
-def refused(machine: Retransmitter, times: tuple[tuple[float, bool], ...]) -> None:
+def refused(machine: Retransmitter[InFlight], times: tuple[tuple[float, bool], ...]) -> None:
     for now, doubts in times:
         (message,) = sendable(machine, now)
         assert machine.doubt(now) is None, "an answer is on its way"

@@ -14,7 +14,7 @@ from lbg_core.group import Engine
 from lbg_core.group.members_protocol import Identity, Suspected, SuspectReport
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
-from lbg_sidecar.core.effects import DeadLetter, Poisoned, Post
+from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Post
 from lbg_sidecar.core.suspects import WAIT_MIN_S
 from lbg_sidecar.message import ACK, retry
 from testing.admin.problem_lines import problem_lines
@@ -148,7 +148,9 @@ def test_a_suspect_that_blocks_is_poisoned_and_called_at_the_longest_interval() 
     assert queue.start() == []
     queue.wait(0.2)
     assert queue.start() == [0]
-    assert [type(effect) for effect in queue.dispatcher.effects[:-1]] == [Poisoned]
+    (poisoned,) = queue.dispatcher.effects[:-1]
+    assert isinstance(poisoned, CallFailed)
+    assert poisoned.kind is Failure.POISONED
 
 
 def test_a_suspect_that_fails_without_a_death_is_retried_alone() -> None:
