@@ -23,7 +23,6 @@ from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.core.part import Stream
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, Verdict, retry
@@ -249,11 +248,11 @@ class Bench:
                 case fx.RecordEntry(entry, of):
                     if isinstance(entry, ParkEntry):
                         self.fates[entry.identity].parked += 1
-                    self.machine.entries(Stream.PARKED_KEYS, [entry], self.now)
+                    self.machine.entries(Parking, [entry], self.now)
                     if of is not None:
                         self.machine.recorded(of, self.now)
                 case fx.RecordKeyMove(entry):
-                    self.machine.entries(Stream.KEY_MOVES, [entry], self.now)
+                    self.machine.entries(KeyMoves, [entry], self.now)
                 case fx.FindStaging(move):
                     self._key_moves.staging_found(move, self.has_staging)
                 case fx.Forward(in_flight):
@@ -297,7 +296,7 @@ class Bench:
     def park(self, message: Published) -> None:
         """The stream has it that this message is parked, as by a former member."""
         self.machine.entries(
-            Stream.PARKED_KEYS, [ParkEntry(message.key, message.identity, 1, "cause", "copy")], self.now
+            Parking, [ParkEntry(message.key, message.identity, 1, "cause", "copy")], self.now
         )
         self.fates[message.identity].parked += 1
         self.turn()
@@ -306,7 +305,7 @@ class Bench:
         parking = self.machine.part(Parking)
         assert parking is not None
         causes = next((one.causes for one in parking.keys.parked() if one.key == key), ())
-        self.machine.entries(Stream.PARKED_KEYS, [ReleaseEntry(key, causes)], self.now)
+        self.machine.entries(Parking, [ReleaseEntry(key, causes)], self.now)
         self.turn()
 
     def follow(self) -> None:
@@ -315,18 +314,18 @@ class Bench:
         self.turn()
 
     def begin(self) -> None:
-        self.machine.entries(Stream.KEY_MOVES, [BeginEntry(MOVE)], self.now)
+        self.machine.entries(KeyMoves, [BeginEntry(MOVE)], self.now)
         self.turn()
 
     def passed(self) -> None:
         """Another member served the queue meanwhile, and passed its fence."""
         self.machine.entries(
-            Stream.KEY_MOVES, [BarrierEntry("other", (0,)), PassEntry(MOVE.id, 0, "other")], self.now
+            KeyMoves, [BarrierEntry("other", (0,)), PassEntry(MOVE.id, 0, "other")], self.now
         )
         self.turn()
 
     def give_up_move(self) -> None:
-        self.machine.absent(Stream.KEY_MOVES, self.now)
+        self.machine.absent(KeyMoves, self.now)
         self.turn()
 
     def close(self, attachment: Attachment | None = None) -> None:

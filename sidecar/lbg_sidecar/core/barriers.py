@@ -6,7 +6,7 @@ The member writes an entry of its own to the stream, and has read all before it 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.lanes import Lanes
@@ -18,15 +18,12 @@ AGAIN_S = 2.0
 
 @dataclass(slots=True)
 class Barrier:
-    """`since` it is on its way."""
+    """`since` it is on its way, and was written last at `sent_at`."""
 
     id: str
     attachments: list[Attachment]
     since: float
-    sent_at: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.sent_at = self.since
+    sent_at: float
 
     @property
     def queues(self) -> tuple[int, ...]:
@@ -100,7 +97,7 @@ class Barriers:
 
     def _begin(self, now: float) -> None:
         if self.due is None and self._next:
-            self.due, self._next = Barrier(self._new_id(), self._next, now), []
+            self.due, self._next = Barrier(self._new_id(), self._next, now, now), []
             self._write(self.due)
 
     def _let_go(self, attachments: Iterable[Attachment]) -> list[Attachment]:

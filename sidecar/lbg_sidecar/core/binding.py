@@ -48,11 +48,6 @@ class Binding:
         return self.delivered + (self.attachment.delivered if self.attachment is not None else 0)
 
     @property
-    def waiting(self) -> bool:
-        """Attached, and nothing was ever delivered to it: idle, or behind another consumer."""
-        return self.phase in (Phase.ATTACHING, Phase.ATTACHED) and not self.active
-
-    @property
     def status(self) -> Status:
         if self.attachment is None or (self.phase is Phase.ATTACHING and not self.active):
             return Status.UNBOUND

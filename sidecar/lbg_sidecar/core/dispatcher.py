@@ -175,14 +175,7 @@ class MessageHooks:
 class Dispatcher:
     """Deliveries in, calls out; the end of each call in, acks out. `effects`: those of the member."""
 
-    def __init__(
-        self,
-        rules: Rules,
-        processed: Processed,
-        uniform: Callable[[], float],
-        *,
-        hooks: Hooks | None = None,
-    ) -> None:
+    def __init__(self, rules: Rules, processed: Processed, uniform: Callable[[], float]) -> None:
         self.rules = rules
         self.processed = processed
         self.effects: list[Effect] = []
@@ -200,7 +193,7 @@ class Dispatcher:
         self._service_time_s: float | None = None
         self._uniform = uniform
         self._deliveries = 0
-        self.use(hooks or Hooks())
+        self.use(Hooks())
 
     def use(self, hooks: Hooks) -> None:
         """Calls these parts from now on."""

@@ -218,9 +218,10 @@ class Handoffs(Part):
 
     def _answers_are_late(self, handoff: Handoff, now: float) -> None:
         """Without other consumers' answers a move may take more hops, without the successor's it may end nowhere."""
+        within_s = SUCCESSOR_WITHIN_S if self.may_abandon else SUCCESSOR_OF_LEAVING_WITHIN_S
         if handoff.is_expected:
             self._pause(handoff, now)
-        elif now < handoff.announced_at + (within_s := self._successor_within_s):
+        elif now < handoff.announced_at + within_s:
             handoff.deadline = handoff.announced_at + within_s
         elif self.may_abandon:
             binding = self._bindings.all[handoff.queue]
@@ -229,10 +230,6 @@ class Handoffs(Part):
         else:
             handoff.to = None
             self._pause(handoff, now)
-
-    @property
-    def _successor_within_s(self) -> float:
-        return SUCCESSOR_WITHIN_S if self.may_abandon else SUCCESSOR_OF_LEAVING_WITHIN_S
 
     def under_way(self, now: float, *, except_drains_of_s: float) -> int:
         """Number of handoffs, except those that have drained for at least `except_drains_of_s`."""

@@ -32,7 +32,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Turn
 from lbg_sidecar.core.effects import FindStaging, FollowKeyMove, Forward, RecordKeyMove
 from lbg_sidecar.core.message_states import Event, Hold
-from lbg_sidecar.core.part import NEVER, Context, Part, Stream
+from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.message import Verdict
 
@@ -52,8 +52,6 @@ class _Written:
 
 
 class KeyMoves(Part):
-    stream = Stream.KEY_MOVES
-
     def __init__(self, context: Context, wanted: WantedQueues) -> None:
         super().__init__(context)
         self.state = KeyMoveState()

@@ -110,11 +110,6 @@ class Lanes:
             heapq.heappop(delayed)
         return delayed[0][0] if delayed else None
 
-    @property
-    def blocked(self) -> int:
-        """Lanes that wait for a retry."""
-        return len(self.delayed)
-
     def move(self, in_flight: InFlight, event: Event) -> None:
         """Changes a message's state, and lets its lane go on where it is not the first any more.
 

@@ -30,7 +30,7 @@ from lbg_sidecar.core.effects import (
 from lbg_sidecar.core.hooks import Hooks
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.message_states import NO_HOLD, State
-from lbg_sidecar.core.part import Context, Part, Stream
+from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.presence import Presence, Stage
 from lbg_sidecar.core.queue_bindings import BalancingRules, Bindings, BrokerAssignedAttachments
 from lbg_sidecar.core.report_schedule import ReportSchedule
@@ -292,21 +292,20 @@ class MemberCore:
 
     # Streams
 
-    def entries(self, stream: Stream, entries: Sequence[Any], now: float) -> None:
-        """Entries of a stream, in its order, from its first one on with each connection."""
-        for part in self.parts:
-            if part.stream is stream:
-                part.read(entries, now)
+    def entries(self, follower: type[Part], entries: Sequence[Any], now: float) -> None:
+        """Entries of the stream that this kind of part follows, in its order, from its first one on with each
+        connection."""
+        if (part := self.part(follower)) is not None:
+            part.read(entries, now)
         for binding in list(self.bindings.bound.values()):
             if binding.attachment is not None:
                 self._progressed(binding.attachment, now)
         self._after(now)
 
-    def absent(self, stream: Stream, now: float) -> None:
+    def absent(self, follower: type[Part], now: float) -> None:
         """There is no such stream, or none any more."""
-        for part in self.parts:
-            if part.stream is stream:
-                part.absent(now)
+        if (part := self.part(follower)) is not None:
+            part.absent(now)
         self._after(now)
 
     def recorded(self, in_flight: InFlight, now: float) -> None:
@@ -326,7 +325,10 @@ class MemberCore:
             if is_due and not self.roster.is_leaving:
                 self.effects.append(Post(report, to=TO_OBSERVERS))
             self.membership.tick(now, horizon)
-        self._await_will(self.membership.ring.awaited_will(now))
+        will = self.membership.ring.awaited_will(now)
+        if will != self._awaited_will:
+            self._awaited_will = will
+            self.effects.append(AwaitWill(will))
         self.dispatcher.tick(now)
         for tick in self._on_tick:
             tick(now)
@@ -394,11 +396,6 @@ class MemberCore:
         for part in self.parts:
             if why := part.reason_to_leave():
                 self.stop(why, now)
-
-    def _await_will(self, index: int | None) -> None:
-        if index != self._awaited_will:
-            self._awaited_will = index
-            self.effects.append(AwaitWill(index))
 
     def _observe(self, now: float) -> None:
         """Checks for a change of the live set."""

@@ -124,8 +124,6 @@ class Membership:
                     self._effects.append(Reconnect("another member claimed the same index"))
                 else:
                     self._receive_of(self._admit(sender, now), me, message, now)
-            case _:
-                pass
 
     def _receive_of(
         self,

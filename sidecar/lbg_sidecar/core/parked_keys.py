@@ -22,7 +22,7 @@ from lbg_sidecar.core.dispatcher import ParkingBounds, Turn, WhenExhausted
 from lbg_sidecar.core.effects import Done, Failure, ParkCopy, ParkedKeysUnread, RecordEntry
 from lbg_sidecar.core.key_moves import NOT_COPYABLE, KeyMoves
 from lbg_sidecar.core.message_states import Event, Hold, State
-from lbg_sidecar.core.part import Context, Part, Stream
+from lbg_sidecar.core.part import Context, Part
 
 WAITS_S = 1.0
 """Until a message that cannot be parked is judged again: the bounds are reached, or it has no sequence number."""
@@ -59,8 +59,6 @@ class _Pending:
 
 
 class Parking(Part):
-    stream = Stream.PARKED_KEYS
-
     def __init__(self, context: Context, bounds: ParkingBounds, key_moves: KeyMoves) -> None:
         super().__init__(context)
         self.bounds = bounds

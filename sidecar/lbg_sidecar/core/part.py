@@ -6,10 +6,9 @@ them share.
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 from lbg_core.group.members_protocol import Message
 from lbg_sidecar.core.acks import AckScheduler
@@ -26,13 +25,6 @@ from lbg_sidecar.core.roster import Roster
 from lbg_sidecar.core.timings import Timings
 
 NEVER = float("inf")
-
-
-class Stream(enum.Enum):
-    """A stream that a part follows."""
-
-    PARKED_KEYS = enum.auto()
-    KEY_MOVES = enum.auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +54,7 @@ class Context:
 
 
 class Part(MessageHooks):
-    """`handlers` are by the type of message of another member. `stream`: the entries of this one are read by it."""
-
-    stream: ClassVar[Stream | None] = None
+    """`handlers` are by the type of message of another member."""
 
     def __init__(self, context: Context) -> None:
         self._rules, self._hooks, self._effects = context.rules, context.hooks, context.effects
@@ -156,7 +146,7 @@ class Part(MessageHooks):
     # Streams
 
     def read(self, entries: Sequence[Any], now: float) -> None:
-        """Entries of `stream` in its order, from its first one on with each connection."""
+        """Entries of the stream that it follows, in its order, from its first one on with each connection."""
 
     def absent(self, now: float) -> None:
         """There is no such stream, or none any more."""

@@ -153,9 +153,6 @@ class BindingTable:
         self._removed: dict[int, Binding] = {}
         """A queue that comes back under the same number goes on with their epochs and counts, which others know."""
 
-    def __len__(self) -> int:
-        return self._rules.queue_count
-
     def __getitem__(self, queue: int) -> Binding:
         binding = self.used.get(queue)
         if binding is None:
@@ -315,7 +312,9 @@ class Bindings:
                 self.attach(binding, now)
 
     def _has_room(self, now: float) -> bool:
-        if self._answers_due(now) > now or self._awaits_view:
+        # One without an answer does not hold others up for long.
+        open_ = sum(now - since < ANSWERS_WITHIN_S for since in self._attaching.values())
+        if open_ >= ATTACHING_MAX or self._awaits_view:
             return False
         return now >= self._unlimited_at or len(self.bound) < ATTACHED_AT_ONCE
 
@@ -332,13 +331,6 @@ class Bindings:
     def _unlimited_at(self) -> float:
         """Time from which on more than `ATTACHED_AT_ONCE` queues are consumed: not before the latest joins count."""
         return max(self.rests_at, self.view.due if self.view.due < float("inf") else 0.0)
-
-    def _answers_due(self, now: float) -> float:
-        """Time of room for a further request. One without an answer does not hold others up for long."""
-        if len(self._attaching) < ATTACHING_MAX:
-            return now
-        open_ = [since for since in self._attaching.values() if now - since < ANSWERS_WITHIN_S]
-        return now if len(open_) < ATTACHING_MAX else min(open_) + ANSWERS_WITHIN_S
 
     def next_due(self, now: float) -> float:
         due = float("inf")

@@ -267,24 +267,20 @@ class Balancer(Part):
 
     def _leave(self, now: float, *, late: bool) -> None:
         """Hands every queue over, if it is `late` at any price."""
-        bound = list(self._bindings.bound.values())
-        moves = self._handoffs.moves
-        primaries = self._rules.primaries(self._roster.live)
-        for binding in bound:
+        rules, moves = self._rules, self._handoffs.moves
+        primaries = rules.primaries(self._roster.live)
+        within_s = PAUSED_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
+        turn_s = within_s * rules.moves_at_once / rules.queue_count
+        for binding in list(self._bindings.bound.values()):
             if binding.phase is Phase.DETACHING or binding.queue in moves:
                 continue
             if not binding.active or late:
                 self._bindings.detach(binding)
-            elif self._handoffs.under_way(now, except_drains_of_s=self._turn_s()) < self._rules.moves_at_once:
+            elif self._handoffs.under_way(now, except_drains_of_s=turn_s) < rules.moves_at_once:
                 to = primaries[binding.queue]
                 self._handoffs.start(binding, to if to in self._roster.peers else None, "leave", now)
         if late:
             self._handoffs.force(now)
-
-    def _turn_s(self) -> float:
-        rules = self._rules
-        within_s = PAUSED_WITHIN * min(rules.shutdown_grace_s, rules.max_handoff_s)
-        return within_s * rules.moves_at_once / rules.queue_count
 
     def _move(self, me: Identity, now: float) -> bool:
         """True if a queue that this member serves belongs to another.

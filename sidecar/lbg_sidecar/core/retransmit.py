@@ -55,6 +55,7 @@ class Retransmitter(Generic[Item]):
         self, *, settings: RetransmitSettings = SETTINGS, patience: RetransmitTimeouts | None = None
     ) -> None:
         self._patience = patience or RetransmitTimeouts()
+        self.check_every_s = self._patience.answer_s / CHECKS_PER_PATIENCE
         self._window: QueueWindow[Outgoing[Item]] = QueueWindow(settings)
         self._renewals = 0  # since a channel worked
 

@@ -10,7 +10,7 @@ No I/O: time is an argument, and lines are returned.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -129,8 +129,8 @@ class QueueStates(Generic[Queue]):
 
     def leave(self, queue: Queue, now: float, *, event: str | None = None) -> None:
         """The queue is no longer in the state named `event`; None: in none at all."""
-        for state in self._states.values() if event is None else self._of(event):
-            if state.ended_at is None and queue in state.queues | state.unknown:
+        for name, state in self._states.items():
+            if event in (None, name) and state.ended_at is None and queue in state.queues | state.unknown:
                 state.queues.discard(queue)
                 state.unknown.discard(queue)
                 self._end_if_empty(state, now)
@@ -161,10 +161,6 @@ class QueueStates(Generic[Queue]):
         """The lines that are due."""
         due = [state for state in self._states.values() if state.due is not None and state.due <= now]
         return [self._line(state, now) for state in due]
-
-    def _of(self, event: str) -> Iterable[_State[Queue]]:
-        state = self._states.get(event)
-        return () if state is None else (state,)
 
     def _end_if_empty(self, state: _State[Queue], now: float) -> None:
         if state.queues:

@@ -261,7 +261,11 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
         "connected": me is not None,
         "live": sorted(context.roster.live),
         "leaving": context.presence.why,
-        "lanes": {"running": len(lanes.running), "blocked": lanes.blocked, "concurrency": lanes.concurrency},
+        "lanes": {
+            "running": len(lanes.running),
+            "blocked": len(lanes.delayed),
+            "concurrency": lanes.concurrency,
+        },
         "service_time_s": context.dispatcher.service_time_s(),
     }
     for description in context.hooks.of(Part.description):

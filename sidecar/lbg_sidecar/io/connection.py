@@ -348,11 +348,6 @@ class MemberConnection:
         return publisher
 
     @property
-    def frame_max_bytes(self) -> int:
-        """Of what is published."""
-        return self.publish_connection.frame_max_bytes
-
-    @property
     def is_blocked(self) -> bool:
         """True while the broker accepts no publishes (connection.blocked)."""
         return self.publish_connection.is_blocked
@@ -378,10 +373,6 @@ class MemberConnection:
             return
         with suppress(ClientError):
             self._posts.send(post)
-
-    def flush_posts(self) -> None:
-        """Writes what was posted now, and not at the end of this loop turn."""
-        self.publish_connection.flush()
 
     def count_ready(self, queue: int, on_counted: OnCounted) -> None:
         """Count the messages that wait in a queue and its consumers, and call `on_counted` with both."""

@@ -44,17 +44,22 @@ def closed_channel(error: ClientError) -> Cause:
 
 
 class MemberEvents(Protocol):
-    """The driver, as the parts of a connection report events to it. `feed`: an event of the core, with its arguments
-    but the time. `disconnect` ends the use of the connection."""
+    """The driver, as the parts of a connection and the executor report events to it. `feed`: an event of the core, with
+    its arguments but the time. The effects of what is reported to the `machine` itself are run with the next one.
+    `disconnect` ends the use of the connection."""
 
+    @property
+    def machine(self) -> MemberCore: ...
     def feed(self, event: Callable[Concatenate[MemberCore, ...], object], *arguments: object) -> None: ...
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
-    def on_refused(self, attachment: Attachment, code: int, why: str) -> bool: ...
-    def on_cancelled(self, attachment: Attachment) -> bool: ...
     def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None: ...
-    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None: ...
     def on_confirmed(self, in_flight: InFlight) -> None: ...
     def on_staging_found(self, move: str, is_found: bool) -> None: ...
+    def on_exit(self) -> None: ...
+    def on_reread(self, why: str) -> None: ...
+    def on_request_position(self) -> None: ...
+    def on_failed(self, error: Exception) -> None: ...
+    def on_stood_down(self) -> None: ...
     def disconnect(self, why: str) -> None: ...
 
 
@@ -166,7 +171,7 @@ class QueueConsumers:
             channel.close_soon()
 
     def _cancelled(self, attachment: Attachment, events: MemberEvents) -> None:
-        if not events.on_cancelled(attachment):
+        if not events.machine.cancelled(attachment):
             self._states.enter(CANCELLED, attachment.queue)
         self._close(attachment)
 
@@ -181,11 +186,11 @@ class QueueConsumers:
             # First of all nothing more may start, on any queue.
             self._on_lost(closed)
         elif (timeout_s := consumer_timeout_in(error)) is not None:
-            events.on_timed_out(attachment, timeout_s)
+            events.machine.timed_out(attachment, timeout_s)
         elif error is not None and not (
             not was_attached
             and isinstance(error, ChannelClosed)
-            and events.on_refused(attachment, error.reply_code, error.reply_text)
+            and events.machine.refused(attachment, error.reply_code, error.reply_text)
         ):
             self._states.enter(closed_channel(error), attachment.queue, str(error))
         events.feed(MemberCore.closed, attachment)

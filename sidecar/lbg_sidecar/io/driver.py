@@ -109,7 +109,7 @@ class Driver:
         self.on_exit = on_exit
         self.on_stood_down = on_stood_down
         self.on_reread = on_reread
-        self._executor = EffectExecutor(machine, app, self, group=group, journal=journal, observer=observer)
+        self._executor = EffectExecutor(app, self, group=group, journal=journal, observer=observer)
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
@@ -167,7 +167,6 @@ class Driver:
         """While there is no link: go on with this machine, made with the one before as its `former`."""
         assert self.link is None
         self.machine = machine
-        self._executor.drive(machine)
 
     def reshape(self, queue_count: int) -> None:
         """The group has so many queues now, which members share out."""
@@ -323,27 +322,19 @@ class Driver:
             if in_flight.size >= COUNTED_MIN_BYTES:
                 self._bodies.admit(in_flight)
             if len(in_flight.delivery.header) > LARGE_HEADER_BYTES and self.link is not None:
-                in_flight.is_copyable = is_copyable(in_flight.delivery, self.link.frame_max_bytes)
+                in_flight.is_copyable = is_copyable(
+                    in_flight.delivery, self.link.publish_connection.frame_max_bytes
+                )
         self.machine.deliver(attachment, arrivals, self._loop.time())
         if self.machine.effects:
             self._run_effects()
         else:
             self._app.wake()
 
-    def on_refused(self, attachment: Attachment, code: int, why: str) -> bool:
-        """Notes the refusal; its effects are run with `MemberCore.closed`, which follows."""
-        return self.machine.refused(attachment, code, why)
-
-    def on_cancelled(self, attachment: Attachment) -> bool:
-        return self.machine.cancelled(attachment)
-
     def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None:
         """Recalls deliveries: they are returned when this returns, and the answer follows."""
         self.machine.revoked(attachment, tags, self._loop.time(), reassigned=reassigned)
         self._run_effects()
-
-    def on_timed_out(self, attachment: Attachment, timeout_s: float) -> None:
-        self.machine.timed_out(attachment, timeout_s)
 
     def on_confirmed(self, in_flight: InFlight) -> None:
         self.feed(MemberCore.confirmed, in_flight)
@@ -390,7 +381,7 @@ class Driver:
     def _alone(self, suspect: InFlight) -> None:
         """Its call may end this process: what others are told of it leaves now."""
         if self.link is not None:
-            self.link.flush_posts()
+            self.link.publish_connection.flush()
         if self._notes is not None:
             self._notes.clear_others(suspect)
 

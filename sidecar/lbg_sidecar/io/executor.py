@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
 from lbg_sidecar.app import AppChannel, withdraw
@@ -25,25 +24,14 @@ ANSWER_BYTES = 1 << 20
 """Of bodies in an answer to an administrator: escaped in JSON, they are within the size limit of brokers."""
 
 
-class Events(MemberEvents, Protocol):
-    """Callbacks for the results of effects."""
-
-    def on_exit(self) -> None: ...
-    def on_reread(self, why: str) -> None: ...
-    def on_request_position(self) -> None: ...
-    def on_failed(self, error: Exception) -> None: ...
-    def on_stood_down(self) -> None: ...
-
-
 class EffectExecutor:
     """`link` is None while there is no connection; what needs one is passed over then, because the core has been, or
     will be, informed by `disconnected`."""
 
     def __init__(
         self,
-        machine: MemberCore,
         app: AppChannel,
-        events: Events,
+        events: MemberEvents,
         *,
         group: str,
         journal: DeliveryJournal | None,
@@ -53,7 +41,6 @@ class EffectExecutor:
         self._outbox: Outbox | None = None
         self._parking: ParkingChannels | None = None
         self._key_moves: KeyMoveChannels | None = None
-        self._machine = machine
         self._app = app
         self._events = events
         self._group = group
@@ -61,11 +48,7 @@ class EffectExecutor:
         self._observer = observer
         self._loop = asyncio.get_running_loop()
         self._me: Identity | None = None
-        self._log = EffectLogger(machine.name, group)
-
-    def drive(self, machine: MemberCore) -> None:
-        """Replaces the machine by one that continues its state."""
-        self._machine = machine
+        self._log = EffectLogger(events.machine.name, group)
 
     def use(
         self,
@@ -87,7 +70,7 @@ class EffectExecutor:
 
     def run(self) -> None:
         """Every effect there is, with those that come of them."""
-        effects = self._machine.effects
+        effects = self._events.machine.effects
         while effects:
             due, effects[:] = effects[:], []
             self._record(due)
@@ -101,7 +84,7 @@ class EffectExecutor:
         parking, key_moves = self._parking, self._key_moves
         match effect:
             case fx.Done(deliveries, settled):  # is in the journal already
-                if outgoing is not None and not settled and self._machine.dispatcher.rules.republish:
+                if outgoing is not None and not settled and self._events.machine.dispatcher.rules.republish:
                     for in_flight in deliveries:
                         if in_flight.finished_at is not None:
                             outgoing.released(in_flight)
@@ -124,7 +107,7 @@ class EffectExecutor:
             case fx.Fail(error):
                 self._events.on_failed(error)
             case fx.LogEffect() | Takeover():
-                me = self._machine.roster.me
+                me = self._events.machine.roster.me
                 self._log.log(effect, me.index if me is not None else None)
             case _ if link is None or outgoing is None or key_moves is None:
                 pass
@@ -164,7 +147,7 @@ class EffectExecutor:
     def _record(self, due: Iterable[fx.Effect]) -> None:
         """Writes completed deliveries to the journal before their acks: a member that is killed may have recorded an
         ack that never left, and has left none that was not recorded."""
-        self._me = self._machine.roster.me or self._me
+        self._me = self._events.machine.roster.me or self._me
         if self._journal is None or self._me is None:
             return
         done = [effect for effect in due if isinstance(effect, fx.Done)]

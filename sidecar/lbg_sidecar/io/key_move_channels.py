@@ -13,9 +13,8 @@ from lbg_core.group.errors import EntryError
 from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, Entry
 from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.part import Stream
-from lbg_sidecar.core.retransmit import RetransmitTimeouts
 from lbg_sidecar.io.consumers import MemberEvents
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
 
@@ -34,15 +33,12 @@ class KeyMoveChannels:
             link,
             on_confirmed=events.on_confirmed,
             refused_hint="is the queue there to which its key moves? The key waits for it",
-            patience=RetransmitTimeouts(),
         )
         self._stream = StreamFollower(
             link.consume_connection,
             names.moves,
             KEY_MOVE_ENTRIES,
-            on_read=lambda read: events.feed(
-                MemberCore.entries, Stream.KEY_MOVES, [entry for entry, _ in read]
-            ),
+            on_read=lambda read: events.feed(MemberCore.entries, KeyMoves, [entry for entry, _ in read]),
             on_unreadable=self._on_unreadable,
             on_cancelled=self._absent,
             watch=link.watch,
@@ -108,7 +104,7 @@ class KeyMoveChannels:
             self._events.on_staging_found(move, True)
 
     def _absent(self) -> None:
-        self._events.feed(MemberCore.absent, Stream.KEY_MOVES)
+        self._events.feed(MemberCore.absent, KeyMoves)
 
     def _on_unreadable(self, error: EntryError | ClientError) -> None:
         """Disconnects: who does not know where keys are must not deliver anything."""

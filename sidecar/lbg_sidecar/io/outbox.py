@@ -47,7 +47,7 @@ from lbg_core.group import (
 )
 from lbg_core.group.members_protocol import Identity
 from lbg_sidecar.core.delivery import InFlight
-from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, Retransmitter, RetransmitTimeouts
+from lbg_sidecar.core.retransmit import Retransmitter, RetransmitTimeouts
 
 log = logging.getLogger("lbg.member")
 
@@ -88,7 +88,7 @@ class ExchangePublisher:
         *,
         on_confirmed: OnConfirmed,
         refused_hint: str,
-        patience: RetransmitTimeouts,
+        patience: RetransmitTimeouts | None = None,
         may_go_as_it_came: bool = False,
     ) -> None:
         self._may_go_as_it_came = may_go_as_it_came
@@ -97,7 +97,6 @@ class ExchangePublisher:
         self._link = link
         self._on_confirmed = on_confirmed
         self._refused_hint = refused_hint
-        self._check_every_s = patience.answer_s / CHECKS_PER_PATIENCE
         self._loop = asyncio.get_running_loop()
         self._retransmitter = Retransmitter[Publication](patience=patience)
         self._retry: asyncio.TimerHandle | None = None
@@ -168,7 +167,7 @@ class ExchangePublisher:
         if due is not None and due > now and self._retry is None:
             self._retry = self._loop.call_at(due, self._on_retry)
         if (retransmitter.waits or self._unsent) and self._check is None:
-            self._check = self._loop.call_at(now + self._check_every_s, self._on_check)
+            self._check = self._loop.call_at(now + self._retransmitter.check_every_s, self._on_check)
 
     def _publish_soon(self, publisher: ConfirmingPublisher, item: Publication) -> asyncio.Future[None]:
         delivery: Delivery = item.in_flight.delivery
@@ -264,7 +263,6 @@ class Outbox:
     ) -> None:
         self._me = me
         self._wall_us = wall_us
-        patience = patience or RetransmitTimeouts()
         self._dead_letters = ExchangePublisher(
             names.dlx,
             link,

@@ -13,8 +13,7 @@ from lbg_core.group.parked_snapshot import SnapshotPlace
 from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.part import Stream
-from lbg_sidecar.core.retransmit import RetransmitTimeouts
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.io.consumers import MemberEvents
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink, WallClock, refused_properties
 
@@ -42,9 +41,7 @@ class ParkingChannels:
             link.consume_connection,
             names.parked,
             PARKED_ENTRIES,
-            on_read=lambda read: events.feed(
-                MemberCore.entries, Stream.PARKED_KEYS, [entry for entry, _ in read]
-            ),
+            on_read=lambda read: events.feed(MemberCore.entries, Parking, [entry for entry, _ in read]),
             on_unreadable=self._on_unreadable,
             on_cancelled=link.consume_connection.abort,
             watch=link.watch,
@@ -54,14 +51,12 @@ class ParkingChannels:
             link,
             on_confirmed=events.on_confirmed,
             refused_hint=f"is queue {names.parking} there? Parked keys wait for it",
-            patience=RetransmitTimeouts(),
         )
         self._entries = ExchangePublisher(
             names.parked,
             link,
             on_confirmed=partial(events.feed, MemberCore.recorded),
             refused_hint=f"is stream {names.parked} there? Parked keys wait for it",
-            patience=RetransmitTimeouts(),
         )
 
     async def follow(self, parked_from: str) -> None:

@@ -14,8 +14,8 @@ from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace, SnapshotReader
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Attach
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.part import Stream
 from lbg_sidecar.io.connection import OnCounted
 from testing.member.world.history import History, Item, mail
 from testing.member.world.queues import BrokerQueue, Consumer, Link
@@ -117,7 +117,7 @@ class Broker:
         for link in self.links:
             if link.follows:
                 link.follows = False
-                link.down("moves", link.driver.feed, MemberCore.absent, Stream.KEY_MOVES)
+                link.down("moves", link.driver.feed, MemberCore.absent, KeyMoves)
 
     def find_staging(self, link: Link, move: str, queue: int) -> None:
         link.down("moves", link.driver.on_staging_found, move, queue < len(self.queues))
@@ -128,16 +128,14 @@ class Broker:
         self.moves_log.append(entry)
         for link in self.links:
             if link.follows:
-                link.down("moves", link.driver.feed, MemberCore.entries, Stream.KEY_MOVES, [entry])
+                link.down("moves", link.driver.feed, MemberCore.entries, KeyMoves, [entry])
 
     def follow_moves(self, link: Link, is_on: bool) -> None:
         link.follows = is_on and self.moves_log is not None
         if link.follows:
-            link.down(
-                "moves", link.driver.feed, MemberCore.entries, Stream.KEY_MOVES, list(self.moves_log or ())
-            )
+            link.down("moves", link.driver.feed, MemberCore.entries, KeyMoves, list(self.moves_log or ()))
         elif is_on:
-            link.down("moves", link.driver.feed, MemberCore.absent, Stream.KEY_MOVES)
+            link.down("moves", link.driver.feed, MemberCore.absent, KeyMoves)
 
     # Connections of members
 
@@ -187,7 +185,7 @@ class Broker:
     def attach(self, link: Link, effect: Attach, events: object) -> None:
         attachment = effect.attachment
         if attachment.queue >= len(self.queues):
-            link.down("queues", link.driver.on_refused, attachment, 404, "no queue")
+            link.down("queues", link.driver.machine.refused, attachment, 404, "no queue")
             link.down("queues", link.driver.feed, MemberCore.closed, attachment)
             return
         queue = self._attached[attachment] = self.queues[attachment.queue]

@@ -65,7 +65,7 @@ class Connection(Link):
     def released(self, *_: object) -> None:
         """Nobody validates; and what comes behind the end of the connection is heard by nobody."""
 
-    close = flush_posts = released
+    close = flush = released
 
     def post(self, post: Post) -> None:
         body = encode(post.message)

@@ -11,7 +11,7 @@ from lbg_core.group.parked_keys import Entry
 from lbg_core.group.parked_snapshot import SnapshotReader
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.core.part import Stream
+from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.io.driver import Driver
 from testing.member.world.history import History, Item
 from testing.simulation.clock import Process
@@ -57,12 +57,12 @@ class Link:
         self._on_lost(self, "the broker closed the connection")
 
     def cancelled(self, attachment: Attachment) -> None:
-        self.driver.on_cancelled(attachment)
+        self.driver.machine.cancelled(attachment)
         self.driver.feed(MemberCore.closed, attachment)
 
     def read_parked(self, entries: list[Entry]) -> None:
         if read := list(self.reader.read(entries)):
-            self.driver.feed(MemberCore.entries, Stream.PARKED_KEYS, read)
+            self.driver.feed(MemberCore.entries, Parking, read)
 
     def _send(self, pipe: str, at: float, to: Process, *action: Any) -> None:
         self._clear_at[pipe] = at = max(at, self._clear_at[pipe])

@@ -50,6 +50,10 @@ class Broker:
 class Events:
     """A member that has no part in it."""
 
+    @property
+    def machine(self) -> Events:
+        return self
+
     def __getattr__(self, name: str) -> Any:
         return lambda *_: False
 

@@ -15,8 +15,8 @@ from lbg_core.group.members_protocol import Gone, Identity, SkipOutcome
 from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.effects import RecordKeyMove
+from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.core.part import Stream
 from lbg_sidecar.message import ACK, drop, retry
 from testing.member.bench import Bench, Published
 
@@ -312,7 +312,7 @@ def test_a_member_that_others_found_gone_takes_part_in_a_change_under_its_new_in
     bench = Bench(Rules(**BLOCK))
     bench.follow()
     bench.begin()
-    bench.machine.entries(Stream.KEY_MOVES, [JoinEntry(0, "i0")], bench.now)
+    bench.machine.entries(KeyMoves, [JoinEntry(0, "i0")], bench.now)
     bench.wait(AGAIN_S)
     me = bench.machine.roster.me
     assert me == Identity(0, "a", "i0")
