@@ -29,7 +29,7 @@ class Binding:
     active: bool = False
     activated_at: float = 0.0
     attached_at: float = 0.0
-    """When the attachment was requested: so it is behind those that were there before."""
+    """Time of the request for the attachment: so it is behind those that were there before."""
     attach_due: float = 0.0
     failures: int = 0
     move_due: float = 0.0  # no handoff before this: an earlier one was put off

@@ -387,7 +387,7 @@ class Paused(LogEffect):
 
 @dataclass(frozen=True, slots=True)
 class LiveSet(LogEffect):
-    """Who is live changed."""
+    """The set of live members changed."""
 
     live: frozenset[int]
 

@@ -22,6 +22,7 @@ from lbg_sidecar.core.effects import HandoffAbandoned, Moved, Post
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.status_report import queue_state
+from lbg_sidecar.core.timings import spread
 
 REATTACH_AFTER_S = 0.1
 """Delay before a member that handed a queue over, or stepped aside, subscribes again behind the successor."""
@@ -54,7 +55,7 @@ class Handoff:
     announced_at: float = 0.0
     deadline: float = 0.0
     halt_at: float = 0.0
-    """While draining: from then on nothing starts, also what is older than what was started."""
+    """Of a draining one: from then on nothing starts, also what is older than what was started."""
     paused_at: float = 0.0
     drained_at: float = 0.0
     forced: int = 0
@@ -225,7 +226,7 @@ class Handoffs(Part):
             handoff.deadline = handoff.announced_at + within_s
         elif self.may_abandon:
             binding = self._bindings.all[handoff.queue]
-            binding.move_due = now + self._rules.rebalance_delay_s * (0.8 + 0.4 * self._uniform())
+            binding.move_due = now + spread(self._rules.rebalance_delay_s, self._uniform)
             self._cancel(handoff)
         else:
             handoff.to = None
@@ -296,7 +297,7 @@ class Handoffs(Part):
         binding.put_off += 1
         self._bindings.changes += 1
         # It works for as long as it stood still, so that a call that never ends costs it half of its time at most.
-        binding.move_due = now + max(self._rules.rebalance_delay_s, stood_s) * (0.8 + 0.4 * self._uniform())
+        binding.move_due = now + spread(max(self._rules.rebalance_delay_s, stood_s), self._uniform)
         running = len(attachment.running)
         self._effects.append(
             HandoffAbandoned(

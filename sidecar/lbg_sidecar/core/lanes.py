@@ -268,9 +268,12 @@ class Lanes:
 _Change = Callable[[Lanes, InFlight], None]
 
 _INDEXES: dict[State, tuple[_Change | None, _Change | None]] = {
+    **{state: (Lanes._enter_underway, Lanes._leave_underway) for state in State if IS_UNDERWAY[state]},
     State.READY: (Lanes._enter_ready, Lanes._leave_ready),
     State.BEHIND: (Lanes._enter_behind, Lanes._leave_behind),
     State.AFTER_CALL: (Lanes._enter_after_call, Lanes._leave_after_call),
+    State.CALLED: (Lanes._enter_running, Lanes._leave_running),
+    State.LAST_CALL: (Lanes._enter_running, Lanes._leave_running),
     State.DELAYED: (Lanes._enter_delayed, Lanes._leave_delayed),
     State.HELD: (Lanes._enter_held, Lanes._leave_held),
     State.REPUBLISHING: (Lanes._enter_republishing, Lanes._leave_republishing),
@@ -281,19 +284,12 @@ _INDEXES: dict[State, tuple[_Change | None, _Change | None]] = {
 """Changes of the indexes when a message enters a state, and leaves it."""
 
 
-def _index(state: State) -> tuple[_Change | None, _Change | None]:
-    if state in (State.CALLED, State.LAST_CALL):
-        return Lanes._enter_running, Lanes._leave_running
-    if IS_UNDERWAY[state] and state is not State.REPUBLISHING:
-        return Lanes._enter_underway, Lanes._leave_underway
-    return _INDEXES.get(state, (None, None))
-
-
 def _move(state: State, event: Event) -> tuple[State, _Change | None, _Change | None, bool] | None:
     new = NEXT[state][event]
     if new is None:
         return None
-    enter, leave = _index(new)[0], _index(state)[1]
+    enter, _ = _INDEXES.get(new, (None, None))
+    _, leave = _INDEXES.get(state, (None, None))
     if IS_RUNNING[state] and IS_RUNNING[new]:  # it holds its slot
         leave, enter = None, None if new is State.LAST_CALL else enter
     return new, leave, enter, IS_FIRST[state] and not IS_FIRST[new]

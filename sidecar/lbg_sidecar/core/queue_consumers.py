@@ -16,6 +16,7 @@ from lbg_sidecar.core.membership import JOINS_S
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.queue_bindings import RESTS_S, Assignment
 from lbg_sidecar.core.status_report import queue_state
+from lbg_sidecar.core.timings import spread
 
 CONSUMED_FOR_S = 30.0
 """For so long a member consumes a queue that is neither its primary nor backed up by it, unless it serves it."""
@@ -214,7 +215,7 @@ class Sweep(Part):
         else:
             step_s = max(SWEEP_STEP_S, sweep_s * members / rules.queue_count)
             self._at_once = max(1, int(SWEEP_WRITE_S / step_s))
-            self.due = now + step_s * self._at_once * (0.8 + 0.4 * self._uniform())
+            self.due = now + spread(step_s * self._at_once, self._uniform)
 
 
 class QueueReports(Part):

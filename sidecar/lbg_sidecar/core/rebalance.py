@@ -53,8 +53,13 @@ class SuccessorBinding(Part):
         self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
         if move.to == me.index:
+            # It comes to this member, which answers when the broker has its consumer.
             proof = "" if binding.active else self._takeovers.announced(move, now)
-            self._expected(move, me, binding, now, proof)
+            if binding.phase is Phase.ATTACHED:
+                self._answer(me, binding, move.sender.index, move.move, proof)
+            else:
+                binding.arrivals.append((move.sender.index, move.move, proof))
+                self._wanted.want(binding.queue, now)
             return
         if binding.active:
             # Deliveries on a live channel prove that this member is the active one: the mover's channel is closed.
@@ -76,14 +81,6 @@ class SuccessorBinding(Part):
         else:
             # Behind the successor already, or not attached, or only just attaching.
             self._answer(me, binding, move.sender.index, move.move)
-
-    def _expected(self, move: Move, me: Identity, binding: Binding, now: float, proof: str) -> None:
-        """It comes to this member, which answers when the broker has its consumer."""
-        if binding.phase is Phase.ATTACHED:
-            self._answer(me, binding, move.sender.index, move.move, proof)
-            return
-        binding.arrivals.append((move.sender.index, move.move, proof))
-        self._wanted.want(binding.queue, now)
 
     def attached(self, binding: Binding, now: float) -> None:
         me = self._roster.me

@@ -239,6 +239,7 @@ _state_values = attrgetter(*_STATE_FIELDS)
 def description_of(context: Context, now: float) -> dict[str, Any]:
     """The report for a view, without its sender, and more of this member alone, as plain data."""
     me, lanes, report = context.roster.me, context.dispatcher.lanes, status_report(context)
+    running, blocked = len(lanes.running), len(lanes.delayed)
     is_shared = {"shared": True} if context.bindings.native is not None else {}
     queues = []
     for state, binding in zip(report.queues, _own(context), strict=True):
@@ -261,11 +262,7 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
         "connected": me is not None,
         "live": sorted(context.roster.live),
         "leaving": context.presence.why,
-        "lanes": {
-            "running": len(lanes.running),
-            "blocked": len(lanes.delayed),
-            "concurrency": lanes.concurrency,
-        },
+        "lanes": {"running": running, "blocked": blocked, "concurrency": lanes.concurrency},
         "service_time_s": context.dispatcher.service_time_s(),
     }
     for description in context.hooks.of(Part.description):

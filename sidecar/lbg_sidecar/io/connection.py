@@ -202,7 +202,7 @@ async def claim(
             await offers.ask(claiming)
         index = claiming.candidate()
         if index is None:
-            break
+            raise IndexTaken(claiming.fixed or 0)
         mailbox, bindings = mailbox_of(names, index)
         channel = await consume_connection.open_channel()
         try:
@@ -220,7 +220,6 @@ async def claim(
         # Without a mailbox this member counts as gone for the others: so its connection ends.
         await channel.consume(mailbox.name, on_deliveries, no_ack=True, on_cancelled=consume_connection.abort)
         return index, channel
-    raise IndexTaken(claiming.fixed or 0)
 
 
 OnCounted = Callable[[int, int | None, int | None], None]
@@ -302,16 +301,11 @@ class MemberConnection:
             )
             await offers.close()
             posts = Posts(posting, names.members, on_returned)
-
-            def leave_will(routing_key: str) -> None:
-                if not publish_connection.is_blocked:
-                    posts.leave_will(routing_key)
-
             last_wills = LastWills(
                 consume_connection,
                 names,
                 index,
-                publish=leave_will,
+                publish=lambda key: None if publish_connection.is_blocked else posts.leave_will(key),
                 on_will=on_will,
                 on_watched=on_watched,
                 consumer_timeout_s=consumer_timeout_s,

@@ -132,7 +132,9 @@ class Driver:
             self.app_ready.set()
         elif was_ready:
             self.app_ready.clear()
-            self._became_unready()
+            if self.link is not None:
+                self._stand_down()
+                self._run_effects()
 
     def processed(self, streams: Iterable[StreamRuns]) -> None:
         self.machine.dispatcher.processed.merge(Positions(tuple(streams)))
@@ -413,11 +415,6 @@ class Driver:
     def more(self) -> bool:
         dispatcher = self.machine.dispatcher
         return dispatcher.lanes.available and not dispatcher.paused
-
-    def _became_unready(self) -> None:
-        if self.link is not None:
-            self._stand_down()
-            self._run_effects()
 
     def _stand_down(self) -> None:
         self.machine.stand_down(f"the application is not ready: {self.app_unready_why}", self._loop.time())

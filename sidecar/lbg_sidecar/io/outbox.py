@@ -60,7 +60,7 @@ WallClock = Callable[[float], int]  # the loop's time -> microseconds since the 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Publication:
-    """What is published of a message. `body`: None for its own, which may be in a file, and is read when it is sent."""
+    """A message as it is published. `body`: None for its own, which may be in a file, and is read when it is sent."""
 
     in_flight: InFlight
     routing_key: str
