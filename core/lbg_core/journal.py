@@ -35,7 +35,7 @@ from typing import Self
 
 from lbg_core.forks import lock
 from lbg_core.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
-from lbg_core.private_files import make_private_directory, open_private, report_wide
+from lbg_core.private_files import is_same_file, make_private_directory, open_private, report_wide
 
 
 class JournalingError(Exception):
@@ -116,16 +116,6 @@ def recover(directory: Path) -> list[Path]:
             if closed is not None:
                 recovered.append(closed)
     return recovered
-
-
-def is_same_file(descriptor: int, path: Path) -> bool:
-    """True if `path` still names the open file: between opening and locking it, another may have renamed
-    it.
-    """
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path))
-    except FileNotFoundError:
-        return False
 
 
 def _close_leftover(path: Path) -> Path | None:

@@ -36,6 +36,14 @@ def open_private(path: Path, flags: int) -> int:
     return os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
 
 
+def is_same_file(descriptor: int, path: Path) -> bool:
+    """True if `path` still names the open file: between opening and locking it, another may have renamed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
 def allocate(descriptor: int, start: int, length: int) -> None:
     """Give this part of a file its blocks, so that a full disk is met here. Raises OSError.
 

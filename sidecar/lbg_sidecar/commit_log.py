@@ -50,13 +50,19 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import ClassVar, Self
 from zlib import crc32
 
 from lbg_core.forks import lock, own_map
 from lbg_core.group import SequenceSet
 from lbg_core.group.sequences import StreamRuns
-from lbg_core.private_files import allocate, make_private_directory, open_private, report_wide
+from lbg_core.private_files import (
+    allocate,
+    is_same_file,
+    make_private_directory,
+    open_private,
+    report_wide,
+)
 from lbg_sidecar.errors import MemberError
 
 
@@ -64,39 +70,128 @@ class CommitsError(MemberError):
     pass
 
 
-MAGIC = b"LBG commits\n"
+log = logging.getLogger("lbg.member")
+
 VERSION = 1
+_CRC = struct.Struct("<I")
+
+
+def packed_head(magic: bytes, version: int = VERSION) -> bytes:
+    head = magic + version.to_bytes(4, "little")
+    return head + _CRC.pack(crc32(head))
+
+
+def version_of(stored: bytes, magic: bytes) -> int | None:
+    """None if this is no file with this magic, or its head is damaged."""
+    version = int.from_bytes(stored[len(magic) :][:4], "little")
+    return version if stored.startswith(packed_head(magic, version)) else None
+
+
+class _StoredFile:
+    """An open, locked and mapped file whose head is good. Raises CommitsError for a file that is in use, of a newer
+    version, or cannot be made; one that is damaged is set aside, and a new one takes its place.
+
+    `kind`: its name for people. `size_bytes`: of a new file. `if_moved`, `if_damaged`: what a file that is moved away
+    by hand, and one that is set aside, means for the messages.
+    """
+
+    kind: ClassVar[str]
+    magic: ClassVar[bytes]
+    size_bytes: ClassVar[int]
+    if_moved: ClassVar[str]
+    if_damaged: ClassVar[str]
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+        try:
+            self._descriptor = self._opened()
+        except OSError as error:
+            raise CommitsError(
+                f"{self.kind} {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
+            ) from error
+        try:
+            self._map = mmap.mmap(self._descriptor, 0)
+            own_map(self._map)
+            self._load()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            self._map.close()
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _load(self) -> None:
+        """Reads the map."""
+        raise NotImplementedError
+
+    def _is_sound(self, stored: bytes) -> bool:
+        """True if what is behind a good head can be used."""
+        return True
+
+    def _opened(self) -> int:
+        make_private_directory(self.path.parent)
+        while True:
+            descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT)
+            try:
+                if not lock(descriptor):
+                    raise CommitsError(
+                        f"{self.kind} {self.path} is in use by another process: give each member a name of its own"
+                    )
+                # Another process may have set it aside before it was locked here.
+                if is_same_file(descriptor, self.path) and self._is_usable(descriptor):
+                    return descriptor
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)
+
+    def _is_usable(self, descriptor: int) -> bool:
+        """False: it is set aside."""
+        stored = os.pread(descriptor, self.size_bytes, 0)
+        if not any(stored) and os.fstat(descriptor).st_size <= self.size_bytes:
+            # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
+            allocate(descriptor, 0, self.size_bytes)
+            os.pwrite(descriptor, packed_head(self.magic), 0)
+            return True
+        version = version_of(stored, self.magic)
+        if version is not None and version > VERSION:
+            raise CommitsError(
+                f"{self.kind} {self.path} is of version {version}, and this member reads version {VERSION}: upgrade "
+                f"this member, or move the file away{self.if_moved}"
+            )
+        if version == VERSION and len(stored) == self.size_bytes and self._is_sound(stored):
+            return True
+        aside = next(
+            path
+            for number in itertools.count(1)
+            if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
+        )
+        os.rename(self.path, aside)
+        log.warning("%s %s is %s", self.kind, self.path, self.if_damaged.format(aside=aside.name))
+        return False
+
+
 SLOTS_AT = 4096
 SLOT_BYTES = 1024
 RECORD_BYTES = 352
 RUNS_MAX = 20
 """Runs above the floor that a record holds; the lowest are left out when there are more."""
 
-_HEAD = struct.Struct(f"<{len(MAGIC)}sI")
-_CRC = struct.Struct("<I")
 _NAME = struct.Struct("<QQB")
 _RECORD = struct.Struct("<QqI")
 _RUNS = [struct.Struct(f"<{2 * count}q") for count in range(RUNS_MAX + 1)]
 
 NAME_BYTES = SLOT_BYTES - 2 * RECORD_BYTES
 NAME_MAX = 255  # of a publisher, in bytes: what AMQP's short strings hold
-
-
-def packed_head(version: int = VERSION) -> bytes:
-    head = _HEAD.pack(MAGIC, version)
-    return head + _CRC.pack(crc32(head))
-
-
-HEAD_BYTES = len(packed_head())
-
-
-def version_of(head: bytes) -> int | None:
-    """None if this is no head of a commit log, or damaged."""
-    content, crc = head[: _HEAD.size], head[_HEAD.size : HEAD_BYTES]
-    if len(content) < _HEAD.size or crc != _CRC.pack(crc32(content)):
-        return None
-    magic, version = _HEAD.unpack(content)
-    return version if magic == MAGIC else None
 
 
 def packed_name(opened: int, hash_: int, publisher: bytes) -> bytes:
@@ -143,8 +238,6 @@ def unpacked_record(name: bytes, record: bytes) -> tuple[int, SequenceSet] | Non
     return generation, numbers
 
 
-log = logging.getLogger("lbg.member")
-
 GROW_SLOTS = 256
 
 
@@ -155,32 +248,22 @@ class _Slot:
     generation: int = 0
 
 
-class CommitLog:
-    """An open and locked commit log. `streams_max` streams take 1 KiB each; the one that was idle for longest gives way
-    first, and before it those of them that were not written since the file was opened.
+class CommitLog(_StoredFile):
+    """A commit log. `streams_max` streams take 1 KiB each; the one that was idle for longest gives way first, and
+    before it those of them that were not written since the file was opened."""
 
-    Raises CommitsError for a file that is in use, of a newer version, or cannot be made.
-    """
+    kind = "commit log"
+    magic = b"LBG commits\n"
+    size_bytes = SLOTS_AT
+    if_moved = ", which only lets repeats through"
+    if_damaged = "damaged: set aside as {aside}; its messages may be processed again"
 
     def __init__(self, path: Path | str, *, streams_max: int = 65_536) -> None:
-        self.path = Path(path)
         self._streams_max = streams_max
         self._slots: OrderedDict[tuple[str, int], _Slot] = OrderedDict()
         self._loaded: list[StreamRuns] = []
         self._is_disk_full = False
-        try:
-            self._descriptor = self._opened()
-        except OSError as error:
-            raise CommitsError(
-                f"commit log {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
-            ) from error
-        try:
-            self._map = mmap.mmap(self._descriptor, 0)
-            own_map(self._map)
-            self._load()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        super().__init__(path)
 
     def streams(self) -> tuple[StreamRuns, ...]:
         """Contents of the file when it was opened."""
@@ -199,75 +282,6 @@ class CommitLog:
         record = packed_record(slot.name, slot.generation, numbers)
         at = slot.at + NAME_BYTES + slot.generation % 2 * RECORD_BYTES
         self._map[at : at + len(record)] = record
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            self._map.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    # Opening
-
-    def _opened(self) -> int:
-        """A descriptor of a locked file with a good head."""
-        make_private_directory(self.path.parent)
-        while True:
-            descriptor = open_private(self.path, os.O_RDWR | os.O_CREAT)
-            try:
-                self._lock(descriptor)
-                if self._is_ours(descriptor) and self._has_head(descriptor):
-                    return descriptor
-            except BaseException:
-                os.close(descriptor)
-                raise
-            os.close(descriptor)
-
-    def _lock(self, descriptor: int) -> None:
-        if not lock(descriptor):
-            raise CommitsError(
-                f"commit log {self.path} is in use by another process: give each member a name of its own"
-            )
-
-    def _is_ours(self, descriptor: int) -> bool:
-        """True if the path still leads to what was opened: who had it before may have set it aside."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), os.stat(self.path))
-        except FileNotFoundError:
-            return False
-
-    def _has_head(self, descriptor: int) -> bool:
-        size = os.fstat(descriptor).st_size
-        if size == 0:
-            self._grow(descriptor, SLOTS_AT)
-            os.pwrite(descriptor, packed_head(), 0)
-            return True
-        head = os.pread(descriptor, HEAD_BYTES, 0)
-        version = version_of(head)
-        if version is not None and version > VERSION:
-            raise CommitsError(
-                f"commit log {self.path} is of version {version}, and this member reads version {VERSION}: upgrade "
-                "this member, or move the file away, which only lets repeats through"
-            )
-        if version == VERSION and size >= SLOTS_AT:
-            return True
-        aside = next(
-            path
-            for number in itertools.count(1)
-            if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
-        )
-        os.rename(self.path, aside)
-        log.warning(
-            "commit log %s is damaged: set aside as %s; its messages may be processed again",
-            self.path,
-            aside.name,
-        )
-        return False
 
     def _load(self) -> None:
         entries = []
@@ -324,7 +338,7 @@ class CommitLog:
         size = len(self._map)
         grown = size + GROW_SLOTS * SLOT_BYTES
         try:
-            self._grow(self._descriptor, grown)
+            allocate(self._descriptor, 0, grown)
             self._map.resize(grown)
         except OSError as error:
             if not self._is_disk_full:
@@ -340,28 +354,25 @@ class CommitLog:
             log.info("commit log %s can grow again", self.path)
         self._free = list(range(size, grown - SLOT_BYTES + 1, SLOT_BYTES))
 
-    def _grow(self, descriptor: int, size: int) -> None:
-        """With its space: a full disk is met here, and not as SIGBUS in the middle of a write."""
-        allocate(descriptor, 0, size)
 
-
-POSITION_MAGIC = b"LBG position\n"
-POSITION_VERSION = 1
 RECORDS_AT = (64, 128)
-SIZE_BYTES = 192
-
 EPOCH_BYTES = 40
-
-_POSITION_HEAD = struct.Struct(f"<{len(POSITION_MAGIC)}sI")
-
 _POSITION_RECORD = struct.Struct("<QQ?40s")
 
 
-class PositionFile:
-    """An open and locked file. Raises CommitsError where it is in use, of a newer version, or cannot be made."""
+class PositionFile(_StoredFile):
+    """The position of one session."""
+
+    kind = "position file"
+    magic = b"LBG position\n"
+    size_bytes = 192
+    if_moved = ": the broker then continues after acknowledged messages"
+    if_damaged = (
+        "damaged, or another session's: set aside as {aside}; the broker continues after acknowledged messages, and "
+        "may repeat messages that were processed since"
+    )
 
     def __init__(self, path: Path, *, group: str, session: str) -> None:
-        self.path = path
         self._named = crc32(f"{group}\0{session}".encode())
         self._generation = 0
         self.committed: int | None = None
@@ -370,20 +381,7 @@ class PositionFile:
         """Of `committed`; None where it was not reported."""
         self.is_over = False
         """Of the session, when the file was opened: all of it is processed, but the broker may still have it."""
-        try:
-            make_private_directory(path.parent)
-            self._descriptor = open_private(path, os.O_RDWR | os.O_CREAT)
-        except OSError as error:
-            raise self._unusable(error) from error
-        try:
-            self._lock()
-            self._map = self._mapped()
-        except OSError as error:
-            os.close(self._descriptor)
-            raise self._unusable(error) from error
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        super().__init__(path)
 
     def write(self, committed: int, *, epoch: str | None = None, is_over: bool = False) -> None:
         """Writes a position; when it returns, kill -9 does not undo it. An epoch that is too long for the file is no
@@ -397,82 +395,24 @@ class PositionFile:
         record = _CRC.pack(crc32(content, self._named)) + content
         self._map[at : at + len(record)] = record
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            self._map.close()
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def _lock(self) -> None:
-        if not lock(self._descriptor):
-            raise CommitsError(
-                f"position file {self.path} is in use by another process: give each member a name of its own"
-            )
-
-    def _mapped(self) -> mmap.mmap:
-        descriptor = self._descriptor
-        stored = os.pread(descriptor, SIZE_BYTES, 0)
-        version = _version_of(stored)
-        if version is not None and version > POSITION_VERSION:
-            raise CommitsError(
-                f"position file {self.path} is of version {version}, and this member reads version {POSITION_VERSION}: "
-                "upgrade this member, or move the file away: the broker then continues after acknowledged messages"
-            )
-        is_valid = version == POSITION_VERSION
-        records = [self._read(stored, at) for at in RECORDS_AT] if is_valid else []
-        valid = [record for record in records if record is not None]
-        if valid:
+    def _load(self) -> None:
+        if valid := self._records(self._map[:]):
             self._generation, self.committed, self.is_over, epoch_bytes = max(valid)
             self.epoch = epoch_bytes.rstrip(b"\0").decode(errors="replace") or None
-        elif any(stored[RECORDS_AT[0] :]) or (not is_valid and any(stored)):
-            self._set_aside(stored)
-            is_valid = False
-        # With its space: a full disk is met here, and not as SIGBUS in the middle of a write.
-        allocate(descriptor, 0, SIZE_BYTES)
-        mapped = mmap.mmap(descriptor, SIZE_BYTES)
-        own_map(mapped)
-        if not is_valid:
-            head = _POSITION_HEAD.pack(POSITION_MAGIC, POSITION_VERSION)
-            mapped[:SIZE_BYTES] = (head + _CRC.pack(crc32(head))).ljust(SIZE_BYTES, b"\0")
-        return mapped
 
-    def _read(self, stored: bytes, at: int) -> tuple[int, int, bool, bytes] | None:
-        """Generation, number, whether that ends the session, and epoch; None for a record that was never written, is
-        torn, or is another session's."""
-        content = stored[at + _CRC.size : at + _CRC.size + _POSITION_RECORD.size]
-        crc = _CRC.pack(crc32(content, self._named))
-        if len(content) < _POSITION_RECORD.size or stored[at : at + _CRC.size] != crc:
-            return None
-        return _POSITION_RECORD.unpack(content)
+    def _is_sound(self, stored: bytes) -> bool:
+        """False also for another session's."""
+        return bool(self._records(stored)) or not any(stored[RECORDS_AT[0] :])
 
-    def _set_aside(self, stored: bytes) -> None:
-        """Something is in it, and no valid record: it is damaged, or another session's."""
-        aside = next(
-            path
-            for number in itertools.count(1)
-            if not (path := self.path.with_name(f"{self.path.name}.damaged-{number}")).exists()
-        )
-        with os.fdopen(open_private(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as file:
-            file.write(stored)
-        log.warning(
-            "position file %s is damaged, or another session's: its content is saved in %s; the broker continues after "
-            "acknowledged messages, and may repeat messages that were processed since",
-            self.path,
-            aside.name,
-        )
-
-    def _unusable(self, error: OSError) -> CommitsError:
-        return CommitsError(
-            f"position file {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
-        )
-
-
-def _version_of(stored: bytes) -> int | None:
-    head, crc = stored[: _POSITION_HEAD.size], stored[_POSITION_HEAD.size : _POSITION_HEAD.size + _CRC.size]
-    if len(head) < _POSITION_HEAD.size or crc != _CRC.pack(crc32(head)):
-        return None
-    magic, version = _POSITION_HEAD.unpack(head)
-    return version if magic == POSITION_MAGIC else None
+    def _records(self, stored: bytes) -> list[tuple[int, int, bool, bytes]]:
+        """Generation, number, whether that ends the session, and epoch; without those that were never written, are
+        torn, or are another session's."""
+        records = []
+        for at in RECORDS_AT:
+            content = stored[at + _CRC.size : at + _CRC.size + _POSITION_RECORD.size]
+            if stored[at : at + _CRC.size] == _CRC.pack(crc32(content, self._named)):
+                records.append(_POSITION_RECORD.unpack(content))
+        return records
 
 
 def require_directory(path: Path) -> None:

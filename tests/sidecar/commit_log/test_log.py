@@ -163,7 +163,8 @@ def test_a_second_process_is_refused(tmp_path: Path) -> None:
 def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
     CommitLog(path).close()
-    content = commit_log.packed_head(commit_log.VERSION + 1) + path.read_bytes()[commit_log.HEAD_BYTES :]
+    head = commit_log.packed_head(CommitLog.magic, commit_log.VERSION + 1)
+    content = head + path.read_bytes()[len(head) :]
     path.write_bytes(content)
     with pytest.raises(CommitsError) as refused:
         CommitLog(path)

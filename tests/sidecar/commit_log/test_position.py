@@ -5,22 +5,15 @@ from __future__ import annotations
 import logging
 import random
 import signal
-import struct
 import subprocess
 import sys
 from pathlib import Path
-from zlib import crc32
 
 import pytest
 
-from lbg_sidecar.commit_log import (
-    POSITION_MAGIC,
-    POSITION_VERSION,
-    RECORDS_AT,
-    SIZE_BYTES,
-    CommitsError,
-    PositionFile,
-)
+from lbg_sidecar.commit_log import RECORDS_AT, VERSION, CommitsError, PositionFile, packed_head
+
+SIZE_BYTES = PositionFile.size_bytes
 
 WRITER = """
 import sys
@@ -137,7 +130,7 @@ def test_a_file_of_another_session_is_not_believed(tmp_path: Path, caplog: pytes
 
 
 @pytest.mark.parametrize(
-    "garbage", [b"x" * 500, POSITION_MAGIC, b"\0" * 63 + b"x", random.Random(1).randbytes(SIZE_BYTES)]
+    "garbage", [b"x" * 500, PositionFile.magic, b"\0" * 63 + b"x", random.Random(1).randbytes(SIZE_BYTES)]
 )
 def test_a_damaged_file_is_set_aside(
     tmp_path: Path, garbage: bytes, caplog: pytest.LogCaptureFixture
@@ -159,8 +152,7 @@ def test_a_file_that_is_all_zeros_was_never_written(tmp_path: Path, caplog: pyte
 
 
 def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    head = struct.pack(f"<{len(POSITION_MAGIC)}sI", POSITION_MAGIC, POSITION_VERSION + 1)
-    content = (head + struct.pack("<I", crc32(head))).ljust(SIZE_BYTES, b"\0")
+    content = packed_head(PositionFile.magic, VERSION + 1).ljust(SIZE_BYTES, b"\0")
     (tmp_path / "p").write_bytes(content)
     with pytest.raises(CommitsError) as refused:
         opened(tmp_path / "p")
