@@ -8,9 +8,9 @@ one transaction ("group commit"). No call waits for others to come.
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -104,14 +104,14 @@ class BatchingInbox(Generic[C]):
         self._max_messages = max_messages
         self._connection: C | None = None
         self._guard: ForkGuard
-        self._calls: queue.SimpleQueue[_Call | Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._work, name="lbg-inbox", daemon=True)
+        self._calls: deque[_Call] = deque()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-inbox")
+        self._is_committing = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
-        self._thread.start()
         try:
             await self._in_thread(lambda: self._inbox.create(self._connected()))
         except BaseException:
@@ -127,7 +127,8 @@ class BatchingInbox(Generic[C]):
         identity_of(message)
         assert self._loop is not None, "use it as `async with BatchingInbox(…) as handler`"
         call = _Call(message, self._loop.create_future())
-        self._calls.put(call)
+        self._calls.append(call)
+        self._commit_soon()
         return await call.future
 
     async def processed(self) -> JsonStreams:
@@ -136,69 +137,51 @@ class BatchingInbox(Generic[C]):
         return found
 
     async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        assert self._loop is not None
-        loop, future = self._loop, self._loop.create_future()
-
-        def run() -> None:
+        def run() -> Any:
             try:
-                result, error = work(), None
-            except BaseException as raised:  # `sys.exit()` of `connect` would end the thread alone
-                result, error = None, _as_exception(raised)
-            loop.call_soon_threadsafe(_settle, future, result, error)
+                return work()
+            except BaseException as error:  # `sys.exit()` of `connect` would end the member
+                raise _as_exception(error) from None
 
-        self._calls.put(run)
-        return await future
+        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
 
     async def _stop(self) -> None:
-        self._calls.put(None)
-        await asyncio.to_thread(self._thread.join)
+        await self._in_thread(self._disconnect)
+        self._thread.shutdown()
 
-    def _work(self) -> None:
-        later: list[_Call] = []
-        ended = False
-        while not ended or later:
-            batch: list[_Call] = later
-            later = []
-            if not batch:
-                first = self._calls.get()
-                if first is None:
-                    break
-                if not isinstance(first, _Call):
-                    first()
-                    continue
-                batch = [first]
-            batch, later, ended = self._fill(batch, ended=ended)
-            batch = [call for call in batch if not call.future.cancelled()]
-            if batch:
+    def _commit_soon(self) -> None:
+        if self._calls and not self._is_committing:
+            self._is_committing = True
+            self._thread.submit(self._commit_all)
+
+    def _all_committed(self) -> None:
+        self._is_committing = False
+        self._commit_soon()
+
+    def _commit_all(self) -> None:
+        """In the thread: one batch after another, until no call waits."""
+        assert self._loop is not None
+        while self._calls:
+            if batch := self._batch():
                 self._process(batch)
-                assert self._loop is not None
-                with suppress(RuntimeError):  # the loop is closed: the verdicts are of no use any more
-                    self._loop.call_soon_threadsafe(_finish, batch)
-        self._disconnect()
+                self._loop.call_soon_threadsafe(_finish, batch)
+        self._loop.call_soon_threadsafe(self._all_committed)
 
-    def _fill(self, calls: list[_Call], *, ended: bool) -> tuple[list[_Call], list[_Call], bool]:
-        """A batch of calls that wait, those that must come later, and whether the end was asked for.
-
-        A message that is delivered twice comes in two batches: its second call sees the record of the first.
-        """
-        batch: list[_Call] = []
+    def _batch(self) -> list[_Call]:
+        """Calls that wait. A message that is delivered twice comes in two batches: its second call sees the record of
+        the first."""
+        batch: dict[tuple[str, int, int], _Call] = {}
         later: list[_Call] = []
-        names: set[tuple[str, int, int]] = set()
-        for call in _then(calls, self._calls):
-            if call is None:
-                ended = True
-                break
-            if not isinstance(call, _Call):
-                call()
-                continue
+        while self._calls and len(batch) + len(later) < self._max_messages:
+            call = self._calls.popleft()
             name = identity_of(call.message)
-            (later if name in names else batch).append(call)
-            names.add(name)
-            if len(batch) + len(later) >= self._max_messages:
-                break
+            if name in batch:
+                later.append(call)
+            elif not call.future.cancelled():
+                batch[name] = call
+        self._calls.extendleft(reversed(later))
         # Sorted, so that transactions over the same messages wait for each other and never lock each other out.
-        batch.sort(key=lambda call: identity_of(call.message))
-        return batch, later, ended
+        return [batch[name] for name in sorted(batch)]
 
     def _process(self, batch: list[_Call]) -> None:
         try:
@@ -273,15 +256,6 @@ class BatchingInbox(Generic[C]):
                 connection.close()  # type: ignore[attr-defined]  # every DB-API connection (PEP 249) has it
 
 
-def _then(
-    calls: list[_Call], waiting: queue.SimpleQueue[_Call | Callable[[], None] | None]
-) -> Iterator[_Call | Callable[[], None] | None]:
-    yield from calls
-    with suppress(queue.Empty):
-        while True:
-            yield waiting.get_nowait()
-
-
 def _fail(calls: list[_Call], error: BaseException | None) -> None:
     for call in calls:
         call.verdict = None
@@ -295,8 +269,3 @@ def _as_exception(error: BaseException | None) -> Exception:
 def _finish(calls: list[_Call]) -> None:
     for call in calls:
         call.finish()
-
-
-def _settle(future: asyncio.Future[Any], result: Any, error: Exception | None) -> None:
-    if not future.done():
-        future.set_result(result) if error is None else future.set_exception(error)

@@ -15,6 +15,9 @@ Stream = tuple[str, int]
 JsonStreams = list[list[object]]
 
 
+NO_FLOOR = -1
+
+
 def raised_floor(floor: int, numbers: Iterable[int]) -> int:
     """The floor after the rising `numbers` that follow it without a hole."""
     for number in numbers:
@@ -24,13 +27,12 @@ def raised_floor(floor: int, numbers: Iterable[int]) -> int:
     return floor
 
 
-def as_json(floors: Iterable[tuple[str, int, int]], rows: Iterable[tuple[str, int, int]]) -> JsonStreams:
-    """``[[publisher, hash, [[first, last], …]], …]``, as `lbg_sidecar.app.channel` reads it."""
+def as_json(rows: Iterable[tuple[str, int, int, int]]) -> JsonStreams:
+    """``[[publisher, hash, [[first, last], …]], …]``, as `lbg_sidecar.app.channel` reads it. `rows`: publisher, hash,
+    and the first and last number of a run."""
     streams: dict[Stream, SequenceSet] = {}
-    for publisher, hash_, floor in floors:
-        streams[publisher, hash_] = SequenceSet([(0, floor)] if floor >= 0 else [])
-    for publisher, hash_, seq in rows:
-        streams.setdefault((publisher, hash_), SequenceSet()).add(seq)
+    for publisher, hash_, first, last in rows:
+        streams.setdefault((publisher, hash_), SequenceSet()).add_run(first, last)
     return [
         [publisher, hash_, [list(run) for run in numbers.runs()]]
         for (publisher, hash_), numbers in streams.items()

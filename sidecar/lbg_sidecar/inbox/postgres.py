@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 from psycopg import AsyncConnection, Connection, Cursor
 from psycopg.pq import TransactionStatus
@@ -17,16 +17,17 @@ from psycopg.rows import TupleRow, tuple_row
 from psycopg.sql import SQL, Composed, Identifier
 
 from lbg_sidecar.inbox.identity import (
+    NO_FLOOR,
     Identified,
     InboxError,
     JsonStreams,
+    Stream,
     as_json,
     identity_of,
     quoted,
     raised_floor,
 )
 
-NO_FLOOR = -1
 _CREATE_LOCK = 0x6C62675F  # "lbg_": CREATE TABLE IF NOT EXISTS fails when two make it at the same time
 
 
@@ -86,13 +87,10 @@ class PostgresInbox:
             )
             if not own.rowcount:
                 return False
-            if seq > self._locked_floor(own, (publisher, hash_), "SHARE"):
+            if seq > self._locked_floor(own, (publisher, hash_), "FOR SHARE"):
                 return True
-            own.execute(
-                self._sql("DELETE FROM {rows} WHERE publisher = %s AND hash = %s AND seq = %s"),
-                (publisher, hash_, seq),
-            )
-            return False
+        self.forget(connection, message)
+        return False
 
     def settle(self, connection: Connection[Any]) -> None:
         """Commit a transaction that is under way. Raises InboxError if it has failed, so that it can commit nothing."""
@@ -158,9 +156,9 @@ class PostgresInbox:
             streams = cursor.execute(self._sql("SELECT DISTINCT publisher, hash FROM {rows}"), ()).fetchall()
         return sum(self._fold(connection, (publisher, hash_)) for publisher, hash_ in streams)
 
-    def _fold(self, connection: Connection[Any], stream: tuple[str, int]) -> int:
+    def _fold(self, connection: Connection[Any], stream: Stream) -> int:
         with self.transaction(connection), _own_cursor(connection) as cursor:
-            before = self._locked_floor(cursor, stream, "UPDATE")
+            before = self._locked_floor(cursor, stream, "FOR UPDATE")
             numbers = cursor.execute(
                 self._sql("SELECT seq FROM {rows} WHERE publisher = %s AND hash = %s ORDER BY seq"), stream
             ).fetchall()
@@ -181,17 +179,15 @@ class PostgresInbox:
         """Processed streams, for the member. In the transaction under way, if there is one."""
         # One statement, so that no compaction comes between rows and floors.
         query = self._sql(
-            "SELECT 0, publisher, hash, floor FROM {floors} WHERE floor > %s "
-            "UNION ALL SELECT 1, publisher, hash, seq FROM {rows}"
+            "SELECT publisher, hash, 0, floor FROM {floors} WHERE floor > %s "
+            "UNION ALL SELECT publisher, hash, seq, seq FROM {rows}"
         )
         with connection.transaction(), _own_cursor(connection) as cursor:
-            rows = cursor.execute(query, (NO_FLOOR,)).fetchall()
-        return as_json((row[1:] for row in rows if row[0] == 0), (row[1:] for row in rows if row[0] == 1))
+            return as_json(cursor.execute(query, (NO_FLOOR,)))
 
-    def _locked_floor(self, cursor: Cursor[TupleRow], stream: tuple[str, int], strength: str) -> int:
+    def _locked_floor(self, cursor: Cursor[TupleRow], stream: Stream, lock: LiteralString) -> int:
         """Made if it is missing: what is not there cannot be locked, and a floor made meanwhile would not be seen."""
-        lock = SQL("FOR SHARE") if strength == "SHARE" else SQL("FOR UPDATE")
-        query = self._sql("SELECT floor FROM {floors} WHERE publisher = %s AND hash = %s ") + lock
+        query = self._sql("SELECT floor FROM {floors} WHERE publisher = %s AND hash = %s " + lock)
         while (row := cursor.execute(query, stream).fetchone()) is None:
             cursor.execute(
                 self._sql("INSERT INTO {floors} VALUES (%s, %s, %s) ON CONFLICT DO NOTHING"),
@@ -200,9 +196,7 @@ class PostgresInbox:
         floor: int = row[0]
         return floor
 
-    def _locked_floors(
-        self, cursor: Cursor[TupleRow], streams: Sequence[tuple[str, int]]
-    ) -> dict[tuple[str, int], int]:
+    def _locked_floors(self, cursor: Cursor[TupleRow], streams: Sequence[Stream]) -> dict[Stream, int]:
         """The floors of streams, locked FOR SHARE in their order and made where they are missing."""
         columns = [list(column) for column in zip(*streams, strict=True)]
         query = self._sql(

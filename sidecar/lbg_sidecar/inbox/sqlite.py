@@ -7,9 +7,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from lbg_sidecar.inbox.identity import (
+    NO_FLOOR,
     Identified,
     InboxError,
     JsonStreams,
+    Stream,
     as_json,
     identity_of,
     quoted,
@@ -50,17 +52,15 @@ class SQLiteInbox:
         Raises NoIdentity for a message that no publisher of ours stamped.
         """
         publisher, hash_, seq = identity_of(message)
-        row = (publisher, hash_, seq)
         _require_transaction(cursor)
-        inserted = cursor.execute(f"INSERT OR IGNORE INTO {self._rows} VALUES (?, ?, ?)", row).rowcount
-        if not inserted:
+        inserted = cursor.execute(
+            f"INSERT OR IGNORE INTO {self._rows} VALUES (?, ?, ?)", (publisher, hash_, seq)
+        )
+        if not inserted.rowcount:
             return False
-        floor = cursor.execute(
-            f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", (publisher, hash_)
-        ).fetchone()
-        if floor is None or seq > floor[0]:
+        if seq > self._floor(cursor, (publisher, hash_)):
             return True
-        cursor.execute(f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", row)
+        self.forget(cursor, message)
         return False
 
     def settle(self, connection: sqlite3.Connection) -> None:
@@ -107,7 +107,7 @@ class SQLiteInbox:
         """
         return (self.first_time(connection, message) for message in messages)
 
-    def forget(self, connection: sqlite3.Connection, message: Identified) -> None:
+    def forget(self, connection: sqlite3.Cursor | sqlite3.Connection, message: Identified) -> None:
         """Remove the record that `first_time` made in the transaction under way."""
         connection.execute(
             f"DELETE FROM {self._rows} WHERE publisher = ? AND hash = ? AND seq = ?", identity_of(message)
@@ -120,10 +120,7 @@ class SQLiteInbox:
         with self.transaction(connection):
             streams = connection.execute(f"SELECT DISTINCT publisher, hash FROM {self._rows}").fetchall()
             for stream in streams:
-                row = connection.execute(
-                    f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", stream
-                ).fetchone()
-                before = row[0] if row else -1
+                before = self._floor(connection, stream)
                 numbers = connection.execute(
                     f"SELECT seq FROM {self._rows} WHERE publisher = ? AND hash = ? ORDER BY seq", stream
                 )
@@ -143,10 +140,16 @@ class SQLiteInbox:
         """Processed streams, for the member."""
         # One statement, so that no compaction comes between rows and floors.
         rows = connection.execute(
-            f"SELECT 0, publisher, hash, floor FROM {self._floors} "
-            f"UNION ALL SELECT 1, publisher, hash, seq FROM {self._rows}"
+            f"SELECT publisher, hash, 0, floor FROM {self._floors} "
+            f"UNION ALL SELECT publisher, hash, seq, seq FROM {self._rows}"
         ).fetchall()
-        return as_json((row[1:] for row in rows if row[0] == 0), (row[1:] for row in rows if row[0] == 1))
+        return as_json(rows)
+
+    def _floor(self, cursor: sqlite3.Cursor | sqlite3.Connection, stream: Stream) -> int:
+        row = cursor.execute(
+            f"SELECT floor FROM {self._floors} WHERE publisher = ? AND hash = ?", stream
+        ).fetchone()
+        return row[0] if row else NO_FLOOR
 
 
 def _is_always_in_transaction(connection: sqlite3.Connection) -> bool:
