@@ -108,7 +108,7 @@ def drop(reason: str) -> Verdict:
 
 PARENT, STATE, BAGGAGE = NAMES = ("traceparent", "tracestate", "baggage")
 
-_EVENT_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1
+AMQP_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1
 
 VALUE_MAX_CHARS = 8192
 """W3C Baggage, section 3.3.2: so much must be passed on. More would only make servers refuse the request."""
@@ -127,7 +127,7 @@ def trace_of(headers: Mapping[str, Any]) -> dict[str, str]:
     sent = trace_in(headers)
     if PARENT in sent:
         return sent
-    for prefix in _EVENT_PREFIXES:
+    for prefix in AMQP_PREFIXES:
         if prefix + PARENT in headers:
             return trace_in({name: headers.get(prefix + name) for name in (PARENT, STATE)}) | sent
     return sent
@@ -167,11 +167,19 @@ Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
 
 
 def stamp_of(delivery: Delivery) -> Stamp:
-    return quick_stamp(delivery.header) or full_stamp(delivery)
+    quick = quick_stamp(delivery.header)
+    return full_stamp(delivery) if quick is None else quick[0]
 
 
-def quick_stamp(header: bytes) -> Stamp | None:
-    """From encoded properties in the layout of our publisher; None if it is another one."""
+def is_only_stamped(header: bytes) -> bool:
+    """True if these headers are those of our publisher and no others, so that the stamp has all of them."""
+    quick = quick_stamp(header)
+    return quick is not None and quick[1]
+
+
+def quick_stamp(header: bytes) -> tuple[Stamp, bool] | None:
+    """From encoded properties in the layout of our publisher, with True if no other header follows; None if it is
+    another layout."""
     try:
         flags = header[0]
         if flags & (_CONTENT_ENCODING | _HEADERS) != _HEADERS:
@@ -203,7 +211,7 @@ def quick_stamp(header: bytes) -> Stamp | None:
             return None
         if key is None and at < table_end:
             key = key_in(header)  # one of the headers behind the stamp may have it
-        return key, publisher, seq, published_at_us
+        return (key, publisher, seq, published_at_us), at == table_end
     except (IndexError, ValueError, _StructError):
         return None
 
@@ -245,33 +253,6 @@ def content_type_of(header: bytes) -> str | None:
 def _unicode(text: str) -> str:
     """Text of the wire without surrogates, which no HTTP header can have: as `content_type_of`."""
     return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="backslashreplace")
-
-
-def is_only_stamped(header: bytes) -> bool:
-    """True if these headers are those of our publisher and no others, so that the stamp has all of them."""
-    flags = header[0]
-    if flags & (_CONTENT_ENCODING | _HEADERS) != _HEADERS:
-        return False
-    at = 3 + header[2] if flags & _CONTENT_TYPE else 2
-    try:
-        table_end = at + 4 + _LONG(header, at)[0]
-        at += 4
-        for name in (_KEY, _PUBLISHER):
-            if header.startswith(name, at):
-                at += len(name)
-                length = _LONG(header, at)[0]
-                if not length:
-                    return False
-                at += 4 + length
-            elif name is _PUBLISHER:
-                return False
-        return (
-            header.startswith(_SEQ, at)
-            and header.startswith(_TS, at + len(_SEQ) + 8)
-            and at + len(_SEQ) + 8 + len(_TS) + 8 == table_end
-        )
-    except _StructError:
-        return False
 
 
 def full_stamp(delivery: Delivery) -> Stamp:

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
-from lbg_sidecar.message import BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in
+from lbg_sidecar.message import AMQP_PREFIXES, BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in
 
 
 def message_json(message: Message) -> str:
@@ -56,8 +56,7 @@ UNKNOWN_CONTENT = "application/octet-stream"
 SEQUENCE_DIGITS = 19
 """The sequence extension requires strings that sort as text; 19 digits hold every number below 2**63."""
 
-_AMQP_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1
-_REQUIRED = frozenset({"specversion", "id", "source", "type"})
+REQUIRED = ("specversion", "id", "source", "type")
 
 _TIME_ENDS_US = 253_402_300_800_000_000  # RFC 3339 has no year 10000; a foreign stamp may hold any number
 
@@ -173,7 +172,7 @@ def content_type(message: Message) -> str:
 def _data(body: bytes, kind: str) -> str:
     try:
         text = body.decode()
-        if not _is_json(kind):
+        if not is_json(kind):
             return f'"data":{_quoted(text)}'
         _JSON.decode(text)
     except (ValueError, RecursionError):
@@ -182,33 +181,34 @@ def _data(body: bytes, kind: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _is_json(kind: str) -> bool:
+def is_json(kind: str) -> bool:
     """CloudEvents JSON format 1.0.2, section 3.1: `*/json` and `*/*+json`."""
     subtype = kind.partition(";")[0].strip().lower().partition("/")[2]
     return subtype == "json" or subtype.endswith("+json")
 
 
-def _no_constant(name: str) -> object:
+def no_constant(name: str) -> object:
+    """Refuses NaN and the infinities, which Python's JSON has: `parse_constant` of `json.loads`."""
     raise ValueError(f"{name} is not JSON")
 
 
-_JSON = json.JSONDecoder(parse_constant=_no_constant)
+_JSON = json.JSONDecoder(parse_constant=no_constant)
 
 
 def _own(headers: Mapping[str, Any]) -> dict[str, str]:
     """Attributes that the publisher set; none if they are no whole CloudEvent 1.x."""
     own = {}
     for header, value in headers.items():
-        if header.startswith(_AMQP_PREFIXES):
-            name = header[len(_AMQP_PREFIXES[0]) :]
-            text = _text(value)
+        if header.startswith(AMQP_PREFIXES):
+            name = header[len(AMQP_PREFIXES[0]) :]
+            text = text_of(value)
             if text and name.isascii() and name.isalnum() and name.islower() and name != "datacontenttype":
                 own[name] = text
-    return own if own.keys() >= _REQUIRED and own["specversion"].startswith("1.") else {}
+    return own if own.keys() >= set(REQUIRED) and own["specversion"].startswith("1.") else {}
 
 
-def _text(value: object) -> str | None:
-    """CloudEvents 1.0.2, section "Type System": the canonical string of a value."""
+def text_of(value: object) -> str | None:
+    """CloudEvents 1.0.2, section "Type System": the canonical string of a value; None for one of no type there."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
