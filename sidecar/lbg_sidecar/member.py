@@ -17,18 +17,10 @@ from lbg_core.client import ClientConnection, ClientError, ConnectError, reconne
 from lbg_core.group import GroupSpec, Names, differences
 from lbg_core.group.members_protocol import Identity
 from lbg_core.tracing import tracing
-from lbg_sidecar.app import (
-    CONCURRENCY,
-    AppChannel,
-    AsyncHandler,
-    SyncHandler,
-    concurrency_of,
-    handler_channel,
-    limit_of,
-    runs_in_process,
-)
+from lbg_sidecar.app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, handler_channel
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
+from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.presence import CONNECTIONS_S, LeavingTime
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
@@ -287,12 +279,13 @@ class Member:
         group = self._group
         assert group is not None
         await app_ready(driver, consume_connection)
+        client_count = self.settings.clients or group.spec.max_clients
         link = await MemberConnection.open(
             consume_connection,
             self._names,
             queue_name=group.queue_name,
             claim_of=self._index_claim,
-            candidates=self._candidates(self.settings.clients or group.spec.max_clients),
+            candidates=range(min(client_count, PROBED_MAX)) if self.settings.index is None else (),
             on_mail=driver.on_mail,
             on_returned=driver.on_returned,
             on_will=driver.on_will,
@@ -352,10 +345,8 @@ class Member:
     async def _until_lost(self, driver: Driver, link: MemberConnection, states: StateLogger[int]) -> None:
         """Return when the connection is lost. The number of queues may change meanwhile, any number of times."""
         loop = asyncio.get_running_loop()
-        lost, reshaping = (
-            loop.create_task(self._lost.wait()),
-            loop.create_task(self._reshape(driver, link, states)),
-        )
+        lost = loop.create_task(self._lost.wait())
+        reshaping = loop.create_task(self._reshape(driver, link, states))
         try:
             await asyncio.wait({lost, reshaping}, return_when=asyncio.FIRST_COMPLETED)
             if reshaping.done():
@@ -410,15 +401,9 @@ class Member:
         """Once, before the first join."""
         group = await group_of(consume_connection, self.settings.group)
         spec = group.spec
-        machine = machine_of(
-            self.settings,
-            group,
-            concurrency=concurrency_of(self.app),
-            chance=self._host.chance,
-            limit=limit_of(self.app),
-        )
+        machine = self._machine_of(group)
         records.remember(machine)
-        if runs_in_process(self.app):
+        if self.app.runs_in_process:
             records.note_calls(machine, asyncio.get_running_loop().time())
         if records.journal is not None:
             records.journal.learn(spec.mode)
@@ -454,20 +439,19 @@ class Member:
         if group is not None:
             if group.spec.queue_count != spec.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
-            machine = machine_of(
-                self.settings,
-                group,
-                concurrency=concurrency_of(self.app),
-                chance=self._host.chance,
-                limit=limit_of(self.app),
-                former=driver.machine,
-            )
-            driver.drive(machine)
+            driver.drive(self._machine_of(group, former=driver.machine))
             self._group, self.spec = group, group.spec
         return driver
 
-    def _candidates(self, client_count: int) -> Collection[int]:
-        return range(min(client_count, PROBED_MAX)) if self.settings.index is None else ()
+    def _machine_of(self, group: Group, *, former: MemberCore | None = None) -> MemberCore:
+        return machine_of(
+            self.settings,
+            group,
+            concurrency=self.app.concurrency,
+            chance=self._host.chance,
+            limit=self.app.limit,
+            former=former,
+        )
 
     def _index_claim(self, probed: Collection[int], free: Collection[int]) -> IndexClaim:
         return IndexClaim(previous=self._previous, fixed=self.settings.index, probed=probed, free=free)

@@ -49,7 +49,7 @@ class MemberSettings:
         least=1,
     )
     """16 suits calls that wait for something else; an application that only computes gains nothing above its number of
-    cores. None: `app.channel.concurrency_of`."""
+    cores. None: `AppChannel.concurrency`."""
     order: Order | Literal["key", "queue"] | None = declared(
         None,
         "What is processed one at a time: `key` or `queue`. By default `key`, in mode Sessions `queue`",

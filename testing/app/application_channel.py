@@ -13,7 +13,6 @@ from lbg_core.client import Backoff, Delivery
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar import AppChannel, Message, Verdict
-from lbg_sidecar.app import withdraw
 from lbg_sidecar.core.delivery import Attachment, InFlight, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules
 from lbg_sidecar.core.effects import Abort
@@ -122,7 +121,7 @@ class Offering:
                 self.attachment.ack_window.forget((held,))
                 self.dispatcher.lanes.move(held, event)
         assert self.channel is not None
-        withdraw(self.channel, messages, reassigned=taken)
+        self.channel.withdraw(messages, reassigned=taken)
 
     def acked(self) -> list[int | None]:
         return [message.seq for message, verdict in self.ended if verdict.kind is Kind.ACK]

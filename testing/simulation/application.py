@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from lbg_sidecar.app import Calls
+from lbg_sidecar.app import AppChannel, Calls
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.message import ACK, INTERRUPTED, Message, Verdict, drop, retry
 from testing.simulation.context import Member
@@ -95,8 +95,8 @@ class Application:
         call.member.answered(call.message, verdict)
 
 
-class SimChannel:
-    """`AppChannel` of a member to its application. `is_ready`: the application runs."""
+class SimChannel(AppChannel):
+    """Channel of a member to its application. `is_ready`: the application runs."""
 
     def __init__(self, application: Application, member: Member) -> None:
         self.is_ready = True

@@ -3,16 +3,7 @@
 from __future__ import annotations
 
 from lbg_sidecar.app.callable import AsyncHandler, SyncHandler, handler_channel
-from lbg_sidecar.app.channel import (
-    CONCURRENCY,
-    AppChannel,
-    Calls,
-    concurrency_of,
-    limit_of,
-    request_position,
-    runs_in_process,
-    withdraw,
-)
+from lbg_sidecar.app.channel import CONCURRENCY, AppChannel, Calls
 from lbg_sidecar.app.command import CommandChannel
 from lbg_sidecar.app.health import HealthRules
 from lbg_sidecar.app.http_push import BatchChannel, BatchSettings, PushChannel
@@ -31,10 +22,5 @@ __all__ = [
     "StreamChannel",
     "StreamSettings",
     "SyncHandler",
-    "concurrency_of",
     "handler_channel",
-    "limit_of",
-    "request_position",
-    "runs_in_process",
-    "withdraw",
 ]

@@ -11,17 +11,23 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext, suppress
+from types import TracebackType
 
 from lbg_core.forks import ForkGuard
-from lbg_sidecar.app.channel import AppChannel, Calls, PositionRequests, report_positions
+from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls, parse_committed, parse_processed
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.state_log import AttemptLog
+from lbg_sidecar.errors import AppError
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Message, Verdict, retry
 
 log = logging.getLogger("lbg.member")
 
 AsyncHandler = Callable[[Message], Awaitable[Verdict | None]]
 SyncHandler = Callable[[Message], Verdict | None]
+
+ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
+
+REQUEST_EVERY_S = 1.0
 
 CALLS_PER_TURN = 64
 """Calls that return at once, one after another, before the event loop gets its turn: about a millisecond."""
@@ -64,18 +70,12 @@ class FailedCalls:
     def waited_for(self, count: int) -> None:
         """Calls that were to be aborted cannot be stopped."""
         text = f"{count} calls of a blocking handler cannot be stopped: waiting for them"
-        with self._lock:
-            line = self._attempts.failed("cannot be stopped", time.monotonic(), text=text)
-        if line is not None:
-            log.warning("%s", line)
+        self._warn("cannot be stopped", text=text)
 
     def worker_ended(self, error: BaseException) -> None:
         """A worker ended with this error, and another one has taken its place."""
         text = f"a worker of the handler ended with {type(error).__name__}, and another one was started"
-        with self._lock:
-            line = self._attempts.failed(text, time.monotonic())
-        if line is not None:
-            log.warning("%s", line, exc_info=error)
+        self._warn(text, (type(error), error, error.__traceback__))
 
     def verdict(self, error: BaseException) -> Verdict:
         trace = error.__traceback__
@@ -84,13 +84,14 @@ class FailedCalls:
         while last is not None and last.tb_next is not None:
             last = last.tb_next
         where = "" if last is None else f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}"
-        with self._lock:
-            line = self._attempts.failed(
-                f"the handler raised {type(error).__name__}{where}", time.monotonic()
-            )
-        if line is not None:
-            log.warning("%s", line, exc_info=(type(error), error, trace))
+        self._warn(f"the handler raised {type(error).__name__}{where}", (type(error), error, trace))
         return retry(f"{type(error).__name__}: {_text_of(error)}")
+
+    def _warn(self, cause: str, raised: ExceptionInfo | None = None, *, text: str = "") -> None:
+        with self._lock:
+            line = self._attempts.failed(cause, time.monotonic(), text=text)
+        if line is not None:
+            log.warning("%s", line, exc_info=raised)
 
 
 def _text_of(error: BaseException) -> str:
@@ -100,33 +101,82 @@ def _text_of(error: BaseException) -> str:
         return f"its text cannot be made: {type(fault).__name__}"
 
 
-class _CoroutineChannel:
+class _HandlerChannel(AppChannel):
+    """Positions that the object of a handler has committed itself."""
+
+    runs_in_process = True
+
+    def __init__(self, handler: object, *, concurrency: int) -> None:
+        self._concurrency = concurrency
+        self._calls: Calls | None = None
+        self._guard: ForkGuard
+        self._failed_calls = FailedCalls()
+        self._processed = getattr(handler, "processed", None)
+        self._committed = getattr(handler, "committed", None)
+        self._request: asyncio.Task[None] | None = None
+
+    async def start(self, calls: Calls) -> None:
+        await self._report_positions(calls)
+        self._calls = calls
+        self._guard = ForkGuard()
+
+    def request_position(self) -> bool:
+        if self._calls is not None:
+            self._calls.ready(False, REQUESTED_AGAIN)
+            self._request = asyncio.get_running_loop().create_task(self._request_position(self._calls))
+        return True
+
+    async def stop(self, grace_s: float) -> None:
+        if self._request is not None:
+            self._request.cancel()
+
+    async def _request_position(self, calls: Calls) -> None:
+        while True:
+            try:
+                await self._report_positions(calls)
+            except AppError as error:
+                log.warning("%s; trying again in %g s", error, REQUEST_EVERY_S)
+                await asyncio.sleep(REQUEST_EVERY_S)
+            else:
+                calls.ready(True)
+                return
+
+    async def _report_positions(self, calls: Calls) -> None:
+        """Raises AppError."""
+        try:
+            if self._processed is not None:
+                calls.processed(parse_processed(await _awaited(self._processed())))
+            if self._committed is not None and calls.session is not None:
+                calls.committed(*parse_committed(await _awaited(self._committed(calls.session))))
+        except Exception as error:
+            raise AppError(
+                f"the handler failed to return its processed positions: {type(error).__name__}: {error}"
+            ) from error
+
+
+async def _awaited(answer: object) -> object:
+    return await answer if inspect.isawaitable(answer) else answer
+
+
+class _CoroutineChannel(_HandlerChannel):
     """A fixed number of worker tasks: a call costs no task of its own, and has one to be cancelled with.
 
     A task that was cancelled is not used for another call: what is left of the cancellation would end that one, or the
     worker (cpython#116720). Whatever ends a worker while the member runs, another one takes its place.
     """
 
-    runs_in_process = True
-
     def __init__(self, handler: AsyncHandler, *, concurrency: int) -> None:
+        super().__init__(handler, concurrency=concurrency)
         self._handler = handler
-        self._concurrency = concurrency
-        self._calls: Calls | None = None
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[InFlight, tuple[Message, asyncio.Task[None]]] = {}
         self._aborted: set[InFlight] = set()
-        self._guard: ForkGuard
         self._waking = False  # a worker has been woken: it takes a call, and wakes the next
         self._stopping = False
-        self._position_requester = PositionRequests(handler)
-        self._failed_calls = FailedCalls()
 
     async def start(self, calls: Calls) -> None:
-        await report_positions(self._handler, calls)
-        self._calls = calls
-        self._guard = ForkGuard()
+        await super().start(calls)
         for _ in range(self._concurrency):
             self._start_worker(calls)
 
@@ -166,15 +216,11 @@ class _CoroutineChannel:
 
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
-        self._position_requester.stop()
+        await super().stop(grace_s)
         for task in self._workers:
             task.cancel()
         if self._workers:
             await asyncio.wait(self._workers, timeout=grace_s)
-
-    def request_position(self) -> None:
-        if self._calls is not None:
-            self._position_requester.again(self._calls)
 
     def describe(self) -> dict[str, object]:
         return {"channel": "coroutine", "running": len(self._running)}
@@ -225,17 +271,13 @@ class _CoroutineChannel:
             return self._failed_calls.verdict(error)
 
 
-class _ThreadChannel:
+class _ThreadChannel(_HandlerChannel):
     """As many threads as calls may run; results come back to the loop in batches."""
 
-    runs_in_process = True
-
     def __init__(self, handler: SyncHandler, *, concurrency: int) -> None:
+        super().__init__(handler, concurrency=concurrency)
         self._handler = handler
-        self._concurrency = concurrency
-        self._calls: Calls | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._guard: ForkGuard
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._results: deque[tuple[Message, Verdict]] = deque()
         self._collecting = False
@@ -243,14 +285,10 @@ class _ThreadChannel:
         self._alive = concurrency
         self._ended = asyncio.Event()
         self._running = 0
-        self._position_requester = PositionRequests(handler)
-        self._failed_calls = FailedCalls()
 
     async def start(self, calls: Calls) -> None:
-        await report_positions(self._handler, calls)
-        self._calls = calls
+        await super().start(calls)
         self._loop = asyncio.get_running_loop()
-        self._guard = ForkGuard()
         # Daemons: a handler that never returns must not prevent the end of the process.
         self._threads = [
             threading.Thread(target=self._work, name=f"lbg-handler-{number}", daemon=True)
@@ -276,17 +314,13 @@ class _ThreadChannel:
 
     async def stop(self, grace_s: float) -> None:
         self._calls = None
-        self._position_requester.stop()
+        await super().stop(grace_s)
         for _ in self._threads:
             self._inbox.put(None)
         if self._threads:
             with suppress(TimeoutError):
                 async with asyncio.timeout(grace_s):
                     await self._ended.wait()
-
-    def request_position(self) -> None:
-        if self._calls is not None:
-            self._position_requester.again(self._calls)
 
     def describe(self) -> dict[str, object]:
         return {"channel": "threads", "running": self._running}

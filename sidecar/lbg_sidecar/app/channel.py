@@ -8,16 +8,12 @@ message.
 
 from __future__ import annotations
 
-import asyncio
-import inspect
 import json
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.errors import AppError
 from lbg_sidecar.message import ACK, AFTER_MAX_S, VERDICT_RULE, Kind, Message, Verdict, kind_of
 
 
@@ -166,11 +162,18 @@ class Calls(Protocol):
 
 
 class AppChannel(Protocol):
-    """One way to reach the application. All methods are called in the member's event loop.
+    """One way to reach the application: the base class of every channel. All methods are called in the member's event
+    loop."""
 
-    A channel may have attributes `concurrency`, `limit` and `runs_in_process`, see `concurrency_of`, `limit_of` and
-    `runs_in_process`, and methods `request_position` and `withdraw`, see the functions of these names.
-    """
+    concurrency: int = CONCURRENCY
+    """Number of messages at a time that the channel makes use of, where its user sets no number: batches can only fill
+    up when there is room for them."""
+    limit: Callable[[int, float], CallLimit] | None = None
+    """Factory of a limit, from the concurrency and the handoff time in seconds, where a call may wait inside the
+    application, behind others and unseen: a channel to another process has one. None: a function in this process is
+    called when its call is taken."""
+    runs_in_process: bool = False
+    """True if the application's code runs in the member's own process, and can end it."""
 
     async def start(self, calls: Calls) -> None:
         """Get ready. Raises AppError if the application can never be reached as it is configured."""
@@ -181,6 +184,20 @@ class AppChannel(Protocol):
     def abort(self, messages: Collection[Message]) -> None:
         """Stop these calls now: their messages may be with another member already."""
 
+    def withdraw(self, messages: Collection[Message], *, reassigned: bool) -> None:
+        """Withdraws messages that the broker requests for another member, or, `reassigned`, has delivered to it.
+
+        A channel that lets calls wait before they reach the application ends those as `INTERRUPTED` at once, and of
+        calls that are `reassigned` aborts what it can without harm to others. In any other channel every call has
+        begun: it is aborted if it is `reassigned`, and else ends with its verdict."""
+        if reassigned:
+            self.abort(messages)
+
+    def request_position(self) -> bool:
+        """Requests the position up to which the application has committed its session: the channel is not ready until
+        the report. False if the position cannot be reported through this channel."""
+        return False
+
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls, and ends within the grace period, whatever the application does."""
 
@@ -188,95 +205,4 @@ class AppChannel(Protocol):
         """State of the channel, for a view."""
 
 
-def concurrency_of(channel: AppChannel) -> int:
-    """Number of messages at a time that the channel makes use of, where its user sets no number: batches can only
-    fill up when there is room for them."""
-    return getattr(channel, "concurrency", CONCURRENCY)
-
-
-def runs_in_process(channel: AppChannel) -> bool:
-    """True if the application's code runs in the member's own process, and can end it: such a channel has an attribute
-    of this name."""
-    return getattr(channel, "runs_in_process", False) is True
-
-
-def limit_of(channel: AppChannel) -> Callable[[int, float], CallLimit] | None:
-    """Factory of a limit, from the concurrency and the handoff time in seconds, where a call may wait inside the
-    application, behind others and unseen: a channel to another process has one. None: a function in this process is
-    called when its call is taken."""
-    return getattr(channel, "limit", None)
-
-
-def withdraw(channel: AppChannel, messages: Collection[Message], *, reassigned: bool) -> None:
-    """Withdraws messages that the broker requests for another member, or, `reassigned`, has delivered to it.
-
-    A channel that lets calls wait before they reach the application has a method of this name: it ends those as
-    `INTERRUPTED` at once, and of calls that are `reassigned` aborts what it can without harm to others. In any other
-    channel every call has begun: it is aborted if it is `reassigned`, and else ends with its verdict."""
-    withdraw_messages = getattr(channel, "withdraw", None)
-    if withdraw_messages is not None:
-        withdraw_messages(messages, reassigned=reassigned)
-    elif reassigned:
-        channel.abort(messages)
-
-
-def request_position(channel: AppChannel) -> bool:
-    """Requests the position up to which the application has committed its session. A channel through which it can be
-    reported has a method of this name, and is not ready until the report. False for any other channel."""
-    request = getattr(channel, "request_position", None)
-    if request is None:
-        return False
-    request()
-    return True
-
-
-log = logging.getLogger("lbg.member")
-
-REQUEST_EVERY_S = 1.0
-
-
-async def report_positions(handler: object, calls: Calls) -> None:
-    processed, committed = getattr(handler, "processed", None), getattr(handler, "committed", None)
-    try:
-        if processed is not None:
-            calls.processed(parse_processed(await _awaited(processed())))
-        if committed is not None and calls.session is not None:
-            calls.committed(*parse_committed(await _awaited(committed(calls.session))))
-    except Exception as error:
-        raise AppError(
-            f"the handler failed to return its processed positions: {type(error).__name__}: {error}"
-        ) from error
-
-
 REQUESTED_AGAIN = "the session's position is requested again"
-
-
-class PositionRequests:
-    """Requests of the session position from a handler while the member runs."""
-
-    def __init__(self, handler: object) -> None:
-        self._handler = handler
-        self._task: asyncio.Task[None] | None = None
-
-    def again(self, calls: Calls) -> None:
-        calls.ready(False, REQUESTED_AGAIN)
-        self._task = asyncio.get_running_loop().create_task(self._request(calls))
-
-    async def _request(self, calls: Calls) -> None:
-        while True:
-            try:
-                await report_positions(self._handler, calls)
-            except AppError as error:
-                log.warning("%s; trying again in %g s", error, REQUEST_EVERY_S)
-                await asyncio.sleep(REQUEST_EVERY_S)
-            else:
-                calls.ready(True)
-                return
-
-    def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-
-
-async def _awaited(answer: object) -> object:
-    return await answer if inspect.isawaitable(answer) else answer

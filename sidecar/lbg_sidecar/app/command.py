@@ -20,7 +20,7 @@ from contextlib import suppress
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.redaction import without_passwords
-from lbg_sidecar.app.channel import Calls, parse_first_line, parse_verdict
+from lbg_sidecar.app.channel import AppChannel, Calls, parse_first_line, parse_verdict
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.core.limits import ConcurrencyLimit
 from lbg_sidecar.core.state_log import AttemptLog
@@ -29,52 +29,6 @@ from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry
 
 UP_S = 1.0
 """A command that has lived this long, or has answered, is up again."""
-
-
-class RestartReadiness:
-    """Readiness of a command that is restarted when it ends.
-
-    `on_change` is called with False when the command has been down for `down_grace_s`, and with True when it is up
-    again after that; never twice with the same."""
-
-    def __init__(self, down_grace_s: float, on_change: Callable[[bool], None]) -> None:
-        self._down_grace_s = down_grace_s
-        self._on_change = on_change
-        self._is_ready = True
-        self._up: asyncio.TimerHandle | None = None
-        self._down: asyncio.TimerHandle | None = None
-
-    def started(self) -> None:
-        self._up = asyncio.get_running_loop().call_later(UP_S, self.proved)
-
-    def ended(self) -> None:
-        """This life of the command is over."""
-        if self._up is not None:
-            self._up.cancel()
-
-    def failed(self) -> None:
-        """It ended of itself. Counted from the first time since it was up."""
-        if self._down is None:
-            loop = asyncio.get_running_loop()
-            self._down = loop.call_later(self._down_grace_s, self._stays_down)
-
-    def proved(self) -> None:
-        """It has lived long enough, or answered."""
-        self.stop()
-        if not self._is_ready:
-            self._is_ready = True
-            self._on_change(True)
-
-    def stop(self) -> None:
-        """It is not found to be down any more."""
-        if self._down is not None:
-            self._down.cancel()
-            self._down = None
-
-    def _stays_down(self) -> None:
-        self._is_ready = False
-        self._on_change(False)
-
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
@@ -160,7 +114,7 @@ DOWN_GRACE_S = 5.0
 """A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
 
 
-class CommandChannel:
+class CommandChannel(AppChannel):
     """Runs `command`; starts it anew when it dies, with a growing wait, and after an abort.
 
     A single call cannot be stopped, so an abort kills it with its process group. The calls that fall with
@@ -181,7 +135,9 @@ class CommandChannel:
         self.concurrency = concurrency
         self._uniform = uniform
         self._calls: Calls | None = None
-        self._restart_readiness = RestartReadiness(down_grace_s, self._report_ready)
+        self._down_grace_s = down_grace_s
+        self._is_ready = True
+        self._down: asyncio.TimerHandle | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._running: dict[str, Message] = {}
         self._killed = False  # by the member: not a failure of the command
@@ -233,7 +189,7 @@ class CommandChannel:
     async def stop(self, grace_s: float) -> None:
         self._stopping = True
         self._calls = None
-        self._restart_readiness.stop()
+        self._stop_down()
         loop = asyncio.get_running_loop()
         until = loop.time() + grace_s
         process = self._process
@@ -264,10 +220,10 @@ class CommandChannel:
         while True:
             began_at = loop.time()
             self._has_spoken = False
-            self._restart_readiness.started()
+            up = loop.call_later(UP_S, self._proved)
             await self._read(process)
             status = await process.wait()
-            self._restart_readiness.ended()
+            up.cancel()
             self._process = None
             killed, self._killed = self._killed, False
             if self._draining is not None:
@@ -282,7 +238,8 @@ class CommandChannel:
                 self._log_restart("the command was killed to abort a call", fallen)
             else:
                 failures = 1 if loop.time() - began_at >= STEADY_S else failures + 1
-                self._restart_readiness.failed()
+                if self._down is None:
+                    self._down = loop.call_later(self._down_grace_s, self._report_ready, False)
                 wait_s = RESTART.delay_s(failures, self._uniform)
                 self._log_restart(f"the command ended: {described(status)}", fallen)
                 await asyncio.sleep(wait_s)
@@ -344,10 +301,22 @@ class CommandChannel:
         if message is None:
             self._complain(line, ValueError("no message with this id is waiting for a verdict"))
         elif self._calls is not None:
-            self._restart_readiness.proved()
+            self._proved()
             self._calls.end(message, verdict)
 
+    def _proved(self) -> None:
+        """It has lived long enough, or answered."""
+        self._stop_down()
+        if not self._is_ready:
+            self._report_ready(True)
+
+    def _stop_down(self) -> None:
+        if self._down is not None:
+            self._down.cancel()
+            self._down = None
+
     def _report_ready(self, is_ready: bool) -> None:
+        self._is_ready = is_ready
         if self._calls is not None:
             why = f"the command ends repeatedly: {shlex.join(self.command)}"
             self._calls.ready(is_ready, "" if is_ready else why)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from lbg_sidecar.app.channel import Calls, parse_reported
-from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable, cause_of
+from lbg_sidecar.app.http_client import HttpClient, Target, Unreachable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +40,20 @@ class HealthTracker:
         self._rules = rules
         self.is_up = False
         self.why = "not probed yet"
-        self.changed_at: float | None = None
+        self._was_up = False
         self._successes = 0
         self._failures = 0
 
-    def succeeded(self, now: float) -> bool:
+    def succeeded(self) -> bool:
         """A probe was answered."""
         self._failures = 0
         self._successes += 1
-        first = self.changed_at is None
-        if self.is_up or (self._successes < self._rules.up_after and not first):
+        if self.is_up or (self._successes < self._rules.up_after and self._was_up):
             return False
-        self.is_up, self.why, self.changed_at = True, "", now
+        self.is_up, self.why, self._was_up = True, "", True
         return True
 
-    def failed(self, why: str, now: float) -> bool:
+    def failed(self, why: str) -> bool:
         """A probe failed, or a call could not connect."""
         self._successes = 0
         self._failures += 1
@@ -63,7 +62,7 @@ class HealthTracker:
             return True
         if self._failures < self._rules.down_after:
             return False
-        self.is_up, self.why, self.changed_at = False, why, now
+        self.is_up, self.why = False, why
         return True
 
     def answered(self) -> None:
@@ -82,17 +81,18 @@ class HealthProbe:
     """The loop around `HealthTracker`. Before it reports ready, it requests the positions: else repeats would
     reach the application."""
 
-    def __init__(self, rules: HealthRules, target: Target, requester: HttpClient, calls: Calls) -> None:
+    def __init__(self, rules: HealthRules, target: Target, client: HttpClient) -> None:
         self._rules = rules
         self._target = target
-        self._requester = requester
-        self._calls = calls
+        self._client = client
+        self._calls: Calls
         self._health = HealthTracker(rules)
         self._task: asyncio.Task[None] | None = None
         self._hurry = asyncio.Event()
 
-    def start(self) -> None:
-        self._calls.ready(False, self._health.why)
+    def start(self, calls: Calls) -> None:
+        self._calls = calls
+        calls.ready(False, self._health.why)
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     async def stop(self) -> None:
@@ -111,8 +111,7 @@ class HealthProbe:
 
     def unreachable(self, why: str) -> None:
         self._hurry.set()
-        now = asyncio.get_running_loop().time()
-        if self._health.failed(f"{self._target} cannot be reached: {why}", now):
+        if self._health.failed(f"{self._target} cannot be reached: {why}"):
             self._calls.ready(False, self._health.why)
 
     def describe(self) -> dict[str, object]:
@@ -133,14 +132,13 @@ class HealthProbe:
                     await asyncio.sleep(max(wait_s, 0.0))
 
     async def _check(self) -> None:
-        now = asyncio.get_running_loop().time
         why = await self._probe()
         if why is None and not self._health.is_up:
             why = await self._learn_positions()
         if why is not None:
-            if self._health.failed(why, now()):
+            if self._health.failed(why):
                 self._calls.ready(False, why)
-        elif self._health.succeeded(now()):
+        elif self._health.succeeded():
             self._calls.ready(True)
 
     async def _probe(self) -> str | None:
@@ -148,23 +146,14 @@ class HealthProbe:
         try:
             async with asyncio.timeout(self._rules.timeout_s):
                 if self._rules.path is None:
-                    await self._connect()
+                    await self._client.connect()
                     return None
-                reply = await self._requester.get(self._rules.path, reply_max_bytes=PROBE_REPLY_MAX_BYTES)
+                reply = await self._client.get(self._rules.path, reply_max_bytes=PROBE_REPLY_MAX_BYTES)
         except TimeoutError:
             return f"{self._target} has no answer within {self._rules.timeout_s:g} s"
-        except (Unreachable, OSError) as error:
-            return f"{self._target} cannot be reached: {cause_of(error)}"
-        return None if 200 <= reply.status < 300 else f"{self._rules.path} answered {reply.status}"
-
-    async def _connect(self) -> None:
-        if self._target.socket is not None:
-            _, writer = await asyncio.open_unix_connection(self._target.socket)
-        else:
-            _, writer = await asyncio.open_connection(*self._target.address)
-        writer.close()
-        with suppress(OSError):
-            await writer.wait_closed()
+        except Unreachable as error:
+            return f"{self._target} cannot be reached: {error}"
+        return None if reply.is_success else f"{self._rules.path} answered {reply.status}"
 
     async def _learn_positions(self) -> str | None:
         path = self._rules.positions_path
@@ -175,7 +164,7 @@ class HealthProbe:
             path += f"{'&' if '?' in path else '?'}session={quote(calls.session, safe='')}"
         try:
             async with asyncio.timeout(POSITIONS_TIMEOUT_S):
-                reply = await self._requester.get(path, reply_max_bytes=POSITIONS_MAX_BYTES)
+                reply = await self._client.get(path, reply_max_bytes=POSITIONS_MAX_BYTES)
             if reply.status != 200:
                 return f"{path} answered {reply.status}"
             processed, committed = parse_reported(json.loads(reply.body))

@@ -48,17 +48,13 @@ class Target:
     socket: str | None = None
 
     @property
-    def url(self) -> str:
-        return self.base + self.path
-
-    @property
     def address(self) -> tuple[str, int]:
         """Host and port, for TCP."""
         parts = urlsplit(self.base)
         return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
     def __str__(self) -> str:
-        return f"unix:{self.socket}:{self.path}" if self.socket is not None else self.url
+        return f"unix:{self.socket}:{self.path}" if self.socket is not None else self.base + self.path
 
 
 def parse_target(value: str) -> Target:
@@ -97,47 +93,48 @@ class BatchVerdicts:
         return self.named.get(name, self.rest)
 
 
-def verdict_of_reply(
-    status: int, body: bytes, retry_after: str | None, *, now_s: float, is_cut: bool = False
-) -> Verdict:
-    """`now_s`: seconds since 1970, for a Retry-After that is a date. `is_cut`: the body is longer than what is here.
+def verdict_of_reply(reply: Reply, *, now_s: float) -> Verdict:
+    """`now_s`: seconds since 1970, for a Retry-After that is a date.
 
     Only 422 and an explicit verdict drop a message: a wrong path (404) or a login page (302) must lose nothing. A JSON
     object that is cut is a retry: the rest may have a verdict, and an acknowledgement cannot be revoked.
     """
-    after_s = retry_after_s(retry_after, now_s=now_s)
-    if 200 <= status < 300:
-        if is_cut and _is_object(body):
-            return unreadable(_too_long(body), after_s=after_s)
-        return _verdict_of_body(body, after_s)
-    if status == 422:
-        return drop(_shown(body) or "HTTP 422")
-    shown = _shown(body)
-    return retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s)
+    after_s = retry_after_s(reply.retry_after, now_s=now_s)
+    if reply.status == 422:
+        return drop(_shown(reply.body) or "HTTP 422")
+    if not reply.is_success:
+        return _failed(reply, after_s)
+    if not reply.body.lstrip().startswith(b"{"):
+        return ACK
+    if reply.is_cut:
+        return _cut(reply, after_s)
+    try:
+        fields = json.loads(reply.body)
+    except (ValueError, RecursionError):
+        return ACK
+    return verdict_of_fields(fields, after_s) if fields.keys() & {"verdict", "status"} else ACK
 
 
-def verdicts_of_reply(
-    status: int, body: bytes, retry_after: str | None, *, now_s: float, is_cut: bool = False
-) -> BatchVerdicts:
+def verdicts_of_reply(reply: Reply, *, now_s: float) -> BatchVerdicts:
     """For a batch. Only an explicit word drops a message: a 422 may be about one of them, or about the batch's form.
 
     A 2xx without a body (or with `null`, which frameworks send for a handler that returns nothing) acknowledges all.
     """
-    after_s = retry_after_s(retry_after, now_s=now_s)
-    shown = _shown(body)
-    if not 200 <= status < 300:
-        return BatchVerdicts(retry(f"HTTP {status}: {shown}" if shown else f"HTTP {status}", after_s=after_s))
-    if is_cut:
-        return BatchVerdicts(unreadable(_too_long(body), after_s=after_s))
-    if body.strip() in (b"", b"null"):
+    after_s = retry_after_s(reply.retry_after, now_s=now_s)
+    if not reply.is_success:
+        return BatchVerdicts(_failed(reply, after_s))
+    if reply.is_cut:
+        return BatchVerdicts(_cut(reply, after_s))
+    if reply.body.strip() in (b"", b"null"):
         return BatchVerdicts(ACK)
     try:
-        fields = json.loads(body)
+        fields = json.loads(reply.body)
     except (ValueError, RecursionError):
         fields = None
     items = fields.get("verdicts") if isinstance(fields, dict) else None
     if not isinstance(items, list) or not all(_is_named(item) for item in items):
-        return BatchVerdicts(unreadable(f"the reply {_BATCH_RULE}: {shown[:100]}", after_s=after_s))
+        shown = _shown(reply.body)[:100]
+        return BatchVerdicts(unreadable(f"the reply {_BATCH_RULE}: {shown}", after_s=after_s))
     named: dict[str, Verdict] = {}
     for item in items:
         verdict = verdict_of_fields(item, after_s)
@@ -183,24 +180,17 @@ def retry_after_s(value: str | None, *, now_s: float) -> float | None:
     return float(min(max(wait_s, 0.0), AFTER_MAX_S))
 
 
-def _verdict_of_body(body: bytes, after_s: float | None) -> Verdict:
-    if not _is_object(body):
-        return ACK
-    try:
-        fields = json.loads(body)
-    except (ValueError, RecursionError):
-        return ACK
-    if "verdict" in fields or "status" in fields:
-        return verdict_of_fields(fields, after_s)
-    return ACK
+def _failed(reply: Reply, after_s: float | None) -> Verdict:
+    shown = _shown(reply.body)
+    return retry(f"HTTP {reply.status}: {shown}" if shown else f"HTTP {reply.status}", after_s=after_s)
 
 
-def _is_object(body: bytes) -> bool:
-    return body.lstrip().startswith(b"{")
-
-
-def _too_long(body: bytes) -> str:
-    return f"the reply is longer than {len(body)} bytes, so that its verdict cannot be read: answer 204 or a verdict"
+def _cut(reply: Reply, after_s: float | None) -> Verdict:
+    limit = len(reply.body)
+    return unreadable(
+        f"the reply is longer than {limit} bytes, so that its verdict cannot be read: answer 204 or a verdict",
+        after_s=after_s,
+    )
 
 
 def _is_named(item: object) -> bool:
@@ -228,6 +218,10 @@ class Reply:
     body: bytes  # as much of it as the limit allows
     retry_after: str | None
     is_cut: bool = False  # at the limit
+
+    @property
+    def is_success(self) -> bool:
+        return 200 <= self.status < 300
 
 
 class ReplyReader:
@@ -271,7 +265,8 @@ class ReplyReader:
             return self._cut()
         if wrong is not None:
             raise ReplyError(f"the reply cannot be read as HTTP/1.1: {wrong}")
-        if self._received_bytes - self._body_bytes > self._framing_max_bytes:
+        framing_max_bytes = HEAD_MAX_BYTES + FRAMING_MAX_BYTES_PER_BYTE * self._body_bytes
+        if self._received_bytes - self._body_bytes > framing_max_bytes:
             raise ReplyError(f"the reply has more than {HEAD_MAX_BYTES} bytes that are not its body")
         return None
 
@@ -281,10 +276,6 @@ class ReplyReader:
             return self._cut()  # RFC 9112, section 6.3: neither a length nor chunks
         where = "in the middle of" if self._received_bytes else "before"
         raise ReplyError(f"the connection was closed {where} the reply")
-
-    @property
-    def _framing_max_bytes(self) -> int:
-        return HEAD_MAX_BYTES + FRAMING_MAX_BYTES_PER_BYTE * self._body_bytes
 
     def _cut(self) -> Reply:
         body = b"".join(self._body)[: self._body_max_bytes]
@@ -359,7 +350,6 @@ class HttpClient:
         self._host = urlsplit(target.base).netloc
         self._idle: deque[_Connection] = deque()  # who was used last is last
         self._open: set[_Connection] = set()
-        self._loop = asyncio.get_running_loop()
 
     async def post(self, path: str, headers: dict[str, str], body: bytes, *, reply_max_bytes: int) -> Reply:
         fields = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])
@@ -370,7 +360,11 @@ class HttpClient:
     async def get(self, path: str, *, reply_max_bytes: int) -> Reply:
         return await self._request("GET", path, "", b"", reply_max_bytes)
 
-    async def close(self) -> None:
+    async def connect(self) -> None:
+        """Checks that there can be a connection."""
+        (await self._connected()).close()
+
+    def close(self) -> None:
         for connection in list(self._open):
             connection.close()
 
@@ -388,13 +382,13 @@ class HttpClient:
             raise Unreachable(cause_of(error)) from error
         finally:
             if connection.is_reusable:
-                connection.used_at = self._loop.time()
+                connection.used_at = asyncio.get_running_loop().time()
                 self._idle.append(connection)
             else:
                 connection.close()
 
     def _idle_connection(self) -> _Connection | None:
-        fresh_since = self._loop.time() - IDLE_MAX_S
+        fresh_since = asyncio.get_running_loop().time() - IDLE_MAX_S
         while self._idle:
             connection = self._idle.pop()
             if connection.is_reusable and connection.used_at >= fresh_since:
@@ -405,18 +399,18 @@ class HttpClient:
         return None
 
     async def _connected(self) -> _Connection:
-        target = self._target
+        target, loop = self._target, asyncio.get_running_loop()
+
+        def made() -> _Connection:
+            return _Connection(self._open)
+
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if target.socket is not None:
-                    _, connection = await self._loop.create_unix_connection(
-                        lambda: _Connection(self._open), target.socket
-                    )
+                    _, connection = await loop.create_unix_connection(made, target.socket)
                 else:
                     host, port = target.address
-                    _, connection = await self._loop.create_connection(
-                        lambda: _Connection(self._open), host, port, ssl=self._tls
-                    )
+                    _, connection = await loop.create_connection(made, host, port, ssl=self._tls)
         except TimeoutError as error:
             raise Unreachable(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:

@@ -19,12 +19,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from lbg_sidecar.app.callable import handler_channel
-from lbg_sidecar.app.channel import Calls
+from lbg_sidecar.app.channel import AppChannel, Calls
 from lbg_sidecar.app.cloudevents import BATCH_CONTENT_TYPE, attributes, batch_item, binary_headers
 from lbg_sidecar.app.health import HealthProbe, HealthRules
 from lbg_sidecar.app.http_client import (
     BatchVerdicts,
     HttpClient,
+    Reply,
     Unreachable,
     parse_target,
     verdict_of_reply,
@@ -38,8 +39,41 @@ REPLY_MAX_BYTES = 64 * 1024
 """A verdict with its reason takes a few hundred bytes; the rest of a larger reply is not read."""
 
 
-class PushChannel:
+class _HttpChannel(AppChannel):
     """`target`: see `parse_target`; `wall_s` gives seconds since 1970. Raises SettingsError."""
+
+    def __init__(
+        self, target: str, health: HealthRules | None = None, wall_s: Callable[[], float] = time.time
+    ) -> None:
+        self.target = parse_target(target)
+        self._client = HttpClient(self.target)
+        self._health = HealthProbe(health or HealthRules(), self.target, self._client)
+        self._wall_s = wall_s
+
+    def request_position(self) -> bool:
+        self._health.request_position()
+        return True
+
+    def describe(self) -> dict[str, object]:
+        return {"target": str(self.target), **self._health.describe()}
+
+    async def _post(self, headers: dict[str, str], body: bytes, reply_max_bytes: int) -> Reply:
+        """Raises Unreachable."""
+        try:
+            reply = await self._client.post(self.target.path, headers, body, reply_max_bytes=reply_max_bytes)
+        except Unreachable as error:
+            self._health.unreachable(str(error))
+            raise
+        self._health.answered()
+        return reply
+
+
+def _unreachable(error: Unreachable) -> Verdict:
+    return retry(f"the application cannot be reached: {error}")
+
+
+class PushChannel(_HttpChannel):
+    """One request for each message."""
 
     limit = ConcurrencyLimit
 
@@ -51,19 +85,13 @@ class PushChannel:
         health: HealthRules | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self.target = parse_target(target)
-        self._rules = health or HealthRules()
-        self._wall_s = wall_s
+        super().__init__(target, health, wall_s)
         self.concurrency = concurrency
         self._workers = handler_channel(self._push, concurrency=concurrency)
-        self._requester: HttpClient | None = None
-        self._health: HealthProbe | None = None
 
     async def start(self, calls: Calls) -> None:
-        self._requester = HttpClient(self.target)
-        self._health = HealthProbe(self._rules, self.target, self._requester, calls)
         await self._workers.start(calls)
-        self._health.start()
+        self._health.start(calls)
 
     def wake(self) -> None:
         self._workers.wake()
@@ -72,39 +100,20 @@ class PushChannel:
         self._workers.abort(messages)
 
     async def stop(self, grace_s: float) -> None:
-        if self._health is not None:
-            await self._health.stop()
+        await self._health.stop()
         await self._workers.stop(grace_s)
-        if self._requester is not None:
-            await self._requester.close()
-
-    def request_position(self) -> None:
-        if self._health is not None:
-            self._health.request_position()
+        self._client.close()
 
     def describe(self) -> dict[str, object]:
-        health = self._health.describe() if self._health is not None else {}
         running = self._workers.describe()["running"]
-        return {"channel": "http", "target": str(self.target), "running": running, **health}
+        return {"channel": "http", "running": running, **super().describe()}
 
     async def _push(self, message: Message) -> Verdict:
-        requester, health = self._requester, self._health
-        assert requester is not None
-        assert health is not None
         try:
-            reply = await requester.post(
-                self.target.path,
-                binary_headers(message),
-                message.data,
-                reply_max_bytes=REPLY_MAX_BYTES,
-            )
+            reply = await self._post(binary_headers(message), message.data, REPLY_MAX_BYTES)
         except Unreachable as error:
-            health.unreachable(str(error))
-            return retry(f"the application cannot be reached: {error}")
-        health.answered()
-        return verdict_of_reply(
-            reply.status, reply.body, reply.retry_after, now_s=self._wall_s(), is_cut=reply.is_cut
-        )
+            return _unreachable(error)
+        return verdict_of_reply(reply, now_s=self._wall_s())
 
 
 ALONE_FROM_ATTEMPT = 3
@@ -193,8 +202,8 @@ class _Request:
     limit: asyncio.TimerHandle | None = None
 
 
-class BatchChannel:
-    """`target`: see `parse_target`; `wall_s` gives seconds since 1970. Raises SettingsError."""
+class BatchChannel(_HttpChannel):
+    """One request for each batch."""
 
     limit = BatchLimit
 
@@ -206,14 +215,10 @@ class BatchChannel:
         health: HealthRules | None = None,
         wall_s: Callable[[], float] = time.time,
     ) -> None:
-        self.target = parse_target(target)
+        super().__init__(target, health, wall_s)
         self._settings = settings or BatchSettings()
         self.concurrency = self._settings.size * self._settings.requests
-        self._rules = health or HealthRules()
-        self._wall_s = wall_s
         self._calls: Calls | None = None
-        self._requester: HttpClient | None = None
-        self._health: HealthProbe | None = None
         self._batch = BatchBuffer(self._settings)
         self._linger: asyncio.TimerHandle | None = None
         self._gather_soon: asyncio.Handle | None = None
@@ -221,10 +226,8 @@ class BatchChannel:
         self._request_of: dict[InFlight, _Request] = {}
 
     async def start(self, calls: Calls) -> None:
-        self._requester = HttpClient(self.target)
-        self._health = HealthProbe(self._rules, self.target, self._requester, calls)
         self._calls = calls
-        self._health.start()
+        self._health.start(calls)
 
     def wake(self) -> None:
         """Gathers what arrives in one turn of the event loop together, once."""
@@ -270,29 +273,21 @@ class BatchChannel:
         for timer in (self._linger, self._gather_soon, *(request.limit for request in self._requests)):
             if timer is not None:
                 timer.cancel()
-        if self._health is not None:
-            await self._health.stop()
+        await self._health.stop()
         tasks = [request.task for request in self._requests if request.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=grace_s)
-        if self._requester is not None:
-            await self._requester.close()
-
-    def request_position(self) -> None:
-        if self._health is not None:
-            self._health.request_position()
+        self._client.close()
 
     def describe(self) -> dict[str, object]:
-        health = self._health.describe() if self._health is not None else {}
         return {
             "channel": "http-batch",
-            "target": str(self.target),
             "running": len(self._request_of),
             "requests": len(self._requests),
             "gathered": len(self._batch),
-            **health,
+            **super().describe(),
         }
 
     def _gather(self) -> None:
@@ -338,23 +333,16 @@ class BatchChannel:
         request.task.add_done_callback(lambda task: self._over(request, task))
 
     async def _request(self, messages: list[Message]) -> BatchVerdicts:
-        requester, health = self._requester, self._health
-        assert requester is not None
-        assert health is not None
         limit = REPLY_MAX_BYTES_PER_MESSAGE * (len(messages) + 1)
         try:
             body = f"[{','.join([batch_item(message) for message in messages])}]".encode()
-            reply = await requester.post(self.target.path, HEADERS, body, reply_max_bytes=limit)
+            reply = await self._post(HEADERS, body, limit)
         except Unreachable as error:
-            health.unreachable(str(error))
-            return BatchVerdicts(retry(f"the application cannot be reached: {error}"))
+            return BatchVerdicts(_unreachable(error))
         except Exception as error:  # a bug: its messages must not stay in flight for ever
             log.exception("a batch could not be sent")
             return BatchVerdicts(retry(f"the sidecar could not send it: {type(error).__name__}: {error}"))
-        health.answered()
-        return verdicts_of_reply(
-            reply.status, reply.body, reply.retry_after, now_s=self._wall_s(), is_cut=reply.is_cut
-        )
+        return verdicts_of_reply(reply, now_s=self._wall_s())
 
     def _over(self, request: _Request, task: asyncio.Task[BatchVerdicts]) -> None:
         """Nothing of it runs any more: only now may its messages go elsewhere."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from lbg_core.http_listener import report
-from lbg_sidecar.app.channel import Calls
+from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls
 from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.core.limits import ConcurrencyLimit
@@ -213,7 +213,7 @@ _REASON_MAX_BYTES = 123  # RFC 6455, 5.5: a control frame has at most 125 bytes,
 _CLOSE_S = 1.0
 
 
-class StreamChannel:
+class StreamChannel(AppChannel):
     """Its `routes` belong on the sidecar's local listener."""
 
     limit = ConcurrencyLimit
@@ -259,14 +259,15 @@ class StreamChannel:
             connection.end(WSCloseCode.GOING_AWAY, "the member has left")
             await asyncio.wait([connection.over], timeout=grace_s)
 
-    def request_position(self) -> None:
+    def request_position(self) -> bool:
         """By the hello of its next connection."""
         if self._calls is not None:
-            self._calls.ready(False, "the session's position is requested again")
+            self._calls.ready(False, REQUESTED_AGAIN)
         if self._connection is not None:
             self._connection.end(
                 WSCloseCode.SERVICE_RESTART, "connect again, with the committed position in the hello"
             )
+        return True
 
     def describe(self) -> dict[str, object]:
         conversation = self._connection.conversation if self._connection is not None else None

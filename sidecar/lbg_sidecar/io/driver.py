@@ -17,7 +17,7 @@ from lbg_core.group.members_protocol import KeysMove, Pause, Positions, Request
 from lbg_core.group.message_codec import decode
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
-from lbg_sidecar.app import AppChannel, request_position
+from lbg_sidecar.app import AppChannel
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -158,7 +158,7 @@ class Driver:
     def _request_position_if_due(self) -> None:
         if self._is_position_due and not self.machine.dispatcher.running:
             self._is_position_due = False
-            if not request_position(self._app):
+            if not self._app.request_position():
                 self.ready(True)
 
     @property

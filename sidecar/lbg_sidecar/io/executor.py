@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
-from lbg_sidecar.app import AppChannel, withdraw
+from lbg_sidecar.app import AppChannel
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore
@@ -91,8 +91,8 @@ class EffectExecutor:
             case fx.Abort(calls):
                 self._app.abort([Message(in_flight, self._group) for in_flight in calls])
             case fx.Withdraw(calls, reassigned):
-                withdraw(
-                    self._app, [Message(in_flight, self._group) for in_flight in calls], reassigned=reassigned
+                self._app.withdraw(
+                    [Message(in_flight, self._group) for in_flight in calls], reassigned=reassigned
                 )
             case fx.Exit():
                 self._events.on_exit()

@@ -239,7 +239,7 @@ def machine_of(
     limit: Callable[[int, float], CallLimit] | None = None,
     former: MemberCore | None = None,
 ) -> MemberCore:
-    """`concurrency`: the default where the settings have none. `limit`: see `app.limit_of`. `former`: see `Setup`.
+    """`concurrency`: the default where the settings have none. `limit`: see `AppChannel.limit`. `former`: see `Setup`.
     Raises SettingsError when settings and group do not fit together."""
     spec = group.spec
     validate_against(settings, spec, is_native=group.is_native, has_parking=group.has_parking)

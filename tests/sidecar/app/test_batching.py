@@ -14,8 +14,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar import ACK, MemberSettings, Message, drop, retry
-from lbg_sidecar.app import BatchChannel, BatchSettings, concurrency_of, http_push
-from lbg_sidecar.app.http_client import verdicts_of_reply
+from lbg_sidecar.app import BatchChannel, BatchSettings, http_push
+from lbg_sidecar.app.http_client import Reply, verdicts_of_reply
 from lbg_sidecar.message import INTERRUPTED, Kind, Verdict, unreadable
 from lbg_sidecar.settings import processing_rules
 from testing.app.application_channel import Offering, offering_to
@@ -83,14 +83,14 @@ def said(*verdicts: tuple[str, str]) -> bytes:
 
 @pytest.mark.parametrize("body", [b"", b" \n", b"null"])
 def test_a_success_with_nothing_to_say_acknowledges_all(body: bytes) -> None:
-    assert verdicts_of_reply(200, body, None, now_s=NOW_S).of("a") == ACK
+    assert verdicts_of_reply(Reply(200, body, None), now_s=NOW_S).of("a") == ACK
 
 
 def test_a_message_without_a_verdict_is_tried_again_and_the_others_have_theirs() -> None:
     refused = {"id": "a", "verdict": "drop", "reason": "no"}
     later = {"id": "b", "verdict": "retry", "after_s": 2}
     body = json.dumps({"verdicts": [refused, later]}).encode()
-    verdicts = verdicts_of_reply(200, body, None, now_s=NOW_S)
+    verdicts = verdicts_of_reply(Reply(200, body, None), now_s=NOW_S)
     assert verdicts.of("a") == drop("no")
     assert verdicts.of("b") == retry(after_s=2.0)
     assert verdicts.of("c") == retry("the reply has no verdict for it")
@@ -111,7 +111,7 @@ def test_a_message_without_a_verdict_is_tried_again_and_the_others_have_theirs()
     ],
 )
 def test_a_reply_that_cannot_be_read_acknowledges_and_drops_nothing(body: bytes) -> None:
-    verdict = verdicts_of_reply(200, body, None, now_s=NOW_S).of("a")
+    verdict = verdicts_of_reply(Reply(200, body, None), now_s=NOW_S).of("a")
     assert verdict.kind is Kind.RETRY
     assert 'must be empty or {"verdicts"' in verdict.reason
     assert len(verdict.reason) < 300
@@ -128,12 +128,12 @@ def test_a_reply_that_cannot_be_read_acknowledges_and_drops_nothing(body: bytes)
 def test_a_batch_that_is_refused_is_tried_again_whole(
     status: int, retry_after: str | None, verdict: Verdict
 ) -> None:
-    assert verdicts_of_reply(status, b"no", retry_after, now_s=NOW_S).of("a") == verdict
+    assert verdicts_of_reply(Reply(status, b"no", retry_after), now_s=NOW_S).of("a") == verdict
 
 
 def test_two_different_verdicts_on_a_message_are_none() -> None:
     verdicts = verdicts_of_reply(
-        200, said(("a", "ack"), ("a", "drop"), ("b", "ack"), ("b", "ack")), None, now_s=NOW_S
+        Reply(200, said(("a", "ack"), ("a", "drop"), ("b", "ack"), ("b", "ack")), None), now_s=NOW_S
     )
     assert verdicts.of("a") == unreadable("the reply has two verdicts for it")
     assert verdicts.of("b") == ACK
@@ -372,5 +372,5 @@ def test_a_member_makes_room_for_full_batches_unless_it_is_told_a_number(
 ) -> None:
     channel = BatchChannel("http://127.0.0.1:1/", settings=BatchSettings(size=50, requests=3))
     settings = MemberSettings(group="orders", concurrency=told)
-    rules = processing_rules(settings, group_spec("orders"), concurrency=concurrency_of(channel))
+    rules = processing_rules(settings, group_spec("orders"), concurrency=channel.concurrency)
     assert rules.concurrency == counts

@@ -8,7 +8,7 @@ import pytest
 
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar import AppError, Message
-from lbg_sidecar.app import handler_channel, request_position
+from lbg_sidecar.app import handler_channel
 from lbg_sidecar.message import Verdict
 from testing.waiting import until
 
@@ -94,7 +94,7 @@ async def test_it_is_asked_again_and_is_not_ready_until_it_has_said_so() -> None
     channel = handler_channel(handler, concurrency=1)
     await channel.start(calls)
     handler.position = 12
-    request_position(channel)
+    channel.request_position()
     assert calls.readiness == [False]
     await until(lambda: calls.readiness == [False, True])
     assert calls.told[-1] == 12

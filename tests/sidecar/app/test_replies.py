@@ -3,7 +3,13 @@ from __future__ import annotations
 import pytest
 
 from lbg_sidecar import ACK, drop, retry
-from lbg_sidecar.app.http_client import parse_target, retry_after_s, verdict_of_reply, verdicts_of_reply
+from lbg_sidecar.app.http_client import (
+    Reply,
+    parse_target,
+    retry_after_s,
+    verdict_of_reply,
+    verdicts_of_reply,
+)
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import Kind, Verdict
 
@@ -39,7 +45,7 @@ NOW_S = 1_700_000_000.0  # Tue, 14 Nov 2023 22:13:20 GMT
     ],
 )
 def test_a_reply_is_a_verdict(status: int, body: bytes, retry_after: str | None, verdict: Verdict) -> None:
-    assert verdict_of_reply(status, body, retry_after, now_s=NOW_S) == verdict
+    assert verdict_of_reply(Reply(status, body, retry_after), now_s=NOW_S) == verdict
 
 
 @pytest.mark.parametrize(
@@ -53,42 +59,44 @@ def test_a_reply_is_a_verdict(status: int, body: bytes, retry_after: str | None,
     ],
 )
 def test_a_word_nobody_knows_is_no_ack_and_reported(body: bytes) -> None:
-    verdict = verdict_of_reply(200, body, None, now_s=NOW_S)
+    verdict = verdict_of_reply(Reply(200, body, None), now_s=NOW_S)
     assert (verdict.kind, verdict.is_unreadable) == (Kind.RETRY, True)
     assert "must be ack (or ok, success), retry or drop" in verdict.reason
 
 
 @pytest.mark.parametrize("body", [b"", b'{"verdict": "retry"}', b'{"status": "ok"}'])
 def test_an_answer_is_not_reported(body: bytes) -> None:
-    assert not verdict_of_reply(200, body, None, now_s=NOW_S).is_unreadable
+    assert not verdict_of_reply(Reply(200, body, None), now_s=NOW_S).is_unreadable
 
 
 def test_a_reason_has_no_surrogates() -> None:
-    verdict = verdict_of_reply(200, b'{"verdict": "drop", "reason": "\\ud800 \xc3\xa9"}', None, now_s=NOW_S)
+    verdict = verdict_of_reply(
+        Reply(200, b'{"verdict": "drop", "reason": "\\ud800 \xc3\xa9"}', None), now_s=NOW_S
+    )
     assert verdict == drop("\\ud800 é")
     assert retry("\udcff").reason == "\\udcff"
 
 
 @pytest.mark.parametrize("body", [b'{"verdict": "drop", "reason": "', b' {"text": "'])
 def test_an_object_that_is_cut_is_no_ack_for_a_verdict_may_be_behind_the_cut(body: bytes) -> None:
-    verdict = verdict_of_reply(200, body, "3", now_s=NOW_S, is_cut=True)
+    verdict = verdict_of_reply(Reply(200, body, "3", is_cut=True), now_s=NOW_S)
     assert (verdict.kind, verdict.after_s) == (Kind.RETRY, 3.0)
     assert f"longer than {len(body)} bytes" in verdict.reason
 
 
 def test_a_long_reply_that_is_no_object_says_what_its_status_says() -> None:
-    assert verdict_of_reply(200, b"<html>", None, now_s=NOW_S, is_cut=True) == ACK
-    assert verdict_of_reply(422, b"no", None, now_s=NOW_S, is_cut=True) == drop("no")
+    assert verdict_of_reply(Reply(200, b"<html>", None, is_cut=True), now_s=NOW_S) == ACK
+    assert verdict_of_reply(Reply(422, b"no", None, is_cut=True), now_s=NOW_S) == drop("no")
 
 
 def test_a_reply_to_a_batch_that_is_cut_acknowledges_nothing() -> None:
-    verdicts = verdicts_of_reply(200, b'{"verdicts": [', None, now_s=NOW_S, is_cut=True)
+    verdicts = verdicts_of_reply(Reply(200, b'{"verdicts": [', None, is_cut=True), now_s=NOW_S)
     assert verdicts.of("any").kind is Kind.RETRY
     assert "longer than 14 bytes" in verdicts.of("any").reason
 
 
 def test_a_reason_is_cut_off() -> None:
-    assert len(verdict_of_reply(500, b"x" * 100_000, None, now_s=NOW_S).reason) < 600
+    assert len(verdict_of_reply(Reply(500, b"x" * 100_000, None), now_s=NOW_S).reason) < 600
 
 
 @pytest.mark.parametrize(
@@ -120,7 +128,7 @@ def test_retry_after_is_seconds_or_a_date(value: str | None, after_s: float | No
 )
 def test_a_target_is_an_address_or_a_socket_with_a_path(value: str, url: str, socket: str | None) -> None:
     target = parse_target(value)
-    assert (target.url, target.socket) == (url, socket)
+    assert (target.base + target.path, target.socket) == (url, socket)
 
 
 @pytest.mark.parametrize(

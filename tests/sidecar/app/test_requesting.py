@@ -58,7 +58,7 @@ async def asking(*answers: bytes) -> AsyncIterator[tuple[Server, HttpClient]]:
     try:
         yield server, requester
     finally:
-        await requester.close()
+        requester.close()
         listening.close()
         await until(lambda: not server.open)
 

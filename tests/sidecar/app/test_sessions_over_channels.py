@@ -14,7 +14,7 @@ from lbg_broker.core.queue_types.session_headers import end_of_session, numbered
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import Delivery
 from lbg_sidecar import Message
-from lbg_sidecar.app import HealthRules, PushChannel, request_position
+from lbg_sidecar.app import HealthRules, PushChannel
 from lbg_sidecar.app.channel import parse_reported
 from lbg_sidecar.app.cloudevents import attributes, batch_item, message_json
 from lbg_sidecar.app.websocket_protocol import read_hello
@@ -122,7 +122,7 @@ async def test_over_http_it_is_asked_by_name_before_it_counts_as_ready_and_when_
         await until(lambda: offering.is_ready)
         assert offering.commits == [301]
         assert offering.channel is not None
-        request_position(offering.channel)
+        offering.channel.request_position()
         assert not offering.is_ready
         await until(lambda: offering.is_ready)
     assert asked == ["a b&c"] * 2

@@ -22,7 +22,7 @@ from lbg_core.amqp import BasicProperties
 from lbg_core.client import Delivery
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ
 from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
-from lbg_sidecar.app import StreamChannel, StreamSettings, withdraw
+from lbg_sidecar.app import StreamChannel, StreamSettings
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.message import INTERRUPTED, in_flight_of
@@ -318,8 +318,8 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
         given = [message(0), message(1)]
         stream.offer(*given)
         await frame(socket)
-        withdraw(stream.channel, given, reassigned=False)
-        withdraw(stream.channel, [given[0]], reassigned=True)
+        stream.channel.withdraw(given, reassigned=False)
+        stream.channel.withdraw([given[0]], reassigned=True)
         assert await frame(socket) == {"cancel": [1]}
         await asyncio.sleep(0.3)  # longer than a cancel is waited for
         assert not socket.closed

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from lbg_core.group import Engine, GroupSpec
 from lbg_core.group.members_protocol import Hello, Identity
 from lbg_sidecar import MemberSettings
-from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings, limit_of
+from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings
 from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Capacity, Requeue
@@ -323,8 +323,8 @@ async def handle(message: object) -> None: ...
 
 
 def test_what_is_called_in_another_process_cannot_be_looked_into() -> None:
-    assert limit_of(CommandChannel(["true"], concurrency=1)) is ConcurrencyLimit
-    assert limit_of(StreamChannel(StreamSettings(concurrency=1))) is ConcurrencyLimit
-    assert limit_of(PushChannel("http://127.0.0.1:1/", concurrency=1)) is ConcurrencyLimit
-    assert limit_of(BatchChannel("http://127.0.0.1:1/")) is BatchLimit
-    assert limit_of(handler_channel(handle, concurrency=1)) is None
+    assert CommandChannel(["true"], concurrency=1).limit is ConcurrencyLimit
+    assert StreamChannel(StreamSettings(concurrency=1)).limit is ConcurrencyLimit
+    assert PushChannel("http://127.0.0.1:1/", concurrency=1).limit is ConcurrencyLimit
+    assert BatchChannel("http://127.0.0.1:1/").limit is BatchLimit
+    assert handler_channel(handle, concurrency=1).limit is None
