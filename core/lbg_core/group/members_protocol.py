@@ -229,30 +229,34 @@ class ParkingState:
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
-    """After the index was claimed: to index 0 (`attempt` 0), and to all as long as no directory arrives."""
+class Sent:
+    """A message of this protocol."""
 
     sender: Identity
+
+
+@dataclass(frozen=True, slots=True)
+class Hello(Sent):
+    """After the index was claimed: to index 0 (`attempt` 0), and to all as long as no directory arrives."""
+
     attempt: Annotated[int, capped_at(HELLO_ATTEMPTS_MAX)] = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class Directory(Sent):
     """To one: the live members, as the sender has them, and the last incarnations that ended. To a member that joins,
     and to one whose digest differs, which answers with its own if the two still differ (`is_answer`)."""
 
-    sender: Identity
     members: tuple[Identity, ...]
     ended: tuple[str, ...] = ()
     is_answer: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Changes:
+class Changes(Sent):
     """Changes of the live set. To all by the coordinator; with a `target`, the coordinator's incarnation, to it alone,
     which sends them to all."""
 
-    sender: Identity
     joined: tuple[Identity, ...] = ()
     lost: tuple[Identity, ...] = ()
     left: tuple[Identity, ...] = ()
@@ -260,33 +264,30 @@ class Changes:
 
 
 @dataclass(frozen=True, slots=True)
-class IndexRequest:
+class IndexRequest(Sent):
     """To one member, index 0 at first, by a member without an index: the lowest free one, and none of `refused`.
     `answer` is the routing key of its temporary queue."""
 
-    sender: Identity
     answer: int
     refused: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class IndexOffer:
+class IndexOffer(Sent):
     """The answer to an index request: an index that is offered to nobody else for a few seconds."""
 
-    sender: Identity
     offered: Index
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReport:
+class QueueReport(Sent):
     """To the other consumers of these queues, on change: the state of the sender's bindings."""
 
-    sender: Identity
     queues: tuple[QueueState, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Beat(Sent):
     """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`).
 
     `counts`: messages since the member started, by what became of them. `paused`: it starts no new call, as the group's
@@ -294,7 +295,6 @@ class Beat:
     unknown. `parking` is None if it does not follow parked keys.
     """
 
-    sender: Identity
     queues: tuple[QueueState, ...] = ()
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
@@ -328,26 +328,22 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Sent):
     """To the coordinator: the sender hands its queues over and leaves. To all where there is none."""
-
-    sender: Identity
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class Gone(Sent):
     """To `dead`, which counts as gone and is not."""
 
-    sender: Identity
     dead: Identity
 
 
 @dataclass(frozen=True, slots=True)
-class Ping:
+class Ping(Sent):
     """To one, mandatory: its return proves that the mailbox is gone. With the digest and number of the live set, and
     for how long it has not changed; 0 members: none is sent."""
 
-    sender: Identity
     target: str  # the incarnation that is meant
     members: int = 0
     digest: int = 0
@@ -355,11 +351,10 @@ class Ping:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class Move(Sent):
     """To the consumers of `queue`: the sender is about to hand it over to member `to`, which answers when it is
     attached; every other one attaches behind it."""
 
-    sender: Identity
     queue: int
     to: int
     move: str
@@ -367,25 +362,23 @@ class Move:
 
 
 @dataclass(frozen=True, slots=True)
-class Reattached:
+class Reattached(Sent):
     """To the mover: the sender is out of the successor's way, or is the successor and attached. `proof`: of the
     successor, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md)."""
 
-    sender: Identity
     queue: int
     move: str
     proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Sent):
     """To the successor, just before the queue is released: what was processed, and since when the queue is paused.
 
     `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
     messages then; else the pause until the next delivery is unknown. `proof`: as the successor's answer has it.
     """
 
-    sender: Identity
     queue: int
     move: str
     positions: Positions
@@ -395,58 +388,52 @@ class Handover:
 
 
 @dataclass(frozen=True, slots=True)
-class Repartition:
+class Repartition(Sent):
     """To all, from who changes the group's number of queues and is no member: there are to be `queues`, and nothing
     waits in any; or there are so many now, if `done`."""
 
-    sender: Identity
     queues: int
     done: bool
 
 
 @dataclass(frozen=True, slots=True)
-class KeysMove:
+class KeysMove(Sent):
     """To all, from who changes the group's number of queues online and is no member: read the stream of the change with
     this id (`lbg_core.group.key_moves`)."""
 
-    sender: Identity
     move: str
 
 
 @dataclass(frozen=True, slots=True)
-class KnowledgeRequest:
+class KnowledgeRequest(Sent):
     """To all, before queues change: each member answers with what it processed. `proof`: a secret that the answers have
     to return."""
 
-    sender: Identity
     proof: str
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class Knowledge(Sent):
     """The answer to a knowledge request: what the sender processed of one queue that it serves, as keys of it may go to
     any member."""
 
-    sender: Identity
     positions: Positions
     proof: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class SuspectReport:
+class SuspectReport(Sent):
     """To all by a member that joins and has suspects of a former process, and before it calls one. To one member that
     joins, or reported what the sender knows better."""
 
-    sender: Identity
     suspects: Annotated[tuple[Suspected, ...], of_length(SUSPECTS_MAX)]
 
 
 @dataclass(frozen=True, slots=True)
-class Peek:
+class Peek(Sent):
     """To all, from an administrator: each member answers with the messages that it holds of this queue, key and id
     (None: of all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
 
-    sender: Identity
     answer: Answer
     queue: int | None
     key: str | None
@@ -499,39 +486,35 @@ class PeekedMessage:
 
 
 @dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(Sent):
     """To an administrator: the messages of a peek, of each queue in the order of delivery. `held`: how many there are,
     shown or not."""
 
-    sender: Identity
     held: int
     messages: tuple[PeekedMessage, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class Skip(Sent):
     """To one member, from an administrator: the poisoned message of this id is to become a dead letter."""
 
-    sender: Identity
     answer: Answer
     id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(Sent):
     """To all, from an administrator: members start no new call if `consumption`, and go on otherwise, as the group's
     record states."""
 
-    sender: Identity
     consumption: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(Sent):
     """To all, from an observer: members send their status report soon, and every second for so many seconds. With
     `keys` they report their activity for the same time."""
 
-    sender: Identity
     seconds: Annotated[float, _is_time_to_watch]
     keys: bool = True
 
@@ -550,11 +533,10 @@ class Takeover:
 
 
 @dataclass(frozen=True, slots=True)
-class Activity:
+class Activity(Sent):
     """To administrators who watch: the keys of which the sender has processed most messages since its last report, with
     their counts, each second as long as it was requested; and a queue that it took over, without a request."""
 
-    sender: Identity
     keys: tuple[tuple[str, int], ...] = ()
     takeover: Takeover | None = None
 
@@ -574,10 +556,9 @@ class SkipOutcome(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(Sent):
     """To an administrator: the outcome of a skip. `RUNNING` is followed by another one."""
 
-    sender: Identity
     outcome: SkipOutcome
 
 
