@@ -10,7 +10,8 @@ from http import HTTPStatus
 
 from aiohttp import web
 
-from lbg_sidecar.publish_api.request import BATCH, Refused, read_events
+from lbg_sidecar.app.cloudevents import BATCH_CONTENT_TYPE
+from lbg_sidecar.publish_api.request import Refused, read_events
 from lbg_sidecar.publish_api.service import PublishService
 
 BODY_WITHIN_S = 30.0
@@ -27,7 +28,7 @@ def routes(publishing: PublishService) -> list[web.RouteDef]:
             ]
         except Refused as refused:
             return _problem(refused)
-        is_batch = request.content_type == BATCH
+        is_batch = request.content_type == BATCH_CONTENT_TYPE
         return web.json_response({"published": receipts} if is_batch else receipts[0])
 
     return [web.post("/v1/publish/{group}", publish)]

@@ -16,9 +16,9 @@ from urllib.parse import unquote
 
 from lbg_core.admin import GroupNotFound
 from lbg_core.client import AccessRefused, AuthenticationError
-from lbg_core.group import SpecError
 from lbg_core.publisher import BrokerRefused, GroupClosed, GroupGone, MessageOptions, SizeRefused
-from lbg_sidecar.message import trace_in, trace_of
+from lbg_sidecar.app.cloudevents import BATCH_CONTENT_TYPE, REQUIRED, is_json, no_constant, text_of
+from lbg_sidecar.message import AMQP_PREFIXES, trace_in, trace_of
 
 
 class Refused(Exception):
@@ -38,23 +38,12 @@ class Refused(Exception):
         return Refused(self.status, self.detail, index=index, retry_after_s=self.retry_after_s)
 
 
-RETRY_AFTER_S = 1
+def unavailable(detail: str) -> Refused:
+    return Refused(503, detail, retry_after_s=1)
 
 
 def stopping() -> Refused:
-    return Refused(503, "the sidecar is stopping: nothing was published", retry_after_s=RETRY_AFTER_S)
-
-
-def no_room(in_flight: int) -> Refused:
-    return Refused(
-        503,
-        f"{in_flight} events wait for the broker: none of these was published",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
-def too_many_events(count: int, limit: int) -> Refused:
-    return Refused(413, f"{count} events in one request: at most {limit}")
+    return unavailable("the sidecar is stopping: nothing was published")
 
 
 def too_large(size_bytes: int, limit_bytes: int, index: int | None = None) -> Refused:
@@ -66,24 +55,6 @@ def too_large(size_bytes: int, limit_bytes: int, index: int | None = None) -> Re
     )
 
 
-def ingress_paused(group: str) -> Refused:
-    return Refused(
-        503, f"ingress of group {group} is paused: nothing was published", retry_after_s=RETRY_AFTER_S
-    )
-
-
-def too_many_groups(count: int, retry_after_s: int) -> Refused:
-    return Refused(
-        429,
-        f"this sidecar publishes to {count} other groups, its max_groups, and all of them are in use",
-        retry_after_s=retry_after_s,
-    )
-
-
-def no_group_name(error: SpecError) -> Refused:
-    return Refused(404, f"invalid group name: {error}")
-
-
 def other_event(event_id: str | None, index: int | None) -> Refused:
     return Refused(
         409,
@@ -93,37 +64,23 @@ def other_event(event_id: str | None, index: int | None) -> Refused:
     )
 
 
-def late(missing: int, count: int, within_s: float) -> Refused:
-    return Refused(
-        503,
-        f"the broker has not confirmed {missing} of {count} events within {within_s:g} s: they wait and may still be "
-        "published; sent again with the same id, an event is not published a second time",
-        retry_after_s=RETRY_AFTER_S,
-    )
-
-
 def ended_by(error: Exception, *, size_bytes: int = 0) -> Refused:
     """Refusal of one event of this size, for the error that ended a group's publisher or kept it from starting."""
     if isinstance(error, SizeRefused):
         if size_bytes > error.limit_bytes:
             return too_large(size_bytes, error.limit_bytes)
-        return Refused(
-            503, "not confirmed: another event was too large for the broker", retry_after_s=RETRY_AFTER_S
-        )
+        return unavailable("not confirmed: another event was too large for the broker")
     if isinstance(error, GroupNotFound | GroupGone):
         return Refused(404, str(error))
     if isinstance(error, AuthenticationError | AccessRefused | BrokerRefused | GroupClosed):
         return Refused(403, str(error))
-    return Refused(503, f"not confirmed: {error}", retry_after_s=RETRY_AFTER_S)
+    return unavailable(f"not confirmed: {error}")
 
 
 STRUCTURED = "application/cloudevents+json"
-BATCH = "application/cloudevents-batch+json"
-PREFIX = "cloudEvents:"
 
 # All headers of a message have to fit in one frame, of 128 KiB as a rule, beside a key of 16 KiB.
 ATTRIBUTES_MAX_BYTES = 64 * 1024
-_REQUIRED = ("specversion", "id", "source", "type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,14 +107,14 @@ def read_events(body: bytes, headers: Mapping[str, str], query: Mapping[str, str
     trace = trace_in(headers)
     if media_type == STRUCTURED:
         return [_structured(_parsed(body), trace, query)]
-    if media_type == BATCH:
+    if media_type == BATCH_CONTENT_TYPE:
         return _batched(_parsed(body), trace, query)
     if media_type.startswith("application/cloudevents"):
-        raise Refused(415, f"{media_type} is not supported: send {STRUCTURED} or {BATCH}, or binary mode")
+        raise Refused(
+            415, f"{media_type} is not supported: send {STRUCTURED} or {BATCH_CONTENT_TYPE}, or binary mode"
+        )
     attributes = {
-        name[3:]: unquote(value, errors="strict") if "%" in value else value
-        for name, value in _decoded(headers).items()
-        if name.startswith("ce-")
+        name[3:]: _decoded(name, value) for name, value in headers.items() if name.startswith("ce-")
     }
     if attributes:
         return [_event(attributes, kind or None, body, trace, query, key=headers.get("lbg-key"))]
@@ -167,30 +124,25 @@ def read_events(body: bytes, headers: Mapping[str, str], query: Mapping[str, str
     return [Event(key, query.get("topic", ""), True, body, extra)]
 
 
-def _decoded(headers: Mapping[str, str]) -> Mapping[str, str]:
-    for name, value in headers.items():
-        if name.startswith("ce-"):
-            try:
-                unquote(value, errors="strict").encode()
-            except UnicodeError:
-                raise Refused(400, f"header {name} is not percent-encoded UTF-8") from None
-    return headers
+def _decoded(name: str, value: str) -> str:
+    try:
+        decoded = unquote(value, errors="strict")
+        decoded.encode()
+    except UnicodeError:
+        raise Refused(400, f"header {name} is not percent-encoded UTF-8") from None
+    return decoded
 
 
 def _parsed(body: bytes) -> object:
     try:
-        return json.loads(body, parse_constant=_no_constant)
+        return json.loads(body, parse_constant=no_constant)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from None
 
 
-def _no_constant(name: str) -> object:
-    raise ValueError(f"{name} is not JSON")
-
-
 def _batched(events: object, trace: dict[str, str], query: Mapping[str, str]) -> list[Event]:
     if not isinstance(events, list):
-        raise Refused(400, f"{BATCH} must be a JSON array of events")
+        raise Refused(400, f"{BATCH_CONTENT_TYPE} must be a JSON array of events")
     batch = []
     for index, event in enumerate(events):
         try:
@@ -211,13 +163,13 @@ def _structured(event: object, trace: dict[str, str], query: Mapping[str, str]) 
     kind = attributes.pop("datacontenttype", None)
     if encoded is not None:
         body = _from_base64(encoded)
-    elif isinstance(data, str) and not _is_json(kind):
+    elif isinstance(data, str) and kind is not None and not is_json(kind):
         body = _utf8("data", data)
     elif data is None:
         body = b""
     else:
         body = _json(data)
-        kind = kind or "application/json"
+        kind = kind or "application/json"  # JSON format 1.0.2, section 3.1: without a content type it is this
     return _event(attributes, kind, body, trace, query)
 
 
@@ -230,18 +182,19 @@ def _event(
     *,
     key: str | None = None,
 ) -> Event:
-    for name in attributes:
+    for name, value in attributes.items():
         if not (name.isascii() and name.isalnum() and name == name.lower()) or len(name) > 100:
             raise Refused(400, f"{name[:40]!r} cannot name an attribute: lower-case letters and digits")
-    for name in _REQUIRED:
+        _utf8(f"attribute {name}", value)
+    for name in REQUIRED:
         if not attributes.get(name):
-            raise Refused(400, f"attribute {name} is missing: a CloudEvent has {', '.join(_REQUIRED)}")
+            raise Refused(400, f"attribute {name} is missing: a CloudEvent has {', '.join(REQUIRED)}")
     if not attributes["specversion"].startswith("1."):
         raise Refused(400, f"specversion {attributes['specversion'][:20]!r} is not supported: only 1.x is")
     attributes.pop("datacontenttype", None)
     key = attributes.get("partitionkey") or query.get("key") or key or None
     topic = query.get("topic") or attributes.get("subject", "")
-    headers = {PREFIX + name: _encodable(name, value) for name, value in attributes.items()}
+    headers = {AMQP_PREFIXES[0] + name: value for name, value in attributes.items()}
     extra = MessageOptions(headers | trace_of(headers | trace), _short(kind or "", "datacontenttype") or None)
     _require_small(extra)
     return Event(
@@ -257,17 +210,10 @@ def _event(
 
 
 def _text(name: str, value: object) -> str:
-    """CloudEvents 1.0.2, section "Type System": the canonical string of a value."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int):
-        return str(value)
-    raise Refused(400, f"attribute {name[:40]} must be a string, a boolean or an integer")
-
-
-def _encodable(name: str, value: str) -> str:
-    _utf8(f"attribute {name}", value)
-    return value
+    text = text_of(value)
+    if text is None:
+        raise Refused(400, f"attribute {name[:40]} must be a string, a boolean or an integer")
+    return text
 
 
 def _utf8(name: str, value: str) -> bytes:
@@ -291,13 +237,6 @@ def _json(data: object) -> bytes:
         return json.dumps(data, separators=(",", ":"), allow_nan=False).encode()
     except ValueError:  # 1e400 was read as infinity, which JSON does not have
         raise Refused(400, "data has a number beyond the range of a double: send data_base64") from None
-
-
-def _is_json(kind: str | None) -> bool:
-    if kind is None:
-        return True  # JSON format 1.0.2, section 3.1: without a content type it is application/json
-    subtype = kind.partition(";")[0].strip().lower().partition("/")[2]
-    return subtype == "json" or subtype.endswith("+json")
 
 
 def _short(kind: str, name: str) -> str:

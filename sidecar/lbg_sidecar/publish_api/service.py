@@ -79,29 +79,15 @@ class EndpointSettings:
 
 @dataclass(slots=True, eq=False)
 class Publication:
-    """One accepted event. `failure`: it will not be confirmed any more."""
+    """One accepted event. `outcome`: None when it is confirmed, or the reason for which it will not be confirmed any
+    more."""
 
     publisher: str
-    size_bytes: int = 0
+    size_bytes: int
+    outcome: asyncio.Future[Refused | None]
     hash: int = 0
     seq: int = 0
-    confirmed: bool = False
-    failure: Refused | None = None
-    waiting: list[Countdown] = field(default_factory=list)
     entry: Entry[Publication] | None = None
-
-
-@dataclass(slots=True, eq=False)
-class Countdown:
-    """One request's wait for all of its events."""
-
-    left: int
-    done: asyncio.Future[None]
-
-    def one_less(self) -> None:
-        self.left -= 1
-        if self.left <= 0 and not self.done.done():
-            self.done.set_result(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,29 +99,6 @@ class Receipt:
     hash: int
     seq: int
     deduplicated: bool
-
-
-async def settled(publications: Sequence[Publication], *, until: float) -> bool:
-    """True if all of them are confirmed or have failed by `until`, in the loop's time.
-
-    The client may have disconnected: what was accepted is published all the same.
-    """
-    open_ = [each for each in publications if not each.confirmed and each.failure is None]
-    if not open_:
-        return True
-    countdown = Countdown(len(open_), asyncio.get_running_loop().create_future())
-    for each in open_:
-        each.waiting.append(countdown)
-    try:
-        async with asyncio.timeout_at(until):
-            await countdown.done
-    except TimeoutError:
-        return False
-    finally:
-        for each in open_:
-            with suppress(ValueError):
-                each.waiting.remove(countdown)
-    return True
 
 
 log = logging.getLogger("lbg.publishing")
@@ -273,7 +236,7 @@ class OpenGroups:
         try:
             require_group_name(name)
         except SpecError as error:
-            raise request.no_group_name(error) from None
+            raise Refused(404, f"invalid group name: {error}") from None
         loop = asyncio.get_running_loop()
         if len(self._opening) >= self._settings.max_groups:
             self._make_room(loop.time())
@@ -290,7 +253,12 @@ class OpenGroups:
         idle_s = self._settings.group_idle_s
         idle = [group for group in self._opened() if not group.open and now - group.used_at >= idle_s]
         if not idle:
-            raise request.too_many_groups(len(self._opening), max(1, round(idle_s)))
+            count = len(self._opening)
+            raise Refused(
+                429,
+                f"this sidecar publishes to {count} other groups, its max_groups, and all of them are in use",
+                retry_after_s=max(1, round(idle_s)),
+            )
         longest = min(idle, key=lambda group: group.used_at)
         del self._opening[longest.name]
         log.info("publishing to %s ends: idle, and another group needs its place", longest.name)
@@ -435,29 +403,33 @@ class PublishService:
             new_count += duplicate is None
         if new_count:
             if group.events.is_ingress_paused:
-                raise request.ingress_paused(group.name)
+                raise request.unavailable(f"ingress of group {group.name} is paused: nothing was published")
             self._require_room(group, new_count)
         return [self._accept_one(group, *each, now) for each in zip(events, topics, strict=True)]
 
     def _require_room(self, group: OpenGroup, count: int) -> None:
         limit = self.settings.max_in_flight
         if count > limit:
-            raise request.too_many_events(count, limit)
+            raise Refused(413, f"{count} events in one request: at most {limit}")
         if self._in_flight + count > limit or not group.publisher.has_room:
-            raise request.no_room(self._in_flight)
+            raise request.unavailable(
+                f"{self._in_flight} events wait for the broker: none of these was published"
+            )
 
     def _accept_one(self, group: OpenGroup, event: Event, topic: str, now: float) -> tuple[Publication, bool]:
         id_ = None if event.id is None else group.name.encode() + event.id
         if id_ is not None and (duplicate := self._window.find(id_, event.content, now)) is not None:
             return duplicate.value, True
-        publication = Publication(group.publisher.identity.publisher, len(event.body))
+        publication = Publication(
+            group.publisher.identity.publisher, len(event.body), self._loop.create_future()
+        )
         try:
             stamped = group.publisher.publish_soon(
                 key=event.key,
                 body=event.body,
                 topic=topic,
                 extra=event.extra,
-                on_confirmed=lambda: self._on_confirmed(group, publication),
+                on_confirmed=lambda: self._end(group, publication, None),
             )
         except (PublishingError, ProvisioningError, ClientError) as error:
             raise request.ended_by(error) from error
@@ -468,40 +440,40 @@ class PublishService:
         self._in_flight += 1
         return publication, False
 
-    def _on_confirmed(self, group: OpenGroup, publication: Publication) -> None:
-        publication.confirmed = True
-        self.counts.published += 1
-        self._end(group, publication)
-
     def _on_ended(self, group: OpenGroup, error: Exception) -> None:
         for publication in list(group.open):
-            publication.failure = request.ended_by(error, size_bytes=publication.size_bytes)
-            self._end(group, publication)
+            self._end(group, publication, request.ended_by(error, size_bytes=publication.size_bytes))
 
-    def _end(self, group: OpenGroup, publication: Publication) -> None:
+    def _end(self, group: OpenGroup, publication: Publication, outcome: Refused | None) -> None:
         group.open.discard(publication)
         self._in_flight -= 1
+        self.counts.published += outcome is None
         entry, publication.entry = publication.entry, None
-        if entry is not None and publication.confirmed:
+        if entry is not None and outcome is None:
             self._window.confirm(entry, self._loop.time())
         elif entry is not None:
             self._window.forget(entry)
-        waiting, publication.waiting = publication.waiting, []
-        for countdown in waiting:
-            countdown.one_less()
+        publication.outcome.set_result(outcome)
 
     async def _confirmed(self, publications: list[Publication], until: float) -> None:
+        """The client may have disconnected: what was accepted is published all the same."""
+        outcomes = [each.outcome for each in publications]
         self._waiting += 1
         try:
-            in_time = await settled(publications, until=until)
+            if outcomes:
+                await asyncio.wait(outcomes, timeout=until - self._loop.time())
         finally:
             self._waiting -= 1
-        if not in_time:
-            missing = sum(not each.confirmed for each in publications)
-            raise request.late(missing, len(publications), self.settings.answer_within_s)
-        for index, each in enumerate(publications):
-            if each.failure is not None:
-                raise each.failure.at(index) if len(publications) > 1 else each.failure
+        if not all(each.done() for each in outcomes):
+            missing = sum(not each.done() or each.result() is not None for each in outcomes)
+            raise request.unavailable(
+                f"the broker has not confirmed {missing} of {len(outcomes)} events within "
+                f"{self.settings.answer_within_s:g} s: they wait and may still be published; sent again with the same "
+                "id, an event is not published a second time"
+            )
+        for index, each in enumerate(outcomes):
+            if (refused := each.result()) is not None:
+                raise refused.at(index) if len(outcomes) > 1 else refused
 
 
 def _topic(publisher: GroupPublisher, event: Event, at: int | None) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from lbg_core.group import key_of
-from lbg_sidecar.publish_api.request import BATCH, STRUCTURED, Refused, read_events
+from lbg_sidecar.app.cloudevents import BATCH_CONTENT_TYPE as BATCH
+from lbg_sidecar.publish_api.request import STRUCTURED, Refused, read_events
 
 EVENT = {"specversion": "1.0", "id": "1", "source": "/shop", "type": "order"}
 
