@@ -9,7 +9,7 @@ message.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
 from lbg_core.group.sequences import StreamRuns
@@ -55,17 +55,14 @@ def parse_processed(value: object) -> tuple[StreamRuns, ...]:
     """Raises ValueError, which names the wrong entry and the rule."""
     if not isinstance(value, list):
         raise ValueError("what was processed is not a list")
-    return tuple(_streams(value))
-
-
-def _streams(entries: list[object]) -> Iterator[StreamRuns]:
-    for number, entry in enumerate(entries):
-        if not isinstance(entry, list) or len(entry) != 3:
-            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
-        publisher, hash_, runs = entry
-        if not isinstance(publisher, str) or not _is_number(hash_) or not isinstance(runs, list):
-            raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
-        yield publisher, hash_, tuple(_run(number, run) for run in runs)
+    streams: list[StreamRuns] = []
+    for number, entry in enumerate(value):
+        match entry:
+            case [str(publisher), hash_, [*runs]] if _is_number(hash_):
+                streams.append((publisher, hash_, tuple(_run(number, run) for run in runs)))
+            case _:
+                raise ValueError(f"entry {number} of what was processed is not [publisher, hash, runs]")
+    return tuple(streams)
 
 
 def _run(number: int, run: object) -> tuple[int, int]:

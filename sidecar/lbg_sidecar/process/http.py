@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
@@ -21,9 +20,10 @@ from lbg_core.http_listener import guard as browser_guard
 from lbg_core.peers import FairPlaces, PeerLog, descriptors, listen_reason
 from lbg_core.redaction import redacted
 from lbg_sidecar.core.presence import LISTENERS_S
+from lbg_sidecar.member import Member
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.lifecycle import MemberLifecycle
-from lbg_sidecar.process.metrics import Measures
+from lbg_sidecar.process.metrics import Measures, exposition
 from lbg_sidecar.process.settings import ConfigurationError, Listener
 from lbg_sidecar.publish_api import PublishService
 
@@ -141,7 +141,7 @@ def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatc
         wait_s = _wait_s(request)
         if not life.is_leaving:
             life.stop("asked to drain")
-        if not await _left(life, wait_s):
+        if not await _left(life, asyncio.timeout(wait_s)):
             return _json({"drained": False, "why": f"not within {wait_s:g} s; it continues"}, status=202)
         again = life.again
         return _json({"drained": True, "delivered_again": again}, status=409 if again else 200)
@@ -149,21 +149,10 @@ def local_routes(life: MemberLifecycle, publishing: PublishService, lag: LagWatc
     return [web.get("/v1/state", state), web.post("/v1/drain", drain)]
 
 
-class Observed(Protocol):
-    """A member, or the lifecycle of one."""
-
-    def state(self) -> dict[str, Any]: ...
-
-    @property
-    def last_received_at(self) -> float | None: ...
-
-
-def metrics_route(member: Observed, measures: Measures, lag: LagWatch) -> web.RouteDef:
+def metrics_route(member: Member | MemberLifecycle, measures: Measures, lag: LagWatch) -> web.RouteDef:
     running = version("lbgroup")
 
     async def metrics(_: web.Request) -> web.Response:
-        from lbg_sidecar.process.metrics import exposition
-
         body = exposition(
             member.state(), measures, version=running, lag=lag.lag(), last_received_at=member.last_received_at
         )
@@ -190,11 +179,11 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
             if loser is not None and not loser.expired():
                 loser.reschedule(0.0)
             if not has_place:
-                return _json({"left": False, "why": "too many requests wait"}, status=429, headers=AGAIN)
+                return _json(
+                    {"left": False, "why": "too many requests wait"}, status=429, headers={"Retry-After": "1"}
+                )
             try:
-                with suppress(TimeoutError):
-                    async with limit:
-                        await life.left.wait()
+                await _left(life, limit)
             finally:
                 waits.leave(address, limit)
         left = life.left.is_set()
@@ -208,12 +197,11 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
     ]
 
 
-async def _left(life: MemberLifecycle, wait_s: float) -> bool:
-    """True if the member has left, or leaves within `wait_s`; `wait_for` does not check with 0."""
-    if not life.left.is_set():
-        with suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                await life.left.wait()
+async def _left(life: MemberLifecycle, limit: asyncio.Timeout) -> bool:
+    """True if the member has left, or leaves within the limit."""
+    with suppress(TimeoutError):
+        async with limit:
+            await life.left.wait()
     return life.left.is_set()
 
 
@@ -228,9 +216,6 @@ def _wait_s(request: web.Request) -> float:
             text=f"wait is {text!r}, but must be a number of seconds from 0 to {WAIT_MAX_S:g}\n"
         )
     return wait_s
-
-
-AGAIN = {"Retry-After": "1"}
 
 
 def _json(content: object, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:

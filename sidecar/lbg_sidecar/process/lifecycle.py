@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shlex
+from contextlib import suppress
 from typing import Any
 
 from aiohttp import web
@@ -24,7 +25,6 @@ from lbg_core.client import (
 from lbg_core.client import SettingsError as AddressError
 from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
 from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
-from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.member import ConnectionStatus, Member
 from lbg_sidecar.process.metrics import Measures
@@ -39,26 +39,17 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (CredentialsUnreadable, "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"),
     (TlsError, "LBG_CAFILE must have the CA that signed the certificate, for the host of LBG_BROKER"),
     (AccessRefused, "give the user the group's permissions: `lbg group create` creates a user with them"),
+    (ConnectRefused, ""),
+    (ConnectError, "is the broker up, and is LBG_BROKER its address?"),
 )
 
 
 def remedy(error: Exception) -> str:
     """One line: what, where, and what to do."""
-    reason = plain_reason(error)
-    return f"{reason}; {advice}" if (advice := _advice(error)) else reason
-
-
-def _advice(error: Exception) -> str:
-    for kind, advice in _ADVICE:
-        if isinstance(error, kind):
-            return advice
-    if isinstance(error, ConnectRefused):
-        if error.reply_code == _NOT_ALLOWED:
-            return "create the virtual host and let the user use it, or correct the path of LBG_BROKER"
-        return ""
-    if isinstance(error, ConnectError):
-        return "is the broker up, and is LBG_BROKER its address?"
-    return ""
+    advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), "")
+    if isinstance(error, ConnectRefused) and error.reply_code == _NOT_ALLOWED:
+        advice = "create the virtual host and let the user use it, or correct the path of LBG_BROKER"
+    return f"{plain_reason(error)}; {advice}" if advice else plain_reason(error)
 
 
 log = logging.getLogger("lbg.sidecar")
@@ -80,8 +71,8 @@ class MemberLifecycle:
         self.contact = ConnectionStatus(advise=remedy)
         self._settings = settings
         self._measures = measures
-        self._member: Member | None = None
         self._stream: StreamChannel | None = None
+        self._member = self._new_member()
         self._stopped = asyncio.Event()
         self._attempts = AttemptLog()
 
@@ -90,9 +81,6 @@ class MemberLifecycle:
         backoff, failures = Backoff(), 0
         try:
             while not self._stopped.is_set():
-                self._member = Member(
-                    self._settings.member, self._channel(), observer=self._observe, contact=self.contact
-                )
                 try:
                     async with self._member as member:
                         self._on_joined()
@@ -104,15 +92,18 @@ class MemberLifecycle:
                     failures += 1
                     wait_s = backoff.delay_s(failures)
                     self._log_failure(self.contact.failed(error), wait_s)
-                    await self._pause(wait_s)
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(wait_s):
+                            await self._stopped.wait()
+                            return
+                    self._member = self._new_member()
         finally:
             self.left.set()
 
     def stop(self, why: str) -> None:
         """Leaves the group; the second call leaves at once."""
         self._stopped.set()
-        if self._member is not None:
-            self._member.stop(why)
+        self._member.stop(why)
 
     @property
     def is_leaving(self) -> bool:
@@ -125,20 +116,16 @@ class MemberLifecycle:
         return int(self.state().get("delivered_again", 0))
 
     def state(self) -> dict[str, Any]:
-        if self._member is None:
-            member = self._settings.member
-            about = {"group": member.group, "name": member.name, "contact": self.contact.describe()}
-            return {**about, "connected": False, "left": self.left.is_set()}
         return {**self._member.state(), "left": self.left.is_set()}
 
     async def count(self, queue: int) -> int | None:
         """The messages that wait in a queue at the broker; None if the broker cannot be reached now."""
-        return await self._member.count(queue) if self._member is not None else None
+        return await self._member.count(queue)
 
     @property
     def last_received_at(self) -> float | None:
         """Time of the last byte from the broker, on the loop's clock."""
-        return self._member.last_received_at if self._member is not None else None
+        return self._member.last_received_at
 
     def why_not_ready(self) -> list[str]:
         """Nothing, when the member has joined and its application takes messages."""
@@ -164,12 +151,8 @@ class MemberLifecycle:
         return [web.get(PATH, self._serve)] if self._settings.process.app is Channel.STREAM else []
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
-        if self._stream is None:
-            return web.Response(status=503, text="the member is not running; try again later\n")
+        assert self._stream is not None
         return await self._stream.serve(request)
-
-    def _observe(self, effect: Effect) -> None:
-        self._measures.observe(effect)
 
     def _log_failure(self, error: str, wait_s: float) -> None:
         line = self._attempts.failed(error, asyncio.get_running_loop().time())
@@ -180,6 +163,11 @@ class MemberLifecycle:
         line = self._attempts.succeeded(asyncio.get_running_loop().time())
         if line is not None:
             log.info("in the group %s", line)
+
+    def _new_member(self) -> Member:
+        return Member(
+            self._settings.member, self._channel(), observer=self._measures.observe, contact=self.contact
+        )
 
     def _channel(self) -> AppChannel:
         process, concurrency_setting = self._settings.process, self._settings.member.concurrency
@@ -194,10 +182,3 @@ class MemberLifecycle:
             )
             return self._stream
         return CommandChannel(shlex.split(process.command), concurrency=concurrency)
-
-    async def _pause(self, wait_s: float) -> None:
-        try:
-            async with asyncio.timeout(wait_s):
-                await self._stopped.wait()
-        except TimeoutError:
-            return

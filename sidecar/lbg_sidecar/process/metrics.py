@@ -12,13 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-from prometheus_client.core import (
-    CollectorRegistry,
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -208,33 +202,21 @@ def exposition(
     Every series but lbg_build_info has the label `group`.
     """
     group = {"group": str(state.get("group", ""))}
-
-    def families() -> Iterator[Metric]:
-        yield _metric("lbg_build_info", {(version,): 1})
-        for family in (
-            *_families(state, measures),
-            *_broker_families(measures, lag, last_received_at),
-        ):
-            family.samples = [
-                sample._replace(labels={**group, **sample.labels})  # namedtuple's documented method
-                for sample in family.samples
-            ]
-            yield family
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Once(families))
-    return generate_latest(registry)
+    families = [*_families(state, measures), *_broker_families(measures, lag, last_received_at)]
+    for family in families:
+        family.samples = [
+            sample._replace(labels={**group, **sample.labels})  # namedtuple's documented method
+            for sample in family.samples
+        ]
+    return generate_latest(_Scrape([_metric("lbg_build_info", {(version,): 1}), *families]))
 
 
-class _Once(Collector):
-    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
+class _Scrape(Collector):
+    def __init__(self, families: list[Metric]) -> None:
         self._families = families
 
-    def describe(self) -> list[Metric]:
-        return []
-
-    def collect(self) -> Iterator[Metric]:
-        return self._families()
+    def collect(self) -> list[Metric]:
+        return self._families
 
 
 def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
