@@ -36,7 +36,7 @@ import time
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import NamedTuple
 from weakref import WeakSet
 
 from lbg_core.client import ConnectionSettings
@@ -158,12 +158,6 @@ class CallNotes:
         os.close(self._descriptor)
         self._descriptor = -1
         _open.discard(self)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 def _release_in_child() -> None:

@@ -50,7 +50,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar
 from zlib import crc32
 
 from lbg_core.forks import lock, own_map
@@ -122,12 +122,6 @@ class _StoredFile:
             self._map.close()
             os.close(self._descriptor)
             self._descriptor = -1
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _load(self) -> None:
         """Reads the map."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def call(seq: int, *, attempt: int = 1, publisher: str = "p", is_stamped: bool =
 def after_death(notes: CallNotes, directory: Path, *, owner: str = "m") -> FormerCalls:
     """Finds of the next process. The kernel closes the files of a process that dies."""
     notes.release()
-    with opened(directory, owner=owner) as found:
+    with closing(opened(directory, owner=owner)) as found:
         return found.former
 
 
@@ -58,7 +59,7 @@ def test_notes_of_a_newer_version_are_left_as_they_are_and_logged(
     (path,) = tmp_path.glob("*.calls")
     newer = MAGIC.replace(b"%d" % VERSION, b"%d" % (VERSION + 1))
     path.write_bytes(path.read_bytes().replace(MAGIC, newer))
-    with opened(tmp_path) as found:
+    with closing(opened(tmp_path)) as found:
         assert found.former == ((), 0)
     assert path.read_bytes().startswith(newer)
     assert (
@@ -90,7 +91,7 @@ def test_an_aborted_call_that_cannot_be_stopped_does_not_share_the_blame_with_on
 
 
 def test_a_member_that_ends_in_order_leaves_nothing(tmp_path: Path) -> None:
-    with opened(tmp_path) as notes:
+    with closing(opened(tmp_path)) as notes:
         notes.write(call(1))
     assert list(tmp_path.iterdir()) == []
 
@@ -102,9 +103,9 @@ def test_notes_are_read_once_and_never_those_of_a_process_that_lives_or_of_anoth
     living.write(call(1))
     others.write(call(2))
     assert after_death(others, tmp_path) == ((), 0)
-    with opened(tmp_path, owner="other") as found:
+    with closing(opened(tmp_path, owner="other")) as found:
         assert [one.identity[2] for one in found.former.suspects] == [2]
-    with opened(tmp_path, owner="other") as found:
+    with closing(opened(tmp_path, owner="other")) as found:
         assert found.former == ((), 0)
     living.close()
 
@@ -205,7 +206,7 @@ def test_a_child_that_outlives_the_process_does_not_hold_its_notes(tmp_path: Pat
     try:
         process.kill()
         process.wait(GUARD_S)
-        with opened(tmp_path) as found:
+        with closing(opened(tmp_path)) as found:
             assert found.former == ((Suspected(("p", 3, 7), 1, 1, 0, "m"),), 0)
     finally:
         os.kill(child, signal.SIGKILL)

@@ -19,6 +19,7 @@ COUNT = 300
 
 FILLS_UP = """
 import logging, sys
+from contextlib import closing
 from pathlib import Path
 from lbg_core.group import SequenceSet
 from lbg_sidecar.commit_log import CommitLog, CommitsError
@@ -49,7 +50,7 @@ for hash_ in range(1, 600):
 filler.unlink()
 log.write("q", 7, SequenceSet([(0, 7)]))
 log.close()
-with CommitLog(at / "m.commits") as again:
+with closing(CommitLog(at / "m.commits")) as again:
     found = {(publisher, hash_): runs for publisher, hash_, runs in again.streams()}
 print(len(found), found["q", 7], all(runs == ((0, hash_),) for (name, hash_), runs in found.items() if name == "p"))
 """

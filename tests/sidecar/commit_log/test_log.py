@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from lbg_sidecar.core.delivery import Processed
 
 
 def known(path: Path, *, streams_max: int = 65_536) -> dict[tuple[str, int], SequenceSet]:
-    with CommitLog(path, streams_max=streams_max) as log:
+    with closing(CommitLog(path, streams_max=streams_max)) as log:
         return {(publisher, hash_): SequenceSet(runs) for publisher, hash_, runs in log.streams()}
 
 
@@ -98,7 +99,7 @@ def write_until_killed(path: Path, seq: int, told: int) -> None:
 def test_a_torn_record_leaves_the_one_before_it(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
     numbers = SequenceSet()
-    with CommitLog(path) as log:
+    with closing(CommitLog(path)) as log:
         for seq in (0, 1):
             numbers.add(seq)
             log.write("p", 3, numbers)
@@ -114,7 +115,7 @@ def test_a_torn_record_leaves_the_one_before_it(tmp_path: Path) -> None:
 
 def test_a_record_never_speaks_for_another_name(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
-    with CommitLog(path) as log:
+    with closing(CommitLog(path)) as log:
         log.write("p", 3, SequenceSet([(0, 9)]))
     other = commit_log.packed_name(1, 3, b"q")
     content = bytearray(path.read_bytes())
@@ -126,7 +127,7 @@ def test_a_record_never_speaks_for_another_name(tmp_path: Path) -> None:
 
 def test_a_full_table_forgets_the_stream_that_was_idle_for_longest(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
-    with CommitLog(path, streams_max=2) as log:
+    with closing(CommitLog(path, streams_max=2)) as log:
         for publisher in "abac":
             log.write(publisher, 0, SequenceSet([(0, 4)]))
     assert set(known(path, streams_max=2)) == {("a", 0), ("c", 0)}
@@ -134,7 +135,7 @@ def test_a_full_table_forgets_the_stream_that_was_idle_for_longest(tmp_path: Pat
 
 def test_the_file_grows_past_its_first_slots(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
-    with CommitLog(path) as log:
+    with closing(CommitLog(path)) as log:
         for hash_ in range(600):
             log.write("p", hash_, SequenceSet([(0, hash_)]))
     assert {hash_: numbers.floor for (_, hash_), numbers in known(path).items()} == {n: n for n in range(600)}
@@ -142,7 +143,7 @@ def test_the_file_grows_past_its_first_slots(tmp_path: Path) -> None:
 
 def test_more_runs_than_fit_forget_the_lowest_and_keep_the_floor(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
-    with CommitLog(path) as log:
+    with closing(CommitLog(path)) as log:
         log.write("p", 0, SequenceSet([(0, 1), *((n, n) for n in range(10, 110, 2))]))
     numbers = known(path)["p", 0]
     assert numbers.floor == 1
@@ -153,7 +154,7 @@ def test_more_runs_than_fit_forget_the_lowest_and_keep_the_floor(tmp_path: Path)
 @pytest.mark.process
 def test_a_second_process_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.commits"
-    with CommitLog(path):
+    with closing(CommitLog(path)):
         code = f"from lbg_sidecar.commit_log import CommitLog; CommitLog({str(path)!r})"
         second = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert second.returncode != 0
