@@ -59,22 +59,23 @@ class JsonCodec(Generic[T]):
     """The codec of a union of dataclasses, `classes`. Each is named in JSON by its own name, without `suffix` and in
     small letters."""
 
-    def __init__(self, classes: Iterable[type], *, suffix: str = "") -> None:
+    def __init__(self, classes: Iterable[type], version: int, *, suffix: str = "") -> None:
+        self._version = version
         self._names = {one: one.__name__.lower().removesuffix(suffix) for one in classes}
         self._defaults: dict[type, tuple[tuple[str, Any], ...]] = {}
         self._readers: dict[type, Reader] = {}
         self._by_name = {name: self._reader(one) for one, name in self._names.items()}
-        self._encoder = json.JSONEncoder(separators=(",", ":"), default=self.fields_of)
+        self._encoder = json.JSONEncoder(separators=(",", ":"), default=self._fields_of)
 
-    def encode(self, version: int, value: T) -> bytes:
-        return self._encoder.encode({"v": version, **self.fields_of(value)}).encode()
+    def encode(self, value: T) -> bytes:
+        return self._encoder.encode({"v": self._version, **self._fields_of(value)}).encode()
 
     def read(self, content: Mapping[str, Any]) -> T | None:
         """The value of an object; None for a type that is not of these. Raises one of `UNREADABLE`."""
         reader = self._by_name.get(content["type"])
         return None if reader is None else reader(content)
 
-    def fields_of(self, value: object) -> dict[str, Any]:
+    def _fields_of(self, value: object) -> dict[str, Any]:
         """The JSON object of a dataclass, its nested ones as they are."""
         class_ = type(value)
         content = {
@@ -126,22 +127,19 @@ class JsonCodec(Generic[T]):
         return read
 
 
-class EntryCodec(Generic[T]):
+class EntryCodec(JsonCodec[T]):
     """The codec of the entries of a group's stream. `stream`: its name in errors."""
 
     def __init__(self, stream: str, classes: Iterable[type]) -> None:
+        super().__init__(classes, ENTRY_VERSION, suffix="entry")
         self._stream = stream
-        self._codec = JsonCodec[T](classes, suffix="entry")
-
-    def encode(self, entry: T) -> bytes:
-        return self._codec.encode(ENTRY_VERSION, entry)
 
     def decode(self, body: bytes | memoryview) -> T:
         """Raises EntryError."""
         try:
             content = json.loads(bytes(body))
             version = content["v"]
-            entry = self._codec.read(content) if version == ENTRY_VERSION else None
+            entry = self.read(content) if version == ENTRY_VERSION else None
         except UNREADABLE as error:
             raise EntryError(f"no entry of {self._stream}: {bytes(body[:80])!r}") from error
         if version != ENTRY_VERSION:

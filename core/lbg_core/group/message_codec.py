@@ -10,14 +10,12 @@ from lbg_core.group.json_codec import UNREADABLE, JsonCodec
 from lbg_core.group.members_protocol import Message
 from lbg_core.group.names import MEMBERS_VERSION
 
-_CODEC = JsonCodec[Message](get_args(Message))
+_CODEC = JsonCodec[Message](get_args(Message), MEMBERS_VERSION)
+
+encode = _CODEC.encode
 
 LOOK = f'{{"v":{MEMBERS_VERSION},"type":"look"}}'.encode()
 """To one index, by who is no member: only its return has a meaning."""
-
-
-def encode(message: Message) -> bytes:
-    return _CODEC.encode(MEMBERS_VERSION, message)
 
 
 def decode(body: bytes | memoryview) -> Message | None:
