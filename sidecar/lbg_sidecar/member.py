@@ -14,7 +14,7 @@ from typing import Any, Self, cast
 from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
-from lbg_core.group import GroupSpec, Names, differences
+from lbg_core.group import Names, differences
 from lbg_core.group.members_protocol import Identity
 from lbg_core.tracing import tracing
 from lbg_sidecar.app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, handler_channel
@@ -133,7 +133,6 @@ class Member:
         self.settings = settings
         self._host = host or Host()
         self.contact = contact or ConnectionStatus(wall_s=self._host.wall_s)
-        self.spec: GroupSpec | None = None
         if hasattr(application, "abort"):
             self.app = cast(AppChannel, application)
         else:
@@ -259,7 +258,7 @@ class Member:
                 try:
                     await self._live_on(consume_connection, records, states)
                 except (ClientError, IndexTaken, RecordUnavailable) as error:
-                    if self.spec is None and not error.retryable:
+                    if self._group is None and not error.retryable:
                         raise
                     self._log_failure(self.contact.failed(error), "trying again")
                 if self._left.is_set():
@@ -373,7 +372,7 @@ class Member:
             if group is None or not self._can_take(group, driver.machine.rules.queue_count):
                 driver.disconnect(self._reread_why)
                 return
-            self._group, self.spec = group, group.spec
+            self._group = group
             queue_count = group.spec.queue_count
             if queue_count != driver.machine.rules.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, queue_count)
@@ -383,11 +382,10 @@ class Member:
     def _can_take(self, group: Group, queue_count: int) -> bool:
         """True if nothing but the number of queues, and the limit of clients, differs from the group as it was read
         before, and the settings fit it. With assignment `static` only if the machine has that number already."""
-        spec, settings = self.spec, self.settings
-        if spec is None or self._group is None or group.has_parking != self._group.has_parking:
-            return False
-        changed = {one.field for one in differences(spec, group.spec)}
-        if not changed <= {"queue_count", "max_clients"}:
+        former, settings = self._group, self.settings
+        assert former is not None
+        changed = {one.field for one in differences(former.spec, group.spec)}
+        if group.has_parking != former.has_parking or not changed <= {"queue_count", "max_clients"}:
             return False
         if settings.assignment == Assignment.STATIC and group.spec.queue_count != queue_count:
             return False
@@ -400,18 +398,17 @@ class Member:
     async def _read_group(self, consume_connection: ClientConnection, records: DurableState) -> Driver:
         """Once, before the first join."""
         group = await group_of(consume_connection, self.settings.group)
-        spec = group.spec
         machine = self._machine_of(group)
         records.remember(machine)
         if self.app.runs_in_process:
             records.note_calls(machine, asyncio.get_running_loop().time())
         if records.journal is not None:
-            records.journal.learn(spec.mode)
+            records.journal.learn(group.spec.mode)
         driver = Driver(
             machine,
             self.app,
             group=self.settings.group,
-            prefix=spec.hash_prefix,
+            prefix=group.spec.hash_prefix,
             clock=records.clock,
             journal=records.journal,
             bodies=BodyMemory(body_limit_bytes(self.settings.body_memory_mb, control_group_limit_bytes())),
@@ -425,7 +422,7 @@ class Member:
         )
         await self.app.start(driver)
         driver.start()
-        self._group, self.spec = group, group.spec
+        self._group = group
         self._driver = driver
         return driver
 
@@ -440,7 +437,7 @@ class Member:
             if group.spec.queue_count != spec.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
             driver.drive(self._machine_of(group, former=driver.machine))
-            self._group, self.spec = group, group.spec
+            self._group = group
         return driver
 
     def _machine_of(self, group: Group, *, former: MemberCore | None = None) -> MemberCore:

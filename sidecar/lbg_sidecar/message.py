@@ -270,23 +270,19 @@ def full_stamp(delivery: Delivery) -> Stamp:
 class Message:
     """One message, as a handler receives it. Its headers are decoded when they are read."""
 
-    __slots__ = ("_group", "in_flight", "span")
+    __slots__ = ("group", "in_flight", "span")
 
     def __init__(self, in_flight: InFlight, group: str) -> None:
         self.in_flight = in_flight
-        self._group = group
+        self.group = group
+        """Its group's name."""
         self.span: CallSpan | None = None
         """Of its call, where calls are traced."""
 
     @property
     def id(self) -> str:
         """The same for every delivery of the same message: publisher, hash and sequence."""
-        return self.in_flight.id_in(self._group)
-
-    @property
-    def group(self) -> str:
-        """Its group's name."""
-        return self._group
+        return self.in_flight.id_in(self.group)
 
     @property
     def queue(self) -> int:

@@ -53,7 +53,6 @@ async def serving(broker_url: str, **settings: Any) -> AsyncIterator[Endpoint]:
     publishing = PublishService(
         EndpointSettings(**{"broker": [broker_url], "answer_within_s": GUARD_S, **settings})
     )
-    await publishing.start()
     app = web.Application()
     app.add_routes(routes(publishing))
     runner = web.AppRunner(app, shutdown_timeout=1)

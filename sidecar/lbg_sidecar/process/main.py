@@ -91,7 +91,6 @@ async def _run(settings: SidecarSettings) -> int:
             journal=settings.member.journal,
         )
     )
-    await publishing.start()
     ended = asyncio.Event()
     leaving_time = LeavingTime(settings.member.shutdown_grace_s)
 

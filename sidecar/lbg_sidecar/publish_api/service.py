@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from lbg_core.admin import ProvisioningError
-from lbg_core.client import ClientError, ConnectionSettings
+from lbg_core.client import ClientError
 from lbg_core.group import SpecError
 from lbg_core.group.names import require_group_name
 from lbg_core.journal import JournalingError
@@ -42,8 +42,7 @@ from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.publish_api import request
 from lbg_sidecar.publish_api.dedup_window import DedupWindow, Entry, OtherEvent
 from lbg_sidecar.publish_api.request import Event, Refused
-
-Broker = str | ConnectionSettings
+from lbg_sidecar.settings import Broker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,7 +320,7 @@ class Counted:
 
 
 class PublishService:
-    """Start it in a running loop; `publish` raises Refused."""
+    """Made in a running loop; `publish` raises Refused."""
 
     def __init__(self, settings: EndpointSettings) -> None:
         self.settings = settings
@@ -332,11 +331,8 @@ class PublishService:
         self._groups = OpenGroups(settings, self._on_ended)
         self._in_flight = 0
         self._waiting = 0
-        self._is_stopping = True
-
-    async def start(self) -> None:
-        self._loop = asyncio.get_running_loop()
         self._is_stopping = False
+        self._loop = asyncio.get_running_loop()
 
     async def stop(self, grace_s: float, *, close_within_s: float = 5.0) -> int:
         """Refuses further events and waits for open ones; returns how many events are unconfirmed.
