@@ -19,6 +19,7 @@ from testing import needs
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import end_started
 from testing.exploration import SEED, load_profile
+from testing.fork_server import install
 from testing.rabbitmq.installation import Installation, NodeFailedError
 from testing.rabbitmq.node import RabbitNode
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from testing.sidecar.postgres import PostgresServer
 
 load_profile()
+install()
 gc.disable()  # no object of a collection is garbage, and there are a million: `pytest_collection_finish` enables it
 
 NODE = pytest.StashKey[RabbitNode]()

@@ -10,6 +10,7 @@ import pytest
 
 from lbgroup.__main__ import hide_passwords
 from testing.command_line import start_lbg
+from testing.fork_server import DIRECTLY
 from testing.waiting import GUARD_S
 
 SECRET = "s3cret/w0rd"
@@ -51,7 +52,7 @@ def test_a_process_shows_no_password_of_its_addresses(option: str) -> None:
         urls = {"--broker": f"amqp://127.0.0.1:{port}/", "--management": f"http://127.0.0.1:{port}/"}
         urls[option] = urls[option].replace("://", f"://user:{ESCAPED}@")
         words = [word for pair in urls.items() for word in pair]
-        process = start_lbg("validate", "--group", "g", *words)
+        process = start_lbg("validate", "--group", "g", *words, under=DIRECTLY)
         shown = Path(f"/proc/{process.pid}/cmdline")
         deadline = time.monotonic() + GUARD_S
         while b"user:****" not in (line := shown.read_bytes()):

@@ -26,6 +26,7 @@ ALLOWED = {
         ),
         "faults are put into what a session alone has",
     ),
+    "testing/fork_server.py: subprocess._fork_exec": "every way to start a process ends there",
     "testing/operator/metrics.py: _labelnames": "prometheus_client shows no labels of a family without samples",
 }
 

@@ -15,6 +15,7 @@ import pytest
 from lbg_sidecar.process.settings import ConfigurationError, configure
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import clean_environment, start_lbg
+from testing.fork_server import DIRECTLY
 from testing.sidecar.planted_secret import Planted
 from testing.sidecar.process import PROMPT, Sidecar, create
 from testing.waiting import GUARD_S
@@ -70,6 +71,7 @@ def test_nothing_shows_through_a_wrong_login_a_kill_publishing_and_draining(
         "planted",
         PROMPT,
         config=config,
+        under=DIRECTLY,
         LBG_PASSWORD_FILE=str(file),
     )
     seen = []
