@@ -1,7 +1,7 @@
 """An application for the conformance test: a process of its own, told by each body what to answer.
 
-``python http_app.py LOG PORT|unix:SOCKET`` appends to the file LOG; `subjects` explains the bodies. It takes single
-messages at `/`, batches at `/batch`.
+``python -m testing.app.http_app LOG PORT|unix:SOCKET`` appends to the file LOG; `subjects` explains the bodies. It
+takes single messages at `/`, batches at `/batch`.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from testing.app.notes import Notes
+from testing.fork_server import ROOT
 from testing.sidecar.process import SidecarProcess
 from testing.waiting import GUARD_S, stop, until
 
@@ -51,13 +52,13 @@ class NotingApp:
         self.notes = Notes(self.notes_file)
         self._hang = directory / f"{name}.notes.hang"
         self._stubborn = directory / f"{name}.notes.stubborn"
-        self._argv = [sys.executable, str(NOTING_APP), str(self.notes_file), str(work_s)]
+        self._arguments = [str(self.notes_file), str(work_s)]
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
     def command(self) -> str:
         """For LBG_COMMAND: the sidecar starts it."""
-        return shlex.join([*self._argv, "command"])
+        return shlex.join([sys.executable, str(NOTING_APP), *self._arguments, "command"])
 
     def hang(self) -> None:
         """Later calls never end."""
@@ -73,7 +74,8 @@ class NotingApp:
         stop(self._process.pid)
 
     def start(self, channel: str, socket: Path) -> None:
-        self._process = subprocess.Popen([*self._argv, channel, str(socket)])
+        command = [sys.executable, "-m", "testing.app.noting_app", *self._arguments, channel, str(socket)]
+        self._process = subprocess.Popen(command, cwd=ROOT)
 
     def kill(self) -> None:
         """SIGKILL."""

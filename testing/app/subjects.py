@@ -30,10 +30,10 @@ from lbg_sidecar.app import (
     handler_channel,
 )
 from lbg_sidecar.app.websocket import PATH
+from testing.fork_server import ROOT
 from testing.ports import free_port
 from testing.waiting import GUARD_S
 
-HTTP_APP = Path(__file__).with_name("http_app.py")
 QUICK = HealthRules(interval_s=0.05, timeout_s=GUARD_S, down_after=2)
 
 COMMAND = """
@@ -60,31 +60,6 @@ def work(message):
         print(json.dumps(answer), flush=True)
 for line in sys.stdin:
     threading.Thread(target=work, args=(json.loads(line),), daemon=True).start()
-"""
-
-
-STREAM_APP = """
-import asyncio, sys, zlib
-from lbg_sidecar.stream_client import consume
-log = open(sys.argv[1], "a", buffering=1)
-async def handle(message):
-    body, seq, attempt = message.get("data", ""), message["seq"], message["attempt"]
-    log.write(f"begin {seq}\\n")
-    word, _, rest = body.partition(" ")
-    try:
-        if word == "retry" and attempt < int(rest):
-            return {"verdict": "retry", "reason": "busy", "after_s": 0}
-        if word == "later" and attempt == 1:
-            return {"verdict": "retry", "reason": "busy", "after_s": float(rest)}
-        if word == "drop":
-            return {"verdict": "drop", "reason": rest}
-        if word == "sum":
-            return {"verdict": "drop", "reason": f"{len(body)} {zlib.crc32(body.encode())}"}
-        if word == "sleep" and attempt == 1:
-            await asyncio.sleep(float(rest))
-    finally:
-        log.write(f"end {seq}\\n")
-asyncio.run(consume(sys.argv[2], handle, unix_socket=sys.argv[3] or None))
 """
 
 
@@ -170,7 +145,7 @@ class HttpApp:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, str(HTTP_APP), str(self.log), self.address
+            *(sys.executable, "-m", "testing.app.http_app", str(self.log), self.address), cwd=ROOT
         )
 
     async def kill(self) -> None:
@@ -249,7 +224,7 @@ class _Connected(StreamChannel):
         await super().start(calls)
         log, unix_socket = self._arguments
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", STREAM_APP, log, self.url, unix_socket
+            *(sys.executable, "-m", "testing.app.stream_app", log, self.url, unix_socket), cwd=ROOT
         )
 
     async def kill(self) -> None:

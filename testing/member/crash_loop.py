@@ -12,40 +12,7 @@ from pathlib import Path
 from typing import Any
 
 RESTART_S = 0.3
-
-MEMBER = """
-import asyncio, json, os, signal, sys, time
-from lbgroup import Member, MemberSettings, run
-
-told = json.loads(sys.argv[1])
-record = os.open(told.pop("record"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-blocking, name = told.pop("blocking"), told["name"]
-
-def begin(message):
-    os.write(record, f"begin {name} {message.key} {message.seq}\\n".encode())
-    if message.data.startswith(b"killer"):
-        os.kill(os.getpid(), signal.SIGKILL) if message.data == b"killer 9" else os.abort()
-
-def end(message):
-    os.write(record, f"end {name} {message.key} {message.seq}\\n".encode())
-
-async def handle(message):
-    await asyncio.sleep(0.002)
-    begin(message)
-    await asyncio.sleep(0.002)
-    end(message)
-
-def handle_blocking(message):
-    time.sleep(0.002)
-    begin(message)
-    end(message)
-
-async def main():
-    async with Member(MemberSettings(**told), handle_blocking if blocking else handle) as member:
-        await member.run()
-
-run(main())
-"""
+ROOT = Path(__file__).parents[2]
 
 
 class CrashLoop:
@@ -65,10 +32,11 @@ class CrashLoop:
         return {(key, seq) for _, key, seq in self.lines("end")}
 
     async def run(self, told: dict[str, Any], temporary: Path) -> None:
-        environment = {**os.environ, "TMPDIR": str(temporary), "PYTHONFAULTHANDLER": ""}
+        environment = {name: value for name, value in os.environ.items() if name != "PYTHONFAULTHANDLER"}
+        command = (sys.executable, "-m", "testing.member.crashing_member", json.dumps(told))
         while True:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-c", MEMBER, json.dumps(told), env=environment
+                *command, cwd=ROOT, env={**environment, "TMPDIR": str(temporary)}
             )
             try:
                 await process.wait()

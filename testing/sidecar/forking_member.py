@@ -15,6 +15,7 @@ import sqlite3
 import sys
 import threading
 import time
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Any
@@ -120,4 +121,6 @@ async def main(told: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    # A fork beside threads is what the test is about.
+    warnings.simplefilter("ignore", DeprecationWarning)
     run(main(json.loads(sys.argv[1])))

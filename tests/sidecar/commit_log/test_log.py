@@ -66,7 +66,7 @@ def test_a_writer_killed_at_any_moment_is_remembered_to_its_last_write(tmp_path:
     chance = random.Random(16)
     path = tmp_path / "m.commits"
     begins_at = 0
-    for _ in range(200):
+    for _ in range(60):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import Member, MemberSettings, Message, SettingsError
+from testing.fork_server import ROOT
 from testing.member.group_load import load_on
 from testing.member.place import Place
 from testing.waiting import GUARD_S, until
@@ -49,8 +50,8 @@ async def called_by_both(place: Place, tmp_path: Path, commits: Path | None) -> 
     async with load_on(place.url, place.spec.name) as load:
         await load.publish(200)
         told = place.told(name="m", calls=str(calls), commits=commits and str(commits))
-        command = [sys.executable, "-c", DIES_INSTEAD_OF_ACKING, json.dumps(told)]
-        dead = await asyncio.to_thread(subprocess.run, command, timeout=GUARD_S, check=False)
+        command = [sys.executable, "-m", "testing.program", DIES_INSTEAD_OF_ACKING, json.dumps(told)]
+        dead = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, timeout=GUARD_S, check=False)
         assert dead.returncode == -signal.SIGKILL
         before = calls.read_text().split()
         async with Member(place.settings("m", commits=commits), handle) as member:
@@ -114,14 +115,14 @@ async def test_each_kill_between_the_applications_commit_and_ours_repeats_what_w
         await load.publish(count)
         told = place.told(name="m", calls=str(calls), commits=str(commits), concurrency=concurrency)
         told["prefetch"] = count
-        command = (sys.executable, "-c", LINGERS_AFTER_ITS_COMMIT, json.dumps(told))
+        command = (sys.executable, "-m", "testing.program", LINGERS_AFTER_ITS_COMMIT, json.dumps(told))
         for kill in range(1, kills + 1):
-            process = await asyncio.create_subprocess_exec(*command)
+            process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
             # A handler that has noted its call lingers: its commit, and not yet ours.
             await until(lambda kill=kill: len(called()) >= kill * count // (kills + 1))
             process.kill()
             await process.wait()
-        process = await asyncio.create_subprocess_exec(*command)
+        process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
         await until(lambda: len(set(called())) == count)
         process.kill()
         await process.wait()

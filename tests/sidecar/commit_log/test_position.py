@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar.commit_log import RECORDS_AT, VERSION, CommitsError, PositionFile, packed_head
+from testing.fork_server import ROOT
 
 SIZE_BYTES = PositionFile.size_bytes
 
@@ -86,9 +87,12 @@ def test_the_epoch_of_a_number_is_found_again(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_kill_9_leaves_the_last_number_that_was_told(tmp_path: Path) -> None:
     path, before = tmp_path / "p", 0
-    for _ in range(5):
+    for _ in range(3):
         process = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, text=True
+            [sys.executable, "-m", "testing.program", WRITER, str(path)],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            text=True,
         )
         assert process.stdout is not None
         told = [int(process.stdout.readline()) for _ in range(50)]

@@ -47,7 +47,7 @@ async def publish(place: Place, begin: int) -> None:
 @asynccontextmanager
 async def running(told: dict[str, Any]) -> AsyncIterator[asyncio.subprocess.Process]:
     """With its log in a file: its children have standard error too, and may outlive it."""
-    command = (sys.executable, "-W", "ignore::DeprecationWarning", "-m", "testing.sidecar.forking_member")
+    command = (sys.executable, "-m", "testing.sidecar.forking_member")
     log = os.open(told["calls"] + ".log", os.O_WRONLY | os.O_CREAT, 0o600)
     process = await asyncio.create_subprocess_exec(
         *command, json.dumps(told), cwd=ROOT, stderr=log, start_new_session=True

@@ -22,7 +22,7 @@ from testing.output_documents import checked
 from testing.sidecar.process import PROMPT, Sidecar, create, publish
 from testing.waiting import GUARD_S, until
 
-HTTP_APP = Path(__file__).parents[3] / "testing" / "app" / "http_app.py"
+ROOT = Path(__file__).parents[3]
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 
@@ -158,8 +158,8 @@ def test_an_application_gets_its_messages_over_http(
 ) -> None:
     create(broker, app)
     at, calls = tmp_path / "app.sock", tmp_path / "calls"
-    argv = [sys.executable, str(HTTP_APP), str(calls), f"unix:{at}"]
-    with subprocess.Popen(argv, stdout=subprocess.DEVNULL) as application:
+    argv = [sys.executable, "-m", "testing.app.http_app", str(calls), f"unix:{at}"]
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.DEVNULL) as application:
         try:
             sidecar = Sidecar(broker, tmp_path, app, "", LBG_APP=app, LBG_TARGET=f"unix:{at}:{path}")
             sidecar.until(sidecar.ready)

@@ -1,0 +1,11 @@
+"""A program that a test has as text: `python -m testing.program TEXT ARGUMENT…` runs it as `python -c` does.
+
+`fork_server` forks it, with what it imports.
+"""
+
+from __future__ import annotations
+
+import sys
+
+if __name__ == "__main__":
+    exec(compile(sys.argv.pop(1), "<program>", "exec"), {"__name__": "__main__"})
