@@ -62,9 +62,13 @@ def load_profile() -> None:
         providers._get_local_constants = Constants
 
 
-def example_count(count: int) -> int:
-    """So many examples for a property, or the few of a target: its profile is loaded before tests are collected."""
-    return min(count, FEW_EXAMPLES.get(settings.get_current_profile_name(), count))
+def example_count(count: int, *, of_few: float = 1.0) -> int:
+    """So many examples for a property, or the few of a target: its profile is loaded before tests are collected.
+
+    `of_few`: the share of the few for a property whose examples take long.
+    """
+    few = FEW_EXAMPLES.get(settings.get_current_profile_name())
+    return count if few is None else min(count, round(few * of_few))
 
 
 def over_seeds(count: int) -> pytest.MarkDecorator:

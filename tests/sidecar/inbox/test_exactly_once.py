@@ -25,7 +25,7 @@ SEED = 48
 ROOT = Path(__file__).parents[3]
 
 SMALL = Sizes(
-    messages=1_500,
+    messages=800,
     members=3,
     kills=len(Victim),
     channels=("http-batch", "stream", "http"),
@@ -47,7 +47,7 @@ async def test_a_table_without_unique_index_has_every_message_once_and_in_order_
     assert outcome.kills == dict.fromkeys(Victim, 1)
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
+@pytest.fixture(params=["sqlite", pytest.param("postgres", marks=(pytest.mark.postgres, pytest.mark.slow))])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     """A database, by its kind and how to connect to it."""
     if request.param == "postgres":
@@ -59,7 +59,7 @@ async def test_batches_insert_each_message_once_and_in_order_through_kills_aroun
     place: tuple[str, str], own_broker: EmbeddedBroker
 ) -> None:
     """Two members that kill themselves before and after commits; the table alone is read."""
-    messages, keys = 2000, 300
+    messages, keys = 1000, 150
     spec = GroupSpec("batches", hash_count=100, queue_count=8, queue_size_mb=64)
     await declare_group(own_broker.url, spec)
     with closing(connect(*place)) as connection:

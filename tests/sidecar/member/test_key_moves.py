@@ -160,7 +160,7 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
 
 
 @pytest.mark.long
-@lives(max_examples=example_count(20))
+@lives(max_examples=example_count(20, of_few=0.5))
 @given(
     seed=st.integers(0, 2**32),
     counts=st.lists(st.integers(1, 6), min_size=2, max_size=3),
