@@ -3,8 +3,8 @@
 Most of what a test's process costs is the import of what it needs: 0.3 s for a broker, 0.7 s for a member. `install`
 makes every `subprocess.Popen` of this process (and so each of asyncio's) start `python -m lbgroup` and `python -m
 testing.…` as a fork of one process that has imported the modules. It is a process of its own and a child of this one,
-with the descriptors, working directory and environment that it is told. Other programs, other options of Python, and
-an environment that differs where Python or a library reads it at its start, make an ordinary process.
+with the descriptors, umask, working directory and environment that it would have. Other programs, other options of
+Python, and an environment that differs where Python or a library reads it at its start, make an ordinary process.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class Start:
     cwd: str
     environment: dict[str, str]
     parent: int
+    umask: int
     own_session: bool
     with_parent: bool
 
@@ -144,9 +145,16 @@ def _start(argv: list[str], cwd: Any, environment: list[bytes] | None, own_sessi
         os.path.abspath(os.fsdecode(cwd or ".")),
         dict(os.environ) if environment is None else {name: value for name, _, value in pairs},
         os.getpid(),
+        _umask(),
         own_session,
         with_parent,
     )
+
+
+def _umask() -> int:
+    """Of this process, without changing it (proc(5))."""
+    (line,) = (one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("Umask:"))
+    return int(line.split()[1], 8)
 
 
 def _is_free(environment: dict[str, str], at_start: dict[str, str]) -> bool:
@@ -168,6 +176,7 @@ def _become(told: Start, descriptors: list[int]) -> Callable[[], object]:
         os.close(descriptor)
     if told.own_session:
         os.setsid()
+    os.umask(told.umask)
     os.chdir(told.cwd)
     os.environ.clear()
     os.environ.update(told.environment)

@@ -8,20 +8,29 @@ import signal
 import stat
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import Said, start_lbg
+from testing.fork_server import ROOT
 from testing.sidecar.process import PROMPT, Sidecar
 from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 
-OPEN_UMASK = ("sh", "-c", 'umask 000; exec "$@"', "sh")
 SIZES = ("--hash-count", "8", "--queue-count", "2", "--queue-size-mb", "8")
 ROWS = 20
+
+
+@pytest.fixture(autouse=True)
+def _open_umask() -> Iterator[None]:
+    """Of this process and of all that it starts."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
 
 
 def open_to_others(directory: Path) -> dict[str, str]:
@@ -38,7 +47,7 @@ def names(directory: Path) -> set[str]:
 
 
 def lbg(*arguments: str, **environment: str) -> Said:
-    process = start_lbg(*arguments, under=OPEN_UMASK, environment=environment)
+    process = start_lbg(*arguments, environment=environment)
     out, err = process.communicate(timeout=GUARD_S)
     assert process.returncode == 0, err
     return Said(process.returncode, out, err)
@@ -55,7 +64,7 @@ def serve(data: Path) -> tuple[subprocess.Popen[str], str]:
     """A broker, and its address."""
     listen = ("--listen", "127.0.0.1:0", "--management", "127.0.0.1:0")
     arguments = ("broker", "serve", "--json", "--data-dir", str(data), *listen)
-    process = start_lbg(*arguments, under=OPEN_UMASK)
+    process = start_lbg(*arguments)
     assert process.stdout is not None
     where: str = json.loads(process.stdout.readline())["amqp"]
     return process, where.replace("://", "://guest:guest@")
@@ -123,7 +132,6 @@ def test_journal_and_commit_log_of_a_member_are_its_owners_alone(
     process = start_lbg(
         *("consume", "--group", group, "--name", "m"),
         *("--journal", str(state / "journal"), "--commits", str(state / "commits")),
-        under=OPEN_UMASK,
         environment={"LBG_BROKER": embedded.url},
     )
     assert process.stdout is not None
@@ -143,7 +151,6 @@ def test_files_of_a_sidecar_are_its_owners_alone(
         tmp_path,
         group,
         PROMPT,
-        under=OPEN_UMASK,
         LBG_NAME="m",
         LBG_JOURNAL=str(state / "journal"),
         LBG_COMMITS=str(state / "commits"),
@@ -176,7 +183,6 @@ def test_position_of_a_session_is_its_owners_alone(
     lbg("group", "create", unique, "--no-user", "--mode", "Sessions", LBG_BROKER=embedded.url)
     process = start_lbg(
         *("consume", "--group", unique, "--name", "m0", "--commits", str(state)),
-        under=OPEN_UMASK,
         environment={"LBG_BROKER": embedded.url},
     )
     publish(embedded.url, unique, tmp_path)
@@ -203,5 +209,7 @@ def test_a_password_that_is_written_is_its_owners_alone(
 
 def test_the_umask_of_these_tests_takes_nothing_away(tmp_path: Path) -> None:
     """Otherwise they would hold for any mode that a file is created with."""
-    subprocess.run([*OPEN_UMASK, sys.executable, "-c", "open('f', 'w')"], cwd=tmp_path, check=True)
-    assert stat.S_IMODE(os.stat(tmp_path / "f").st_mode) == 0o666
+    for kind in ("-c",), ("-m", "testing.program"):
+        made = tmp_path / kind[-1]
+        subprocess.run([sys.executable, *kind, f"open({str(made)!r}, 'w')"], cwd=ROOT, check=True)
+        assert stat.S_IMODE(made.stat().st_mode) == 0o666
