@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 
+from lbg_core.admin import connect_admin
+from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
+from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.ownership import Record, kubernetes_owner
 from lbg_core.client import ConnectionSettings
 from lbg_core.publisher import GroupPublisher
@@ -17,6 +20,7 @@ from lbg_core.publisher.events import IngressPaused, PublisherEvent
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.io.driver import Driver
 from testing.command_line import Lbg, Said, Where
+from testing.needs import repeated
 from testing.waiting import until
 
 KEYS = [f"k{number}" for number in range(10)]
@@ -33,7 +37,7 @@ def settings(broker: Where, group: str, name: str) -> MemberSettings:
     return MemberSettings(broker=broker.broker, group=group, name=name, rebalance_delay_s=0.2)
 
 
-@pytest.fixture(params=["Exclusive", "Partitioned", "MessageGroups"])
+@pytest.fixture(params=repeated(["Exclusive", "Partitioned", "MessageGroups"]))
 def group(request: pytest.FixtureRequest, lbg: Lbg, broker: Where, unique: str) -> str:
     made = lbg("group", "create", unique, "--mode", request.param, "--no-user", *broker.options)
     if request.param == "MessageGroups" and made.status:
@@ -42,6 +46,11 @@ def group(request: pytest.FixtureRequest, lbg: Lbg, broker: Where, unique: str) 
     return unique
 
 
+@pytest.mark.parametrize(
+    "group",
+    ["Exclusive", "Partitioned", pytest.param("MessageGroups", marks=pytest.mark.slow)],
+    indirect=True,
+)
 def test_a_paused_group_keeps_its_queues_starts_nothing_and_goes_on_in_order(
     lbg: Lbg, broker: Where, group: str
 ) -> None:
@@ -102,6 +111,7 @@ def test_a_member_that_does_not_know_the_request_is_named(
     lbg: Lbg, broker: Where, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Driver, "pause", lambda self, is_paused: None)
+    monkeypatch.setattr(pause_group, "__kwdefaults__", {"is_paused": True, "within_s": 0.1})
 
     async def handle(message: Message) -> None:
         """Nothing is published."""
@@ -208,9 +218,13 @@ async def _publish_until_ended(publisher: GroupPublisher, numbers: Iterator[int]
 
 @pytest.mark.parametrize("group", ["Exclusive"], indirect=True)
 def test_all_is_both_and_each_is_resumed_alone(lbg: Lbg, broker: Where, group: str) -> None:
-    def states() -> tuple[bool, bool]:
-        described = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
-        return described["paused"], described["ingress_paused"]
+    async def described() -> Description:
+        async with connect_admin(broker.broker, broker.management) as admin:
+            return await admin.show_group(group, listen_s=0.0)
+
+    def states() -> tuple[bool | None, bool | None]:
+        shown = asyncio.run(described())
+        return shown.is_paused, shown.is_ingress_paused
 
     assert lbg("group", "pause", group, "--all", *broker.options).status == 0
     assert states() == (True, True)

@@ -17,6 +17,7 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.dead_letters import ids, listed
 from testing.command_line import Lbg, Said, Where, end_started, start_lbg
+from testing.needs import repeated
 from testing.waiting import until
 
 FAILING = """
@@ -32,7 +33,7 @@ def ended() -> Iterator[None]:
     end_started()
 
 
-@pytest.fixture(params=["Exclusive", "Partitioned", "MessageGroups", "Sessions"])
+@pytest.fixture(params=repeated(["Exclusive", "Partitioned", "MessageGroups", "Sessions"]))
 def group_of_each_mode(request: pytest.FixtureRequest, lbg: Lbg, broker: Where, unique: str) -> str:
     made = lbg("group", "create", unique, "--mode", request.param, "--no-user", *broker.options)
     if made.status:

@@ -121,6 +121,7 @@ def test_a_group_is_made_published_to_consumed_judged_shown_and_deleted(
     assert lbg("group", "delete", unique, *tls.options).status == 0
 
 
+@pytest.mark.slow
 def test_a_demo_plays_there_under_the_engines_name_and_takes_its_group_away(
     lbg: Lbg, tls: Tls, unique: str, tmp_path: Path
 ) -> None:

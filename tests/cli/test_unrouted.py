@@ -93,7 +93,11 @@ MODES = {
 
 @pytest.mark.parametrize(
     ("broker", "mode"),
-    [(engine, mode) for engine, modes in MODES.items() for mode in modes],
+    [
+        pytest.param(engine, mode, marks=[pytest.mark.slow] if mode in ("MessageGroups", "Sessions") else [])
+        for engine, modes in MODES.items()
+        for mode in modes
+    ],
     indirect=["broker"],
 )
 def test_a_queue_that_is_deleted_in_a_run_is_reported_and_each_message_is_processed_once_after_the_replay(

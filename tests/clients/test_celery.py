@@ -14,6 +14,7 @@ import pytest
 from testing.broker.embedded import EmbeddedBroker
 from testing.broker.engines import eventually
 from testing.command_line import clean_environment
+from testing.needs import repeated
 from testing.waiting import GUARD_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -93,7 +94,7 @@ def test_workers_carry_out_tasks_and_are_controlled_and_watched(
     assert b"PRECONDITION_FAILED" not in one.read_bytes() + two.read_bytes()
 
 
-@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+@pytest.mark.parametrize("queue_type", repeated(["quorum", "classic"]))
 def test_a_worker_goes_on_after_the_broker_was_killed(
     own_broker: EmbeddedBroker, tmp_path: Path, queue_type: str
 ) -> None:
