@@ -44,7 +44,7 @@ IMPORTED = (
     "lbgroup.validate",
     "sqlite3",
 )
-FREE_NAMES = ("LBG_", "PYTEST_CURRENT_TEST", "TMPDIR", "TERM", "COLUMNS", "LINES")
+FREE_NAMES = ("LBG_", "OTEL_", "PYTEST_CURRENT_TEST", "TMPDIR", "TERM", "COLUMNS", "LINES")
 """Beginnings of the variables that nothing reads before a program's own code."""
 WITH_PARENT = ("setpriv", "--pdeathsig", "KILL")
 DIRECTLY = ("env",)

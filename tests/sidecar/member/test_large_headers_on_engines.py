@@ -101,7 +101,7 @@ async def test_a_dead_letter_that_no_frame_of_its_member_takes_waits_and_holds_u
         return drop("no")
 
     smaller = replace(place, url=f"{place.url}?frame_max=8192")
-    async with Member(smaller.settings("a"), refuse) as member:
+    async with Member(smaller.settings("a", shutdown_grace_s=0.1), refuse) as member:
         messages = (("a", "large"), ("a", "1"), ("b", "2"))
         await asyncio.to_thread(publish, place.url, place.spec, *messages, left_bytes=0)
         await until(lambda: member.state()["counts"]["dead_lettered"] == 1)

@@ -290,6 +290,7 @@ async def test_members_read_from_a_snapshot_on_and_from_the_first_entry_where_th
         async with Member(place.settings("c", **QUICK), app) as member:
             await published.publish(KEYS)
             await until(lambda: member.state()["counts"]["parked"] == 1)
+    await parking.perform(WriteRecord(group, record, record))
     app.failing.clear()
     async with Member(place.settings("d", **QUICK), app):
         assert (await administration.release(parking, group, None, timeout_s=GUARD_S)).done == {"k3"}
