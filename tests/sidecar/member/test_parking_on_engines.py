@@ -248,10 +248,10 @@ async def test_a_release_past_a_backlog_keeps_the_order_while_members_crash(
                 await asyncio.sleep(chance.uniform(0.2, 0.6))
                 chance.choice(all_members).drop_connection()
 
-        await published.publish(3000)
+        await published.publish(1500)
         crashing = asyncio.create_task(crash())
         releasing = asyncio.create_task(administration.release(parking, group, None, timeout_s=GUARD_S))
-        await published.publish(1000)
+        await published.publish(500)
         assert (await releasing).done == {"k3", "k7"}
         crashing.cancel()
         app.work_s = 0.0

@@ -48,6 +48,7 @@ async def test_an_application_that_dies_and_comes_back_loses_and_reorders_nothin
         pair.end()
 
 
+@pytest.mark.slow
 async def test_so_it_is_on_rabbitmq(rabbit_vhost: str, rabbitmq: RabbitNode, tmp_path: Path) -> None:
     pair = Pair(rabbit_vhost, tmp_path, channel="http", work_s=0.01)
     try:
