@@ -9,16 +9,19 @@ from testing.aside import aside
 from testing.rabbitmq.node import RabbitNode
 
 ALARMS = {
-    "memory": (("set_vm_memory_high_watermark", "0.000001"), ("set_vm_memory_high_watermark", "0.6")),
-    "disk": (("set_disk_free_limit", "900000GB"), ("set_disk_free_limit", "50MB")),
+    "memory": "vm_memory_monitor:set_vm_memory_high_watermark({})",
+    "disk": 'rabbit_disk_monitor:set_disk_free_limit("{}")',
 }
+"""The expression that sets a limit, and so raises or ends the alarm at once."""
+
+_LIMITS = {"memory": ("0.000001", "0.6"), "disk": ("900000GB", "50MB")}
 
 
 @asynccontextmanager
 async def alarm(node: RabbitNode, kind: str) -> AsyncIterator[None]:
-    on, off = ALARMS[kind]
-    await aside(node.control, *on)
+    on, off = _LIMITS[kind]
+    await aside(node.evaluate, ALARMS[kind].format(on))
     try:
         yield
     finally:
-        await aside(node.control, *off)
+        await aside(node.evaluate, ALARMS[kind].format(off))

@@ -124,7 +124,7 @@ async def test_members_that_met_during_an_alarm_know_each_other_and_share_after_
         assert (a.index, b.index) == (0, 1)
     try:
         await until(lambda: a.state()["live"] == b.state()["live"] == [0, 1], what="them to hear each other")
-        publishing = asyncio.create_task(load.publish(3000, rate_hz=400))
+        publishing = asyncio.create_task(load.publish(1000, rate_hz=400))
         await until(lambda: len(active(a)) == len(active(b)) == 2, what="balance")
         await publishing
         await load.all_seen(judge)

@@ -1,7 +1,7 @@
 """A cluster of three nodes: what members and publishers do when one of them goes, comes, or cannot be seen.
 
 Under `pause_minority`, which LBG recommends, where nothing else is said. Every queue of a group, its record too, is a
-quorum queue; its leaders are on the node where the group was declared. What takes longest is marked `cluster`.
+quorum queue; its leaders are on the node where the group was declared.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from testing.rabbitmq.cluster import RabbitCluster
 from testing.rabbitmq.tried_queue import QUORUM, of_a_group
 from testing.waiting import GUARD_S, until
 
-pytestmark = pytest.mark.rabbitmq
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.cluster]
 
 WINDOW = 64
 SINCE_4_3 = (4, 3, 0)
@@ -125,7 +125,6 @@ def together(*members: Member) -> Callable[[], bool]:
     return are
 
 
-@pytest.mark.cluster
 async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
     cluster: RabbitCluster, group: Group
 ) -> None:
@@ -147,7 +146,7 @@ async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
         assert group.judge.repeats <= 3 * 2 * 4 * WINDOW
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", pytest.param("SIGSTOP", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 async def test_queues_go_on_when_the_node_of_their_leaders_goes(
     cluster: RabbitCluster, group: Group, how: str
 ) -> None:
@@ -176,7 +175,6 @@ async def test_queues_go_on_when_the_node_of_their_leaders_goes(
         assert group.judge.repeats <= 2 * 4 * WINDOW
 
 
-@pytest.mark.cluster
 async def test_while_a_node_is_down_its_members_are_found_gone_and_every_queue_is_served(
     cluster: RabbitCluster, group: Group
 ) -> None:
@@ -196,7 +194,6 @@ async def test_while_a_node_is_down_its_members_are_found_gone_and_every_queue_i
         await group.check(load)
 
 
-@pytest.mark.cluster
 async def test_a_mailbox_outlives_its_node_since_4_3_and_a_message_to_it_is_refused_and_not_returned(
     cluster: RabbitCluster, group: Group
 ) -> None:
@@ -231,7 +228,6 @@ async def answer_to(publisher: ConfirmingPublisher, queue: str) -> type[Exceptio
     return None
 
 
-@pytest.mark.cluster
 async def test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_groups_queue_for_a_second(
     cluster: RabbitCluster, group: Group
 ) -> None:
@@ -269,7 +265,6 @@ async def test_a_member_starts_while_the_node_that_the_group_was_declared_on_is_
         await group.check(load)
 
 
-@pytest.mark.cluster
 async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,7 +287,6 @@ async def test_a_record_in_a_classic_queue_on_a_node_that_is_down_is_waited_for(
     await a.__aexit__(None, None, None)
 
 
-@pytest.mark.cluster
 async def test_without_a_majority_everybody_waits_says_so_and_goes_on(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -346,7 +340,6 @@ async def partition_handling(cluster: RabbitCluster, handling: str) -> AsyncIter
         await set_to("pause_minority")
 
 
-@pytest.mark.cluster
 async def test_without_a_majority_under_ignore_publishers_and_members_say_what_they_wait_for(
     cluster: RabbitCluster, group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -389,7 +382,6 @@ async def admin(cluster: RabbitCluster) -> AsyncIterator[LiveAdmin]:
         await admin.close()
 
 
-@pytest.mark.cluster
 async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
     cluster: RabbitCluster, group: Group, admin: LiveAdmin
 ) -> None:
@@ -417,7 +409,6 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
     assert found.ready is UNKNOWN
 
 
-@pytest.mark.cluster
 @pytest.mark.parametrize("handling", ["pause_minority", "ignore"])
 async def test_a_partition_that_heals_loses_and_reorders_nothing_and_what_two_do_at_once_is_bounded(
     cluster: RabbitCluster, group: Group, handling: str

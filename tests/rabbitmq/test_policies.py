@@ -46,21 +46,16 @@ async def policy(
 
 
 async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None:
-    """RabbitMQ tells a queue's process of its policy a moment after it has taken it. Its statistics, which are a sample
-    and up to 5 s old, tell of both kinds, the list without them only of policies."""
-    vhost = place.url.rsplit("/", 1)[1]
-    field, query = (
-        ("operator_policy", "") if of_operator else ("policy", "?disable_stats=true&enable_queue_totals=true")
-    )
-    ours = {place.names.queue(queue) for queue in range(4)}
+    """RabbitMQ tells a queue's process of its policy a moment after it has taken it."""
+    vhost, kind = place.url.rsplit("/", 1)[1], "get_operator_policy" if of_operator else "get_policy"
+    under = f'[Q || Q <- rabbit_amqqueue:list(<<"{vhost}">>), amqqueue:{kind}(Q) =/= undefined]'
 
-    async def said() -> bool:
-        listed = await aside(node.ask, "GET", f"/api/queues/{vhost}{query}")
-        return {one["name"] for one in listed if one.get(field) == "under-us"} >= ours
+    async def count() -> int:
+        return int(await aside(node.evaluate, f"length({under})"))
 
     async with asyncio.timeout(GUARD_S):
-        while not await said():  # noqa: ASYNC110 (the broker tells nobody)
-            await asyncio.sleep(0.05)
+        while await count() < place.spec.queue_count:  # noqa: ASYNC110 (the broker tells nobody)
+            await asyncio.sleep(0.02)
     await asyncio.sleep(0.5)
 
 

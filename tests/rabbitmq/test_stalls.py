@@ -10,6 +10,7 @@ import pytest
 
 from lbg_core.group import hash_of, queue_of
 from lbg_sidecar import Member, Message, Verdict, retry
+from lbg_sidecar.core import stall_watchdog
 from testing.amqp.swallowing_proxy import SwallowingProxy
 from testing.member.group_load import Judge, Load
 from testing.member.place import Place
@@ -17,6 +18,13 @@ from testing.needs import repeated
 from testing.waiting import GUARD_S, until
 
 QUEUE = 0  # the first member is its primary
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members count a quiet queue's messages after a third of the time."""
+    monkeypatch.setattr(stall_watchdog, "COUNT_INTERVAL_S", 1.6)
+    monkeypatch.setattr(stall_watchdog, "RECOUNT_INTERVAL_S", 0.7)
 
 
 @pytest.fixture
@@ -98,7 +106,7 @@ async def test_a_slow_application_and_a_blocked_key_are_shown_and_left_alone(
         await load.publish(600)
         await load.publisher.flush()
         await until(lambda: progress(a) == "Blocked", what="the window to be full of the poisonous key")
-        await asyncio.sleep(12)  # longer than a stall would take to be noticed
+        await asyncio.sleep(4.5)  # longer than a stall would take to be noticed
         assert a.state()["counts"]["stalls"] == 0
         assert [progress(a, queue) for queue in range(4)] == ["Blocked", "Working", "Working", "Working"]
         may_end.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -17,6 +16,7 @@ from lbg_core.publisher import (
     events,
 )
 from testing.admin.group_on_broker import Drain, declare_group
+from testing.rabbitmq.alarm import alarm
 from testing.rabbitmq.message_size import messages_of_at_most
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import until
@@ -67,10 +67,14 @@ async def test_one_per_key_keeps_order_on_a_full_queue(rabbit_vhost: str, unique
 
 
 @pytest.mark.rabbitmq
+@pytest.mark.slow
 async def test_a_node_that_is_killed_under_load_loses_and_reorders_nothing(
     unique: str,
 ) -> None:
-    """One of its own: that of all tests has a virtual host of each test, and takes minutes to come back."""
+    """A node of its own: that of all tests has a virtual host of each test, and takes minutes to come back.
+
+    `tests/rabbitmq/test_restarts.py` shows it with members beside the publisher.
+    """
     with RabbitNode() as node:
         told: list[PublisherEvent] = []
         spec = spec_of(unique, queue_size_mb=100)
@@ -104,29 +108,18 @@ async def test_a_broker_that_blocks_publishers_is_waited_for_and_told(
     async with GroupPublisher(rabbitmq.amqp_url, group=unique, on_event=told.append) as publisher:
         await publisher.publish(key="k", body=b"1")
         await publisher.flush()
-        await asyncio.to_thread(rabbitmq.control, "set_disk_free_limit", "900000GB")
-        try:
+        async with alarm(rabbitmq, "disk"):
             await publisher.publish(key="k", body=b"2")
-            await eventually(lambda: any(isinstance(event, events.Blocked) for event in told))
+            await until(lambda: any(isinstance(event, events.Blocked) for event in told))
             for _ in range(100):
                 await publisher.publish(key="k", body=b"3")
             assert publisher.confirmed_count < 102
-        finally:
-            await asyncio.to_thread(rabbitmq.control, "set_disk_free_limit", "50MB")
         await publisher.flush()
     assert any(isinstance(event, events.Unblocked) for event in told)
     assert publisher.report().maybe_twice == 0
     async with Drain(rabbitmq.amqp_url, spec) as drain:
         await drain.until(lambda: len(drain.seen) == 102)
     assert drain.inversions() == []
-
-
-async def eventually(condition: Callable[[], bool]) -> None:
-    for _ in range(1000):
-        if condition():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come")
 
 
 async def test_a_message_over_the_nodes_limit_ends_the_publisher_with_the_sizes(
