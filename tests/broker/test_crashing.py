@@ -31,7 +31,7 @@ pytestmark = pytest.mark.process
 
 QUEUE = "stream"
 WINDOW = 400
-KILLS = 5
+KILLS = 3
 
 
 @dataclass

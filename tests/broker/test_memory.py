@@ -18,7 +18,7 @@ from lbg_core.amqp.methods import (
 from testing.amqp.plain_client import PlainClient
 from testing.broker.embedded import EmbeddedBroker
 
-MESSAGES = 80_000
+MESSAGES = 50_000
 BODY = b"x" * 1024
 
 

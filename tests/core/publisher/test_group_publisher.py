@@ -195,7 +195,7 @@ async def test_bad_rows_that_were_skipped_stay_skipped_when_a_state_goes_on(url:
 async def test_after_its_own_kill_9_a_publisher_goes_on_without_holes_or_other_bodies(tmp_path: Path) -> None:
     """The publisher is killed again and again, at random moments."""
     source = random.Random(20130201)
-    count = 20_000
+    count = 8_000
     path = rows_file(tmp_path / "x.csv.gz", count)
     journal, report_file = tmp_path / "journal", tmp_path / "report.json"
     kills = 0
@@ -212,7 +212,7 @@ async def test_after_its_own_kill_9_a_publisher_goes_on_without_holes_or_other_b
                     sys.executable, "-m", "lbgroup", *command, stdout=DEVNULL
                 )
                 ended = asyncio.create_task(process.wait())
-                enough = len(drain.seen) + source.randrange(1, 3000)
+                enough = len(drain.seen) + source.randrange(1, 2000)
                 while not ended.done() and len(drain.seen) < enough:
                     await asyncio.wait({ended}, timeout=0.002)
                 await asyncio.wait({ended}, timeout=source.random() * 0.02)
