@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from math import log
 from time import thread_time
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 async def growth(work: Callable[[int], Callable[[], Awaitable[None]]], size: int, times: int) -> float:

@@ -22,6 +22,8 @@ from testing.virtual_time import in_virtual_time
 
 BROKER_GROUP = "shop-orders"
 PARENT = Names(BROKER_GROUP).parent
+MOVING_S = 60.0
+"""For keys to be on their way: the operator looks at them every second."""
 LATER_S = 700.0
 """A time by which a failed step was retried, and a survey has seen what changed."""
 ELASTIC: dict[str, Any] = {
@@ -321,7 +323,7 @@ async def test_separate_queues_are_raised_and_consumers_follow_when_the_keys_hav
         place.broker.engine = engine
         await place.ready(**{**ELASTIC, "mode": mode})
         place.broker.passes_fences = False
-        await autoscaler_wants(place, 12, after_s=LATER_S)
+        await autoscaler_wants(place, 12, after_s=MOVING_S)
         assert separate_queues(place) == (8, 8, 8)
         assert consumers(place) == 8
         assert place.conditions()["Provisioned"] == ("True", "Repartitioning")
@@ -370,12 +372,12 @@ async def test_a_new_operator_ends_a_raise_of_separate_queues_before_the_next_on
     async with Place() as place:
         await place.ready(**{**ELASTIC, "mode": "Exclusive"})
         place.broker.passes_fences = False
-        await autoscaler_wants(place, 12, after_s=LATER_S)
+        await autoscaler_wants(place, 12, after_s=MOVING_S)
         await place.stop()
         moves = [place.broker.key_move[BROKER_GROUP]]
         await autoscaler_wants(place, then)
         await place.start()
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         assert [place.broker.key_move[BROKER_GROUP]] == moves
         await fences_are_passed(place)
         await asyncio.sleep(LATER_S)
@@ -391,7 +393,7 @@ async def test_a_lower_max_is_followed_when_the_raise_of_separate_queues_is_over
     async with Place() as place:
         await place.ready(**{**ELASTIC, "mode": "Exclusive"})
         place.broker.passes_fences = False
-        await autoscaler_wants(place, 12, after_s=LATER_S)
+        await autoscaler_wants(place, 12, after_s=MOVING_S)
         place.edit_group({"scaling": {"maxReplicas": 8}, "replicas": 8, "queues": {"max": 10}})
         await fences_are_passed(place)
         await asyncio.sleep(LATER_S)

@@ -17,6 +17,8 @@ from testing.operator.operated import ORDERS, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"
+MOVING_S = 60.0
+"""For keys to be on their way: the operator looks at them every second."""
 LATER_S = 700.0
 """A time by which a failed step was retried."""
 
@@ -95,7 +97,7 @@ async def test_a_new_operator_goes_on_with_a_change_that_is_shown_meanwhile() ->
         await place.ready()
         place.broker.passes_fences = False
         place.edit_group({"queues": {"count": 12}})
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         assert recorded(place).queue_count != 12
         assert place.broker.key_move[GROUP]
         assert place.conditions()["Provisioned"] == ("True", "Repartitioning")
@@ -138,12 +140,12 @@ async def test_a_change_is_finished_and_reverted_when_the_number_is_set_back_mea
         before = recorded(place).queue_count
         place.broker.passes_fences = False
         place.edit_group({"queues": {"count": 12}})
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         assert place.broker.key_move[GROUP]
         place.edit_group({"queues": {"count": before}})
         if restarts:
             await place.restart()
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         assert place.broker.key_move[GROUP]
         await fences_are_passed(place)
         await asyncio.sleep(LATER_S)
@@ -158,13 +160,13 @@ async def test_a_raise_is_finished_and_reverted_when_its_permission_goes_meanwhi
         await place.ready(queues={"count": 8, "max": 32}, scaling={"maxReplicas": 24, "targetLag": 100})
         place.broker.passes_fences = False
         place.edit_group({"replicas": 12})
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         assert place.broker.key_move[GROUP].startswith("8-16-")
         without_max = {"replicas": 8, "scaling": {"maxReplicas": 8}, "queues": {"max": None}}
         place.cluster.edit(GROUP_KIND, *ORDERS, {"spec": without_max})
         if restarts:
             await place.restart()
-        await asyncio.sleep(LATER_S)
+        await asyncio.sleep(MOVING_S)
         await fences_are_passed(place)
         await asyncio.sleep(LATER_S)
         require_nothing_left(place, queues=8)

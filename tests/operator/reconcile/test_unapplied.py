@@ -50,6 +50,18 @@ OTHER = {"spec": {"containers": [{"name": "app", "image": "example.org/app:2"}]}
 every_fault = pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS.keys())
 
 
+def every_fault_and_kind(*kinds: Kind) -> pytest.MarkDecorator:
+    """Each fault with the first kind, and the first fault with each; the other pairs are slow repetitions."""
+    return pytest.mark.parametrize(
+        ("kind", "fault"),
+        [
+            pytest.param(kind, fault, id=f"{kind.kind}-{name}", marks=[pytest.mark.slow] if n and m else [])
+            for n, kind in enumerate(kinds)
+            for m, (name, fault) in enumerate(FAULTS.items())
+        ],
+    )
+
+
 def failing(error: ClusterError, *kinds: Kind) -> Callable[[str, Kind, str], None]:
     def fail(verb: str, kind: Kind, name: str) -> None:
         if verb == "apply" and kind in kinds:
@@ -98,8 +110,7 @@ async def begun(place: Place) -> None:
     await asyncio.sleep(SETTLED_S)
 
 
-@every_fault
-@pytest.mark.parametrize("kind", [CONFIG_MAP, NETWORK_POLICY, BUDGET, DEPLOYMENT, AUTOSCALER, SECRET])
+@every_fault_and_kind(CONFIG_MAP, NETWORK_POLICY, BUDGET, DEPLOYMENT, AUTOSCALER, SECRET)
 @in_virtual_time
 async def test_an_object_of_a_new_group_that_is_not_applied_is_told(kind: Kind, fault: ClusterError) -> None:
     async with Place() as place:
@@ -134,8 +145,7 @@ async def test_an_edit_that_is_not_applied_is_told_and_what_runs_goes_on(fault: 
         assert told(place) == []
 
 
-@every_fault
-@pytest.mark.parametrize("kind", [SCALED_OBJECT, TRIGGER_AUTHENTICATION])
+@every_fault_and_kind(SCALED_OBJECT, TRIGGER_AUTHENTICATION)
 @in_virtual_time
 async def test_an_object_of_keda_s_that_is_not_applied_is_told(kind: Kind, fault: ClusterError) -> None:
     async with Place() as place:
@@ -205,8 +215,7 @@ async def test_a_finalizer_that_cannot_be_written_is_told_and_nothing_is_made(fa
         assert place.conditions()["Ready"] == ("True", "Served")
 
 
-@every_fault
-@pytest.mark.parametrize("kind", [SECRET, SERVICE, NETWORK_POLICY, STATEFUL_SET, VOLUME_CLAIM])
+@every_fault_and_kind(SECRET, SERVICE, NETWORK_POLICY, STATEFUL_SET, VOLUME_CLAIM)
 @in_virtual_time
 async def test_an_object_of_a_broker_that_is_not_applied_is_told(kind: Kind, fault: ClusterError) -> None:
     async with Place() as place:
