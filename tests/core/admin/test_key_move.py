@@ -61,7 +61,7 @@ class Publishing:
         try:
             while True:
                 await self.publish(publisher)
-                await asyncio.sleep(0.002)
+                await asyncio.sleep(0.01)
         finally:
             await connection.close()
 
@@ -212,7 +212,7 @@ async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_num
                 except KilledError:
                     kills += 1
                     # A run goes a few changes further than the one before: the next is killed later.
-                    changes += 9 + part
+                    changes += 14 + part
                 finally:
                     await cut.close()
             await repartition_group(admin, "orders", then, timeout_s=GUARD_S)

@@ -188,6 +188,7 @@ async def test_a_member_of_a_newer_version_is_refused_in_one_line_and_hides_no_o
         while attended is None:
             try:
                 await observer.attend("a")
+                await asyncio.sleep(0.02)
             except Refused as error:
                 attended = error
     assert str(found["a"]) == str(refused.value) == str(attended) == line

@@ -79,7 +79,7 @@ class Scene:
             await self.publisher.publish(key=key, body=b"%d" % number, topic="t")
             self.published.setdefault(key, []).append(number)
             number += 1
-            await asyncio.sleep(0.003)
+            await asyncio.sleep(0.02)
 
     async def parked(self) -> dict[str, int]:
         listing = await administration.list_parked(self.admin, "orders")

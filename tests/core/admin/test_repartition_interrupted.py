@@ -58,7 +58,7 @@ from testing.waiting import GUARD_S
 repartition_group = partial(changed, offline=True)
 
 MODES = ["Exclusive", "Partitioned"]
-PARTS = 3
+PARTS = 6
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ async def killed_after(place: Place, count: int, changes: int, *, half: bool) ->
 async def test_killed_after_any_change_a_second_run_finishes_or_takes_back(
     place: Place, mode: str, count: int, then: int, stride: int, part: int
 ) -> None:
-    """Every other time the last change is done as well, and its answer lost. Each part has every third of them."""
+    """Every other time the last change is done as well, and its answer lost. Each part has every sixth of them."""
     spec = group_of(mode)
     admin = place.admin()
     changes = part * stride
