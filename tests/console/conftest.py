@@ -50,6 +50,7 @@ async def console(
     place: Place, groups: tuple[GroupSpec, GroupSpec], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Console]:
     monkeypatch.setattr("lbg_console.views.RECHECK_EVERY_S", 0.2)
+    monkeypatch.setattr("lbg_console.survey.EVERY_S", 0.5)
     async with console_of(place) as console:
         await until(lambda: console.survey.groups.keys() == {"orders", "payments"}, what="the survey")
         yield console
