@@ -180,7 +180,7 @@ def messages_of_a_key_run_side_by_side(former: Callable[..., None]) -> Callable[
     return admit
 
 
-@bug(Bindings, "detach", setting=PLANNED, first=2)
+@bug(Bindings, "detach", setting=PLANNED, first=4)
 def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[..., int]:
     def detach(self: Bindings, binding: Binding) -> int:
         cut_off = former(self, binding)
@@ -192,7 +192,7 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
     return detach
 
 
-@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=3)
+@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=7)
 def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[..., bool]:
     return lambda self, attachment: attachment.drained
 
@@ -213,7 +213,7 @@ def a_key_goes_on_behind_a_failed_message(former: Callable[..., None]) -> Callab
     return delay
 
 
-@bug(Lanes, "move", within=12, first=6)
+@bug(Lanes, "move", within=12, first=7)
 def a_key_stops_behind_its_dead_letter(former: Callable[..., None]) -> Callable[..., None]:
     def move(self: Lanes, in_flight: InFlight, event: Event) -> None:
         if in_flight.state is State.REFUSED and event is Event.FINISH:
@@ -352,7 +352,7 @@ def a_queue_is_activated_without_a_barrier(former: Callable[..., None]) -> Calla
     return lambda self, attachment, first, now: None
 
 
-@bug(Parking, "confirmed", setting=PARKED_IN_ELECTIONS, first=2)
+@bug(Parking, "confirmed", setting=PARKED_IN_ELECTIONS, first=3)
 def a_parked_message_is_acknowledged_before_its_entry(former: Callable[..., bool]) -> Callable[..., bool]:
     def confirmed(self: Parking, in_flight: InFlight) -> bool:
         if not former(self, in_flight):

@@ -48,11 +48,13 @@ def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     assert len(history.judge.processed) > 2500
 
 
+@pytest.mark.slow
 def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
     """A member that has not noticed yet begins a message that the old copy of the store does not have."""
     assert History(20016, Setting(mode=PARTITIONED, seconds=600.0)).run() == []
 
 
+@pytest.mark.slow
 def test_a_message_of_a_store_that_was_replaced_may_come_behind_later_ones() -> None:
     """A member that stood still begins it when the others have gone on with the old copy of the store."""
     history = History(211838655, Setting(mode=MESSAGE_GROUPS, seconds=600.0))
