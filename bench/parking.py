@@ -21,11 +21,10 @@ import time
 from pathlib import Path
 
 from bench.processed_log import TIMEOUT_S, Members, broker, judge, until_processed
-from lbg_core.admin.groups import create_group
+from lbg_core.admin.groups import create_group, enable_parking
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.parked_messages import ParkingStopped, open_parked_stream, release_parked
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec

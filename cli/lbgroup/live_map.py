@@ -24,7 +24,8 @@ from lbg_core.group import SESSIONS
 
 if TYPE_CHECKING:
     from lbg_core.admin.describe import Description
-    from lbg_core.admin.rows import QueueBinding, ServiceRow, SessionRow
+    from lbg_core.admin.rows import ServiceRow, SessionRow
+    from lbg_core.group.members_protocol import QueueState
 
 RATE_OVER_S = 2.0
 
@@ -148,7 +149,7 @@ def _services(
     if description.services is UNKNOWN:
         return Group(table, Text(f"{service_word(description)}s unknown", style="yellow"))
     for row in description.services:
-        bindings = {one.member.name: one for one in row.bindings}
+        bindings = {member.name: one for member, one in row.bindings}
         rate = rates.get(row.number, 0.0)
         cells = (_cell(bindings.get(one.name), one.colour, rate, is_compact=is_compact) for one in members)
         style = "bold reverse" if row.number == selected else "bold"
@@ -170,22 +171,22 @@ def _head(description: Description, member: MapMember) -> Text:
     return member.title + Text(f"\n{words}", style="red" if member.state is MemberState.KILLED else "dim")
 
 
-def _cell(binding: QueueBinding | None, colour: str, rate: float, *, is_compact: bool) -> Text:
+def _cell(binding: QueueState | None, colour: str, rate: float, *, is_compact: bool) -> Text:
     if binding is None or binding.status == "Unbound":
         return Text("" if is_compact else "\n")
-    line = _LINES[binding.is_primary, binding.is_active]
+    line = _LINES[binding.is_primary, binding.active]
     below, style = "", colour
     trouble = _TROUBLES.get(binding.progress)
     if trouble is not None:  # also of a member that is not active: it should be, and gets no messages
         cell = Text(f"{line * 7}!", style="bold red")
         below, style = trouble, "bold red"
-    elif binding.is_active:
+    elif binding.active:
         is_paused = binding.status == "Paused"
         cell = Text(line * 7 + ("‖" if is_paused else "▶"), style=f"bold {colour}")
         below = "paused" if is_paused else rate_text(rate)
     else:
         cell = Text(line * 8, style=colour if binding.is_primary else "bright_black")
-    if binding.is_active and binding.in_flight:
+    if binding.active and binding.in_flight:
         below += f" +{binding.in_flight}"
     return cell if is_compact else cell + Text(f"\n{below}", style=style)
 

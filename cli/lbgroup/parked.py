@@ -42,7 +42,7 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
 
     All members of the group follow the parked keys from then on.
     """
-    from lbg_core.admin.parking_queue import enable_parking
+    from lbg_core.admin.groups import enable_parking
 
     actions = with_admin(address, lambda admin: enable_parking(admin, group))
     done: letter_documents.ParkingEnabled = {

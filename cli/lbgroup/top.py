@@ -229,13 +229,13 @@ def _one_queue(
     if queue.bindings:
         table = [
             (
-                binding.member.name,
-                "primary" if binding.is_primary else "secondary",
-                binding.state,
-                binding.progress,
-                str(binding.in_flight),
+                member.name,
+                one.role,
+                "active" if one.active else "unbound" if one.status == "Unbound" else "waits",
+                one.progress,
+                str(one.in_flight),
             )
-            for binding in queue.bindings
+            for member, one in queue.bindings
         ]
         lines += [*text_table(("MEMBER", "ROLE", "", "PROGRESS", "IN FLIGHT"), table), ""]
     about = [change for change in seen.changes if (change.group, change.number) == (one.group, queue.number)]

@@ -146,8 +146,8 @@ def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) 
     }
 
 
-def _service(group: ObservedGroup, one: Description, row: ServiceRow) -> dict[str, Any]:
-    queue = next((each for each in one.queues if each.number == row.number), None)
+def _service(group: ObservedGroup, described: Description, row: ServiceRow) -> dict[str, Any]:
+    queue = next((one for one in described.queues if one.number == row.number), None)
     return {
         "number": row.number,
         "status": row.status,
@@ -159,14 +159,14 @@ def _service(group: ObservedGroup, one: Description, row: ServiceRow) -> dict[st
         "handoff_s": row.handoff_s,
         "bindings": [
             {
-                "member": binding.member.name,
-                "role": "primary" if binding.is_primary else "secondary",
-                "active": binding.is_active,
-                "status": binding.status,
-                "in_flight": binding.in_flight,
-                "progress": binding.progress,
+                "member": member.name,
+                "role": one.role,
+                "active": one.active,
+                "status": one.status,
+                "in_flight": one.in_flight,
+                "progress": one.progress,
             }
-            for binding in row.bindings
+            for member, one in row.bindings
         ],
     }
 

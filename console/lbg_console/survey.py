@@ -167,13 +167,14 @@ class GroupSurvey:
     async def _observe_once(self) -> str:
         """Returns what the login cannot see."""
         snapshots: dict[str, Snapshot] = {}
+        specs: Mapping[str, GroupSpec] = {}
         without_record: Mapping[str, Description] = {}
         if self._names:
             snapshots = {name: await self._admin.observe(name) for name in self._names}
         else:
             await self._records.read()
-            without_record = self._records.without_record
-            snapshots.update(await self._admin.observe_many(list(self._records.specs.values())))
+            specs, without_record = self._records.specs, self._records.without_record
+            snapshots.update(await self._admin.observe_many(list(specs.values())))
         snapshots = {name: one for name, one in snapshots.items() if not one.is_empty}
         self._keep(snapshots.keys() | without_record.keys())
         for name, snapshot in snapshots.items():
@@ -183,8 +184,8 @@ class GroupSurvey:
                 group.spec = describe(name, snapshot, beats=()).spec
                 group.object_name = snapshot.object_name
             else:
-                group.spec = self._records.specs.get(name)
-                group.object_name = self._records.objects.get(name, "")
+                group.spec = specs.get(name)
+                group.object_name = self._records.object_of(name)
         for name, group in self.groups.items():
             group.without_record = without_record.get(name)
         described = [group.observed.row.description for group in self.groups.values() if group.observed.row]
@@ -293,7 +294,7 @@ class GroupSurvey:
         async def ask(group: SurveyedGroup, probe: Identity) -> None:
             async with room:
                 with suppress(AdminError):
-                    if await self._admin.amqp.has_mailbox(group.observed.name, probe.index):
+                    if await self._admin.amqp.mailboxes(group.observed.name, [probe.index]):
                         return
                     if group.observed.on_gone(probe, self.now_s()):
                         self._on_loss(group)

@@ -30,7 +30,6 @@ from lbg_core.admin.actions import (
 )
 from lbg_core.admin.errors import Busy
 from lbg_core.admin.ingress_permissions import opened
-from lbg_core.admin.observe import recorded
 from lbg_core.admin.ownership import BY_HAND, Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import (
@@ -112,7 +111,7 @@ class FakeAdmin:
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         names = Names(group)
         record = self._record(group)
-        spec = desired or recorded(record, group)
+        spec = desired or (record and record.spec_of(group))
         mine = [name for name in (*self.exchanges, *self.queues) if name.startswith(f"{names.exchange}.")]
         publishers = record.publishers if record else ONE_USER
         has_parking = names.parked in self.queues if record is None else record.has_parking
@@ -138,7 +137,9 @@ class FakeAdmin:
             prefixes={
                 name: other.hash_prefix
                 for name in self.records
-                if name != group and (other := recorded(self._record(name), name)) is not None
+                if name != group
+                and (found := self._record(name)) is not None
+                and (other := found.spec_of(name)) is not None
             },
         )
         return _amqp_only(observed) if self.amqp_only else observed

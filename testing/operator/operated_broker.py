@@ -77,14 +77,19 @@ class OperatedBroker(FakeAdmin):
                 reports.append(beat_body(fields))
         return found
 
-    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
+    async def lags(
+        self, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
+    ) -> Mapping[str, int | Unknown]:
         self._require()
-        self.counted.append(frozenset(spec.name for spec in specs))
-        return [self._waiting_of(spec) for spec in specs]
+        self.counted.append(frozenset(spec.name for spec in specs.values()))
+        return {key: self._waiting_of(spec) for key, spec in specs.items()}
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
+    async def backlogs(self, specs: Mapping[str, GroupSpec]) -> Mapping[str, Backlog]:
         self._require()
-        return [Backlog(self._waiting_of(spec), len(self.members_of(spec.name))) for spec in specs]
+        return {
+            key: Backlog(self._waiting_of(spec), len(self.members_of(spec.name)))
+            for key, spec in specs.items()
+        }
 
     def _waiting_of(self, spec: GroupSpec) -> int:
         stem = Names(spec.name).queue(0)[:-1]

@@ -216,9 +216,9 @@ class SimAdmin:
             case ActOnQueue(queue_name, what, arguments):
                 history.embedded.act(queue_name, what, **arguments)
                 await self._durable()
-            case Announce(exchange, key, body):
+            case Announce(_, message):
                 channel = await self._connected()
-                channel.publish(exchange, key, body)
+                channel.publish(history.names.members, TO_ALL, encode(message))
             case AppendEntry(group, entry):
                 await moves_stream.append(self._amqp, group, entry)
             case PutFence(queue_name, move):
@@ -237,7 +237,14 @@ class SimAdmin:
 
     @property
     def _amqp(self) -> AmqpAdmin:
-        return cast(AmqpAdmin, self)  # for its link and its lock
+        return cast(AmqpAdmin, self)  # for its link and its locks
+
+    @property
+    def locks(self) -> SimAdmin:
+        return self
+
+    async def renew(self, group: str) -> None:
+        await self.renew_lock(group)
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         channel = await self._connected()

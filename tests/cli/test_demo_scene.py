@@ -109,13 +109,13 @@ def moved(was: str, now: str, at_us: int, queue: int = 1) -> dict[str, object]:
 
 def bindings(made: DemoModel, name: str) -> dict[int, Any]:
     rows = made.description.reported_services
-    return {row.number: one for row in rows for one in row.bindings if one.member.name == name}
+    return {row.number: one for row in rows for member, one in row.bindings if member.name == name}
 
 
 def test_a_member_is_live_from_its_first_heartbeat_on() -> None:
     made = scene()
     assert made.states["m2"] is MemberState.LIVE
-    assert [(number, one.is_primary, one.is_active) for number, one in bindings(made, "m2").items()] == [
+    assert [(number, one.is_primary, one.active) for number, one in bindings(made, "m2").items()] == [
         (0, False, False),
         (1, True, True),
     ]

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from lbg_core.admin import connect_admin
+from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import pause_group
@@ -146,7 +147,7 @@ def test_the_pause_survives_changes_of_the_group_and_is_refused_for_one_of_kuber
         record = (await admin.observe(group)).record
         assert isinstance(record, Record)
         owned = Record(record.text, kubernetes_owner("cluster", "object"), record.publishers, record.paused)
-        await admin.amqp.write_record(group, owned)
+        await admin.perform(WriteRecord(group, owned))
         await admin.close()
 
     asyncio.run(own())

@@ -309,12 +309,12 @@ def adopt(name: str, address: BrokerAddress, as_json: bool) -> None:
     if as_json:
         answer: documents.Adopted = {
             "group": name,
-            "action": "adopted" if adopted.changes else "unchanged",
+            "action": "adopted" if adopted.is_changed else "unchanged",
             "former_owner": adopted.before or None,
         }
         echo_json(answer)
         return
-    if not adopted.changes:
+    if not adopted.is_changed:
         click.echo(f"group {name} is managed by hand, nothing to do")
         return
     click.echo(f"group {name} is managed by hand now; its owner before: {owner_text(adopted.before)}")

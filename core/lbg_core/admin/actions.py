@@ -9,6 +9,7 @@ from typing import ClassVar
 from lbg_core.admin.ownership import Record
 from lbg_core.group import GroupSpec, Permissions
 from lbg_core.group.key_moves import Entry
+from lbg_core.group.members_protocol import Message
 from lbg_core.group.topology import Binding, Exchange, Queue, Topology
 
 
@@ -173,12 +174,13 @@ class OpenIngress(Action):
 
 @dataclass(frozen=True, slots=True)
 class Announce(Action):
-    """A message to all subscribers, if there are any."""
+    """A message to all members that are there."""
 
-    exchange: str
-    routing_key: str
-    body: bytes
-    text = "announce {0.routing_key} on {0.exchange}"
+    group: str
+    message: Message
+
+    def __str__(self) -> str:
+        return f"announce {type(self.message).__name__} to the members of group {self.group}"
 
 
 @dataclass(frozen=True, slots=True)

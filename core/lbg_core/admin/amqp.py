@@ -7,6 +7,17 @@ import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 
+from lbg_core.admin.actions import (
+    Action,
+    Announce,
+    Bind,
+    DeclareExchange,
+    DeclareQueue,
+    DeleteExchange,
+    DeleteQueue,
+    Unbind,
+    WriteRecord,
+)
 from lbg_core.admin.errors import (
     AdminError,
     Busy,
@@ -39,9 +50,10 @@ from lbg_core.client import (
     Unroutable,
     connect_any,
 )
-from lbg_core.group import IDENTITY_BYTES, Engine, Names, SpecError
-from lbg_core.group.message_codec import LOOK
-from lbg_core.group.topology import Binding, Exchange, Queue
+from lbg_core.group import IDENTITY_BYTES, TO_ALL, Engine, Names, SpecError
+from lbg_core.group.members_protocol import Message
+from lbg_core.group.message_codec import LOOK, encode
+from lbg_core.group.topology import Binding
 
 REQUEST_S = 30.0
 """Time limit of the requests on one borrowed channel. A quorum queue without a majority may never answer."""
@@ -272,11 +284,16 @@ PERSISTENT = 2
 BINDING_CHANNELS = 16
 
 
-async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
-    """One message to each exchange, all at once, until the broker has them."""
+async def confirming(channel: Channel) -> ConfirmingPublisher:
+    """A publisher on a borrowed channel."""
     if not channel.is_confirming:
         await channel.confirm_select()
-    publisher = ConfirmingPublisher(channel)
+    return ConfirmingPublisher(channel)
+
+
+async def _publish_all(channel: Channel, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
+    """One message to each exchange, all at once, until the broker has them."""
+    publisher = await confirming(channel)
     header = BasicProperties(content_type="application/json").encode()
     await asyncio.gather(
         *(publisher.publish_soon(exchange, routing_key, body, header=header) for exchange in exchanges)
@@ -288,16 +305,9 @@ class AmqpAdmin:
 
     def __init__(self, places: Sequence[ConnectionSettings]) -> None:
         self.link = AmqpLink(places)
-        self._locks = Locks(self.link)
+        self.locks = Locks(self.link)
         self._hints = AmqpLink(places)
         self._hinting: set[asyncio.Task[None]] = set()
-
-    def lock(self, group: str) -> contextlib.AbstractAsyncContextManager[None]:
-        return self._locks.of(group)
-
-    async def renew_lock(self, group: str) -> None:
-        """Acquires the lock again if it was lost with a connection. Raises Busy if another process has it."""
-        await self._locks.renew(group)
 
     async def engine(self) -> Engine:
         """Engine of the broker. Raises Unsupported for one that cannot carry a group."""
@@ -351,25 +361,36 @@ class AmqpAdmin:
         except GroupNotFound:
             return None
 
-    async def declare_exchange(self, exchange: Exchange) -> None:
-        async with self._changing(exchange.name) as channel:
-            await channel.exchange_declare(
-                exchange.name, exchange.type, durable=True, arguments=dict(exchange.arguments)
-            )
+    async def perform(self, action: Action) -> None:
+        """Makes a change for which AMQP is enough."""
+        match action:
+            case DeclareExchange(one):
+                arguments = dict(one.arguments)
+                async with self._changing(one.name) as channel:
+                    await channel.exchange_declare(one.name, one.type, durable=True, arguments=arguments)
+            case DeclareQueue(queue):
+                arguments = dict(queue.arguments)
+                async with self._changing(queue.name) as channel:
+                    await channel.queue_declare(queue.name, durable=queue.durable, arguments=arguments)
+            case Bind(_, bindings):
+                await self._change_bindings(bindings, Channel.queue_bind)
+            case Unbind(_, bindings):
+                await self._unbind(bindings)
+            case WriteRecord(group, record, is_final=is_final):
+                await self._write_record(group, record, is_final=is_final)
+            case DeleteExchange(name):
+                async with self._missing_is_fine(), self._changing(name) as channel:
+                    await channel.exchange_delete(name)
+            case DeleteQueue(name, only_idle, only_empty):
+                await self._delete_queue(name, only_unused=only_idle, only_empty=only_idle or only_empty)
+            case Announce(group, message):
+                await self.send(group, message)
 
-    async def declare_queue(self, queue: Queue) -> None:
-        async with self._changing(queue.name) as channel:
-            await channel.queue_declare(queue.name, durable=queue.durable, arguments=dict(queue.arguments))
-
-    async def bind(self, bindings: Sequence[Binding]) -> None:
-        await self._change_bindings(bindings, Channel.queue_bind)
-
-    async def unbind(self, bindings: Sequence[Binding]) -> None:
+    async def _unbind(self, bindings: Sequence[Binding]) -> None:
         try:
             await self._change_bindings(bindings, Channel.queue_unbind)
-        except (
-            Refused
-        ) as error:  # a queue that is missing has closed a channel, and the rest of its requests with it
+        except Refused as error:
+            # A queue that is missing has closed a channel, and the rest of its requests with it.
             if not isinstance(error.__cause__, NotFound):
                 raise
             for one in bindings:
@@ -381,7 +402,7 @@ class AmqpAdmin:
     ) -> None:
         """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
         if bindings:
-            await self._locks.renew(bindings[0].queue.split(".")[1])
+            await self.locks.renew(bindings[0].queue.split(".")[1])
         async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
             requests = [
                 change(channels[number % len(channels)], one.queue, one.exchange, one.routing_key)
@@ -391,13 +412,7 @@ class AmqpAdmin:
                 if isinstance(answer, BaseException):
                     raise answer
 
-    async def delete_exchange(self, name: str) -> None:
-        async with self._missing_is_fine(), self._changing(name) as channel:
-            await channel.exchange_delete(name)
-
-    async def delete_queue(
-        self, name: str, *, only_unused: bool, only_empty: bool, checked_by_broker: bool
-    ) -> None:
+    async def _delete_queue(self, name: str, *, only_unused: bool, only_empty: bool) -> None:
         """Delete; with `only_unused` a queue with consumers raises StillInUse, with `only_empty` one with messages.
 
         RabbitMQ cannot check a quorum queue itself (it closes the connection with 540), so there it is read
@@ -413,54 +428,50 @@ class AmqpAdmin:
                 raise StillInUse(
                     name.split(".")[1], [f"{name} has {status.ready} messages, {status.consumers} consumers"]
                 )
+        is_checked = not (await self.engine()).is_rabbitmq
         async with self._missing_is_fine(), self._changing(name) as channel:
             await channel.queue_delete(
-                name, if_unused=only_unused and checked_by_broker, if_empty=only_empty and checked_by_broker
+                name, if_unused=only_unused and is_checked, if_empty=only_empty and is_checked
             )
 
-    async def announce(self, exchange: str, routing_key: str, body: bytes) -> None:
-        """Sends a message to all members that are there now."""
+    async def send(self, group: str, message: Message, *, to: int | None = None) -> None:
+        """Sends a message to member `to`, or to all members that are there now."""
+        routing_key = TO_ALL if to is None else str(to)
         async with self.link.channel() as channel:
-            await _publish_all(channel, [exchange], routing_key, body)
+            await _publish_all(channel, [Names(group).members], routing_key, encode(message))
 
-    def announce_soon(self, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
+    def send_soon(self, groups: Sequence[str], message: Message) -> None:
         """Sends a hint to the members of several groups, and waits for nothing; an error is ignored.
 
         It has a connection of its own: while a node of RabbitMQ is short of memory or disk, it reads nothing more from
         a connection that publishes.
         """
         if len(self._hinting) < HINTS_MAX:
-            task = asyncio.create_task(self._announce_hint(exchanges, routing_key, body))
+            exchanges = [Names(group).members for group in groups]
+            task = asyncio.create_task(self._hint(exchanges, encode(message)))
             self._hinting.add(task)
             task.add_done_callback(self._hinting.discard)
 
-    async def _announce_hint(self, exchanges: Sequence[str], routing_key: str, body: bytes) -> None:
+    async def _hint(self, exchanges: Sequence[str], body: bytes) -> None:
         try:
             async with self._hints.channel(within_s=HINT_S) as channel:
-                await _publish_all(channel, exchanges, routing_key, body)
+                await _publish_all(channel, exchanges, TO_ALL, body)
         except Refused:  # perhaps by one exchange, that was deleted meanwhile: that closes the channel
             for exchange in exchanges if len(exchanges) > 1 else ():
                 with contextlib.suppress(AdminError):
                     async with self._hints.channel(within_s=HINT_S) as channel:
-                        await _publish_all(channel, [exchange], routing_key, body)
+                        await _publish_all(channel, [exchange], TO_ALL, body)
         except AdminError:
             pass
 
-    async def has_mailbox(self, group: str, index: int) -> bool:
-        """True if a member has this index. Raises AdminError."""
-        return bool(await self._with_mailbox(group, [index]))
+    async def mailboxes(self, group: str, indexes: Sequence[int]) -> frozenset[int]:
+        """Those of these indexes that a member has. Raises AdminError.
 
-    async def indexes(self, group: str, *, below: int) -> frozenset[int]:
-        """As `BrokerAdmin.indexes`. Raises AdminError."""
-        return frozenset(await self._with_mailbox(group, range(below)))
-
-    async def _with_mailbox(self, group: str, indexes: Sequence[int]) -> list[int]:
-        """A member ignores the message that asks for its mailbox. Where nobody has the index, the broker returns the
-        message; where the mailbox is on a node that is down, RabbitMQ from 4.3 on refuses it."""
+        A member ignores the message that asks for its mailbox. Where nobody has the index, the broker returns the
+        message; where the mailbox is on a node that is down, RabbitMQ from 4.3 on refuses it.
+        """
         async with self.link.channel() as channel:
-            if not channel.is_confirming:
-                await channel.confirm_select()
-            publisher = ConfirmingPublisher(channel)
+            publisher = await confirming(channel)
 
             async def has_mailbox(index: int) -> bool:
                 try:
@@ -472,9 +483,9 @@ class AmqpAdmin:
                 return True
 
             found = await asyncio.gather(*map(has_mailbox, indexes))
-        return [index for index, is_there in zip(indexes, found, strict=True) if is_there]
+        return frozenset(index for index, is_there in zip(indexes, found, strict=True) if is_there)
 
-    async def write_record(self, group: str, record: Record, *, is_final: bool = True) -> None:
+    async def _write_record(self, group: str, record: Record, *, is_final: bool) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there.
 
         The copy for publishers comes first: an interruption leaves the former record, and whoever repeats the change
@@ -489,9 +500,7 @@ class AmqpAdmin:
         is_copied = is_final and record.publishers.username
         queues = [names.record, names.config] if is_copied else [names.config]
         async with self._changing(names.config) as channel:
-            if not channel.is_confirming:
-                await channel.confirm_select()
-            publisher = ConfirmingPublisher(channel)
+            publisher = await confirming(channel)
             for queue in queues:
                 await publisher.publish(
                     "", queue, record.text.encode(), properties=properties, mandatory=True
@@ -559,7 +568,7 @@ class AmqpAdmin:
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Channel]:
         """A channel to change what is called `name`: its group's lock is still held, if it was taken."""
-        await self._locks.renew(name.split(".")[1])
+        await self.locks.renew(name.split(".")[1])
         async with self.link.channel() as channel:
             yield channel
 

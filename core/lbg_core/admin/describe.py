@@ -22,7 +22,6 @@ from lbg_core.admin.rows import (
     UNKNOWN_STATUS,
     Count,
     ObservedQueue,
-    QueueBinding,
     QueueRow,
     ServiceRow,
     SessionRow,
@@ -45,7 +44,7 @@ from lbg_core.admin.snapshot import (
     native_json,
 )
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
-from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState, Status
+from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState, Role, Status
 
 FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
@@ -221,7 +220,7 @@ class Description:
         if self.is_shared:
             return True
         rows = self.reported_services
-        is_assigned = all(sum(one.is_primary for one in row.bindings) == 1 for row in rows)
+        is_assigned = all(sum(one.is_primary for _, one in row.bindings) == 1 for row in rows)
         return bool(rows) and is_assigned and self.rebalance == Status.READY
 
     @property
@@ -365,21 +364,14 @@ class Description:
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None
         member = self.member_of(tag)
-        binding = () if member is None else (QueueBinding(member, True, True, one.status, one.unacked),)
-        return ServiceRow(
-            one.partition,
-            one.status,
-            member,
-            tag,
-            one.ready,
-            one.unacked,
-            binding,
-            one.handoff_s,
-            one.settled,
-        )
+        bindings: tuple[tuple[Beat, QueueState], ...] = ()
+        if member is not None:
+            status = Status(one.status)
+            bindings = ((member, QueueState(one.partition, Role.PRIMARY, True, status, one.unacked)),)
+        counts, moved = (one.ready, one.unacked), (one.handoff_s, one.settled)
+        return ServiceRow(one.partition, one.status, member, tag, *counts, bindings, *moved)
 
     def _service_row(self, number: int, queue: ObservedQueue | None) -> ServiceRow:
-        reports = self._reports.get(number, ())
         member = self.active_member(number)
         tag = None if queue is None or queue.active_tag is UNKNOWN else queue.active_tag
         return ServiceRow(
@@ -389,10 +381,7 @@ class Description:
             tag,
             None if queue is None else queue.count("ready"),
             None if queue is None else queue.count("unacked"),
-            tuple(
-                QueueBinding(other, one.is_primary, one.active, one.status, one.in_flight, one.progress)
-                for other, one in reports
-            ),
+            tuple(self._reports.get(number, ())),
         )
 
     def _status(self, number: int, active: Beat | None) -> str:
@@ -481,16 +470,9 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         is_paused=is_paused,
         is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
-        moving_keys=_moving_keys(group, observed),
+        moving_keys=observed.moving_keys(group),
         parked=ready(names.parking) if observed.has_parking else None,
     )
-
-
-def _moving_keys(group: str, observed: Snapshot) -> MovingKeys | None:
-    parent = observed.queues.get(Names(group).parent)
-    if isinstance(parent, QueueStatus) and isinstance(parent.native, PartitionsStatus):
-        return parent.native.moving_keys
-    return observed.moving_keys(group)
 
 
 def _change_left(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:

@@ -104,7 +104,8 @@ def lacks_only_its_record(group: str, topology: Topology, observed: Snapshot) ->
     """True if all but the record's queue is there, and known to be as wanted."""
     record = Names(group).config
     return (
-        all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
+        not observed.is_empty
+        and all(observed.exchanges.get(one.name) is not None for one in topology.exchanges)
         and all(observed.queues.get(one.name) is not None for one in topology.queues if one.name != record)
         and observed.bindings is not UNKNOWN
         and observed.bindings >= set(topology.bindings)

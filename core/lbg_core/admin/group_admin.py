@@ -17,7 +17,6 @@ from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.parked_messages import Released, administration
 from lbg_core.admin.parked_messages.administration import ParkedListing
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.client import BrokerAddress, split_urls
 from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import PeekedMessage
@@ -166,7 +165,7 @@ class GroupAdmin:
         Raises Unsupported in modes without parking, StillInUse while members run, GroupNotFound, NotOwned for a group
         of Kubernetes, RecordUnreadable, UnderWay, Busy and AdminError.
         """
-        return await enable_parking(self._admin, name)
+        return await groups.enable_parking(self._admin, name)
 
     async def list_parked(self, name: str) -> ParkedListing:
         """The parked keys of the group, with the number and the size of their messages.

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.errors import ProvisioningError, RecordUnavailable, Refused
@@ -35,6 +35,18 @@ HEADS_MAX = 50
 """Queues without a member whose first message is read at the broker, in one look."""
 
 
+@dataclass(slots=True)
+class _Known:
+    """A group's record as of look `read_at`. `paused`: consumption and ingress. `without_record`: the group, where the
+    record is missing or unreadable."""
+
+    read_at: int
+    spec: GroupSpec | None
+    object_name: str
+    paused: tuple[bool | None, bool | None]
+    without_record: Description | None
+
+
 class GroupRecords:
     """Attributes of all groups of a broker, by their records, and whether each is paused.
 
@@ -44,51 +56,55 @@ class GroupRecords:
 
     def __init__(self, admin: LiveAdmin) -> None:
         self._admin = admin
-        self.specs: dict[str, GroupSpec] = {}
-        self.without_record: dict[str, Description] = {}
-        """Groups whose record is missing or unreadable."""
-        self.objects: dict[str, str] = {}
-        """NAMESPACE/NAME of the LoadBalancedGroup of each group whose record has it."""
-        self._read_at: dict[str, int] = {}
-        self._pauses: dict[str, tuple[bool | None, bool | None]] = {}
+        self._known: dict[str, _Known] = {}
         self._looks = 0
+
+    @property
+    def specs(self) -> dict[str, GroupSpec]:
+        """Attributes of each group whose record has them."""
+        return {name: one.spec for name, one in self._known.items() if one.spec is not None}
+
+    @property
+    def without_record(self) -> dict[str, Description]:
+        """Groups whose record is missing or unreadable."""
+        return {
+            name: one.without_record for name, one in self._known.items() if one.without_record is not None
+        }
+
+    def object_of(self, group: str) -> str:
+        """NAMESPACE/NAME of the LoadBalancedGroup, where the group's record has it; else empty."""
+        return self._known[group].object_name if group in self._known else ""
 
     async def read(self) -> None:
         """Raises ProvisioningError; Unsupported without a management API."""
         if self._looks % LIST_EVERY == 0:
             names = set(await self._admin.groups())
-            for known in (self.specs, self.without_record, self.objects, self._read_at, self._pauses):
-                for gone in known.keys() - names:
-                    del known[gone]
-            due = sorted(names - self._read_at.keys())
+            self._known = {name: one for name, one in self._known.items() if name in names}
+            due = sorted(names - self._known.keys())
         else:
-            due = sorted(self._read_at, key=lambda name: self._read_at[name])[:1]
+            due = sorted(self._known, key=lambda name: self._known[name].read_at)[:1]
         self._looks += 1
         for name in due:
             observed = await self._admin.observe(name)
-            self.specs.pop(name, None)
-            self.without_record.pop(name, None)
-            self._read_at[name] = self._looks
-            self.objects.pop(name, None)
-            if observed.is_empty:
-                continue  # it was deleted; the next list does not have it
             one = describe(name, observed, beats=())
-            self._pauses[name] = one.is_paused, one.is_ingress_paused
-            if observed.object_name:
-                self.objects[name] = observed.object_name
-            if one.spec is not None:
-                self.specs[name] = one.spec
-            elif one.queues or one.problems:
-                self.without_record[name] = one
+            is_there = not observed.is_empty  # else it was deleted; the next list does not have it
+            self._known[name] = _Known(
+                self._looks,
+                one.spec,
+                observed.object_name,
+                (one.is_paused, one.is_ingress_paused),
+                one if is_there and one.spec is None and (one.queues or one.problems) else None,
+            )
 
     def renew(self, name: str) -> None:
         """The record of this group has changed: it is read next."""
-        if name in self._read_at:
-            self._read_at[name] = -1
+        if name in self._known:
+            self._known[name].read_at = -1
 
     def with_pause(self, one: Description) -> Description:
         """With the pauses that its record had when it was last read, where nothing newer is known."""
-        is_paused, is_ingress_paused = self._pauses.get(one.group, (None, None))
+        known = self._known.get(one.group)
+        is_paused, is_ingress_paused = (None, None) if known is None else known.paused
         if one.members is not UNKNOWN and one.members:
             is_paused = all(member.paused for member in one.members)
         return replace(

@@ -1,7 +1,10 @@
-"""Operations on groups: create, show, list, close, rotate and delete, each observe, plan, apply.
+"""Operations on groups: create, show, list, close, rotate, park and delete, each observe, plan, apply.
 
 A new password for the same user: clients stay connected, and read the new one when they connect again. A new
 user beside the old one: both can log in, until the old one has no connection left and is deleted.
+
+A group gets a parking queue when its members are to park poisoned messages (docs/adr/0065-parked-keys-are-a-log.md),
+and keeps it. Members that run then do not read the parked keys, so they have to be stopped first.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.drift import conflicting_user, is_only_a_record_queue
 from lbg_core.admin.errors import (
     ApplyFailed,
-    GroupNotFound,
+    MembersRun,
     RecordUnreadable,
     Refused,
     SessionNotFound,
@@ -38,6 +41,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_core.admin.plan import (
     DesiredUser,
+    additions,
     existing,
     plan_create,
     plan_delete,
@@ -51,7 +55,8 @@ from lbg_core.admin.plan import (
     unfinished,
 )
 from lbg_core.admin.problems import Kind
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
+from lbg_core.admin.record import refuse_change
 from lbg_core.admin.snapshot import (
     CLOSING,
     SAMPLED_S,
@@ -73,6 +78,7 @@ from lbg_core.group import (
     is_closed_in,
 )
 from lbg_core.group.spec import username as valid_username
+from lbg_core.group.topology import why_without_parking
 
 COUNT_AGAIN_S = 0.5
 COUNT_FOR_S = 2 * SAMPLED_S
@@ -240,6 +246,47 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
         if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
             raise StillInUse(group, where, kind=Kind.USERS_IN_USE)
     return tuple(DeleteUser(name) for name in before)
+
+
+def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND) -> tuple[Action, ...]:
+    """The actions that give the group a parking queue; none where it has one. The record comes last: members read there
+    that they may write to it.
+
+    Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, KeysMove, Unsupported for modes without parking, and
+    MembersRun
+    while members run, which would not read the parked keys.
+    """
+    spec = existing(group, observed)
+    assert isinstance(observed.record, Record)
+    require_owner(spec, observed, claim)
+    refuse_change(spec, observed.record)
+    if reason := why_without_parking(spec, observed.engine):
+        raise Unsupported(f"group {group!r} can have no parking queue in mode {spec.mode}: {reason}")
+    if not observed.has_parking:
+        refuse_served(group, observed)
+    record = replace(observed.record, has_parking=True)
+    topology = replace(observed, record=record).topology_of(spec)
+    of_parking = (Names(group).parking, Names(group).parked)
+    added = replace(
+        topology,
+        exchanges=tuple(one for one in topology.exchanges if one.name in of_parking),
+        queues=tuple(one for one in topology.queues if one.name in of_parking),
+        bindings=tuple(one for one in topology.bindings if one.queue in of_parking),
+    )
+    actions = list(additions(spec, topology, added, observed))
+    if record != observed.record:
+        actions.append(WriteRecord(group, record, observed.record))
+    return tuple(actions)
+
+
+def refuse_served(group: str, observed: Snapshot) -> None:
+    """Raises MembersRun if the group's queues have consumers, or may have."""
+    if observed.is_served(group):
+        raise MembersRun(
+            group,
+            ["members run, or may run, and would not read which keys are parked"],
+            remedy="stop its members first, and start them again",
+        )
 
 
 def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
@@ -428,6 +475,23 @@ async def separate_publishers(
     return Rotated(name, actions, None if password else new)
 
 
+async def enable_parking(admin: BrokerAdmin, group: str, *, claim: Claim = CLAIM_BY_HAND) -> Sequence[Action]:
+    """Give `group` a parking queue; returns what was done.
+
+    A member reads the record once more when it has its mailbox. One that started meanwhile and read the former record
+    has consumers by then, and MembersRun reports it.
+
+    Raises ProvisioningError, and SpecError for what cannot be a group's name.
+    """
+    Names(group)
+    async with admin.lock(group):
+        actions = plan_parking(group, await admin.observe(group), claim=claim)
+        await apply(admin, actions)
+        if any(isinstance(action, WriteRecord) for action in actions):
+            refuse_served(group, await admin.observe(group))
+    return actions
+
+
 async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
     """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
     Names(group)
@@ -500,10 +564,10 @@ async def check_owned(admin: BrokerAdmin, spec: GroupSpec, *, claim: Claim, is_m
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """`before`: the former owner, as `lbg_core.admin.ownership` has it. No changes: the group was by hand already."""
+    """`before`: the former owner, as `lbg_core.admin.ownership` has it. Not changed: the group was by hand already."""
 
     before: str
-    changes: tuple[Action, ...]
+    is_changed: bool
 
 
 async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
@@ -511,21 +575,12 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
-    Names(group)
     async with admin.lock(group):
-        observed = await admin.observe(group)
-        if observed.is_empty:
-            raise GroupNotFound(group)
-        before = observed.record
+        before = (await observe_existing(admin, group)).record
         if not isinstance(before, Record):
             raise RecordUnreadable(group, "it is missing")
-        actions = (
-            ()
-            if before.owner == BY_HAND
-            else (WriteRecord(group, replace(before, owner=BY_HAND, object_name=""), before),)
-        )
-        await apply(admin, actions)
-    return Adopted(before.owner, actions)
+        is_changed = await rewrite_record(admin, group, before, owner=BY_HAND, object_name="")
+    return Adopted(before.owner, is_changed)
 
 
 async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = None) -> Description:
@@ -550,10 +605,7 @@ async def show_group(admin: BrokerAdmin, group: str, *, listen_s: float = LISTEN
 
     Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name.
     """
-    Names(group)
-    observed = await admin.observe(group)
-    if observed.is_empty:
-        raise GroupNotFound(group)
+    observed = await observe_existing(admin, group)
     if not observed.is_served(group):
         return describe(group, observed, beats=())
     try:

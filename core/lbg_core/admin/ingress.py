@@ -9,27 +9,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import Protocol
 
-from lbg_core.admin.actions import ActOnQueue, OpenIngress, WriteRecord
-from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, GroupNotFound, RecordUnavailable
+from lbg_core.admin.actions import ActOnQueue, OpenIngress
+from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, RecordUnavailable
 from lbg_core.admin.ingress_permissions import allows, is_without, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.ownership import INGRESS, Record, paused_words
 from lbg_core.admin.plan import recorded, require_by_hand
 from lbg_core.admin.progress import Progress, Report, Stage, unreported
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import Names, is_native
 
 
 class Ingress(Protocol):
-    async def close(self) -> None: ...
-
     async def ensure_closed(self) -> bool:
-        """Closes what was opened since the last call. False if a publisher was connected meanwhile."""
+        """Closes it, with what was opened since the last call. False if a publisher was connected meanwhile."""
         ...
 
     async def open(self) -> None: ...
@@ -42,11 +39,8 @@ class QueueIngress:
         self._admin = admin
         self._queue = queue
 
-    async def close(self) -> None:
-        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
-
     async def ensure_closed(self) -> bool:
-        await self.close()
+        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
         return True
 
     async def open(self) -> None:
@@ -96,9 +90,6 @@ class PermissionIngress:
     def unlisted_s(self) -> float:
         """Seconds for which RabbitMQ may list connections from before for the first time; 0 on the embedded broker."""
         return max(0.0, self._listed_at - asyncio.get_running_loop().time()) if self._closes else 0.0
-
-    async def close(self) -> None:
-        await self.ensure_closed()
 
     async def ensure_closed(self) -> bool:
         was_closed = not await self._withdraw()
@@ -208,11 +199,10 @@ async def pause_ingress(
     names = Names(group)
     management = admin.management_for("ingress can only be paused")
     async with admin.lock(group):
-        observed = await admin.observe(group)
-        if observed.is_empty:
-            raise GroupNotFound(group)
+        observed = await observe_existing(admin, group)
         require(group, observed)
-        if not isinstance(observed.record, Record):
+        record = observed.record
+        if not isinstance(record, Record):
             raise RecordUnavailable(group, "it is missing")
         if not is_paused:
             spec = recorded(group, observed)
@@ -220,9 +210,11 @@ async def pause_ingress(
             # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
             if observed.queue_count_to_be is None or is_one_queue:
                 await admin.perform(OpenIngress(group))
-            await _write(admin, group, observed.record, is_paused=False)  # publishers wait for the record
+        # Publishers wait for the record, and who is refused reads there why.
+        words = paused_words(record.paused, INGRESS, is_paused=is_paused)
+        await rewrite_record(admin, group, record, paused=words)
+        if not is_paused:
             return True
-        await _write(admin, group, observed.record, is_paused=True)  # who is refused reads there why
         ingress = PermissionIngress(
             admin, management, names, closes=observed.engine.is_rabbitmq, reason=INGRESS_PAUSED
         )
@@ -237,9 +229,3 @@ async def pause_ingress(
             await admin.renew_lock(group)
             await asyncio.sleep(CLOSE_LOOK_S)
         return True
-
-
-async def _write(admin: BrokerAdmin, group: str, before: Record, *, is_paused: bool) -> None:
-    record = replace(before, paused=paused_words(before.paused, INGRESS, is_paused=is_paused))
-    if record != before:
-        await admin.perform(WriteRecord(group, record, before))

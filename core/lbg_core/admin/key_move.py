@@ -8,7 +8,6 @@ another run, or the operator, goes on where one ended. Every step declares a sta
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -17,12 +16,9 @@ from lbg_core.admin.actions import (
     Announce,
     AppendEntry,
     Bind,
-    CheckPolicies,
-    DeclareQueue,
     DeleteQueue,
     PassFences,
     PutFence,
-    PutPermissions,
     ReturnMessages,
     Unbind,
     WriteRecord,
@@ -38,17 +34,17 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.ownership import Record
-from lbg_core.admin.plan import existing, recorded
+from lbg_core.admin.plan import additions, existing, recorded
 from lbg_core.admin.problems import NAMED_MAX, Kind, sentence_of, text_of
 from lbg_core.admin.progress import Progress, Report, Stage, unreported
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
-    SENDER,
     Depth,
     by_queue,
     forwarding_bindings,
+    identity,
     left_in,
     repartition_done,
     surplus_queues,
@@ -57,19 +53,15 @@ from lbg_core.admin.queue_changes import (
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
 from lbg_core.group import (
-    IDENTITY_BYTES,
-    TO_ALL,
     TO_MOVES,
     GroupSpec,
     Names,
-    Permissions,
     binding_key,
     forwarded_key,
     recounted,
 )
 from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
-from lbg_core.group.members_protocol import Beat, Identity, KeysMove
-from lbg_core.group.message_codec import encode
+from lbg_core.group.members_protocol import Beat, KeysMove
 from lbg_core.group.topology import Binding, Topology
 
 FENCE_DELAY_S = 0.2
@@ -227,10 +219,9 @@ class KeyMoveSteps:
 # The objects of a change
 
 
-def key_move_announced(names: Names, move: KeyMove) -> Announce:
+def key_move_announced(group: str, move: KeyMove) -> Announce:
     """A change is on its way: members that do not take part in it yet follow its stream."""
-    sender = Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
-    return Announce(names.members, TO_ALL, encode(KeysMove(sender, move.id)))
+    return Announce(group, KeysMove(identity(), move.id))
 
 
 def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
@@ -238,19 +229,8 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     first entry comes before: a member that reads the record, and the stream after it, waits for nothing that nobody
     writes."""
     names, topology = Names(spec.name), observed.topology_of(spec)
-    bindings = known_bindings(spec.name, observed)
-    wanted = _objects(names, move, topology)
-    missing = [one for one in wanted.queues if observed.queues.get(one.name) is None]
-    yield from map(DeclareQueue, missing)
-    if missing and observed.engine.is_rabbitmq:
-        yield CheckPolicies(spec.name, wanted)
-    for binding in wanted.bindings:
-        if binding not in bindings:
-            yield Bind(binding.queue, (binding,))
-    present = observed.permissions
-    is_ours = spec.client_username in observed.users_of(spec.name)
-    if is_ours and isinstance(present, Permissions) and present != topology.permissions:
-        yield PutPermissions(spec.client_username, topology.permissions, present)
+    known_bindings(spec.name, observed)
+    yield from additions(spec, topology, _objects(names, move, topology), observed)
     record = observed.record
     assert isinstance(record, Record)
     if record.key_move != move.id:
@@ -267,6 +247,7 @@ def _objects(names: Names, move: KeyMove, topology: Topology) -> Topology:
     bindings = [Binding(names.members, names.queue(number), forwarded_key(number)) for number in numbers]
     return replace(
         topology,
+        exchanges=(),
         queues=(stream, *queues),
         bindings=(Binding(names.members, names.moves, TO_MOVES), *bindings),
     )
@@ -343,7 +324,7 @@ class KeyMoveRun:
             await self._begin(spec, observed)
             return False
         if spec.to_record() != desired.to_record():  # the limit of members
-            await self._write(replace(observed.record, text=desired.to_record()), observed.record)
+            await rewrite_record(self.admin, self.group, observed.record, text=desired.to_record())
             self.is_changed = True
         return not observed.is_key_move_left(spec.name) or await self._settled(spec, observed)
 
@@ -355,7 +336,7 @@ class KeyMoveRun:
         await apply(self.admin, tuple(beginning(spec, move, observed)))
         self.is_changed = True
         self._report(Stage.BEGUN, group=spec.name, former=move.old, queues=move.new)
-        await self.admin.perform(key_move_announced(self._names, move))
+        await self.admin.perform(key_move_announced(self.group, move))
 
     async def _go_on(self, spec: GroupSpec, move: KeyMove, observed: Snapshot) -> None:
         now = asyncio.get_running_loop().time()
@@ -375,39 +356,34 @@ class KeyMoveRun:
             await self.admin.perform(AppendEntry(spec.name, BeginEntry(move)))
             look = await self._look(spec, observed)
         if look.outsiders:
-            await self.admin.perform(key_move_announced(self._names, move))
+            await self.admin.perform(key_move_announced(self.group, move))
             if now - self._began_at >= JOIN_S and self._steps.is_untouched(look):
                 await self._take_back(spec, observed)
                 raise NotJoined(spec.name, look.outsiders)
         steps = self._steps
-        actions = list(steps.actions(look))
-        while actions and not look.state.is_ended:
-            for action in actions:
-                if not await self._performed(action):
-                    break
-                steps.done(action)
-            else:
-                await asyncio.sleep(FENCE_DELAY_S if observed.engine.is_rabbitmq else 0.0)
-                observed = await self.admin.observe(spec.name)
-                look = await self._look(spec, observed)
-                actions = list(steps.actions(look))
-                continue
-            break
+        while not look.state.is_ended and (actions := list(steps.actions(look))):
+            if not await self._performed(steps, actions):
+                break
+            await asyncio.sleep(FENCE_DELAY_S if observed.engine.is_rabbitmq else 0.0)
+            observed = await self.admin.observe(spec.name)
+            look = await self._look(spec, observed)
         if look.state.is_ended:
             await self._end(move, observed)
             return
         if waits := list(steps.waits(look)):
             self._report(Stage.WAITING, waits)
 
-    async def _performed(self, action: Action) -> bool:
-        """False for a fence that a full queue refuses: it is put in the next round."""
-        try:
-            await self.admin.perform(action)
-        except Refused as error:
-            if not isinstance(action, PutFence):
-                raise
-            self._report(Stage.WAITING, [f"room for a fence in {action.queue} ({error})"])
-            return False
+    async def _performed(self, steps: KeyMoveSteps, actions: Sequence[Action]) -> bool:
+        """False from a fence on that a full queue refuses: it is put in the next round."""
+        for action in actions:
+            try:
+                await self.admin.perform(action)
+            except Refused as error:
+                if not isinstance(action, PutFence):
+                    raise
+                self._report(Stage.WAITING, [f"room for a fence in {action.queue} ({error})"])
+                return False
+            steps.done(action)
         return True
 
     async def _look(self, spec: GroupSpec, observed: Snapshot) -> Look:
@@ -433,16 +409,16 @@ class KeyMoveRun:
         assert spec is not None
         limit = self.max_clients or (spec.max_clients if spec.limits_clients else None)
         ended = recounted(spec, move.new, max_clients=None if limit is None else min(limit, move.new))
-        await self._write(replace(record, text=ended.to_record(), key_move=""), record)
+        await rewrite_record(self.admin, self.group, record, text=ended.to_record(), key_move="")
         self._report(Stage.CHANGED, queues=move.new)
-        await self.admin.perform(repartition_done(self._names, move.new))
+        await self.admin.perform(repartition_done(self.group, move.new))
 
     async def _settled(self, spec: GroupSpec, observed: Snapshot) -> bool:
         """Waits until members have the number, and removes what the change has left."""
         self.is_changed = True
         now = asyncio.get_running_loop().time()
         self._settling_since = now if self._settling_since is None else self._settling_since
-        await self.admin.perform(repartition_done(self._names, spec.queue_count))
+        await self.admin.perform(repartition_done(self.group, spec.queue_count))
         is_late = now >= self._settling_since + LATE_S
         if behind := list(unsettled(self._members, spec.queue_count, is_late=is_late)):
             self._report(Stage.WAITING, behind)
@@ -472,8 +448,8 @@ class KeyMoveRun:
     async def _take_back(self, spec: GroupSpec, observed: Snapshot) -> None:
         record = observed.record
         assert isinstance(record, Record)
-        await self._write(replace(record, key_move=""), record)
-        await self.admin.perform(repartition_done(self._names, spec.queue_count))
+        await rewrite_record(self.admin, self.group, record, key_move="")
+        await self.admin.perform(repartition_done(self.group, spec.queue_count))
         await self._tidy(spec, observed)
         self._report(Stage.UNCHANGED)
 
@@ -481,9 +457,6 @@ class KeyMoveRun:
         if stage is Stage.WAITING:
             self.left += left
         self.report(Progress(stage, left, figures))
-
-    async def _write(self, record: Record, before: Record) -> None:
-        await self.admin.perform(WriteRecord(self.group, record, before))
 
 
 async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import Refused
-from lbg_core.admin.management_admin import Counts, ManagementAdmin
+from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.observe import seen
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
@@ -64,8 +64,9 @@ class LagReader:
         self._ear = ReportQueue(amqp)
         self._readings: dict[GroupSpec, _Reading] = {}
 
-    async def of(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> list[Lag]:
-        """In their order; UNKNOWN for a group of which one queue cannot be counted.
+    async def lags(self, specs: Mapping[str, GroupSpec], *, max_age_s: float) -> dict[str, Lag]:
+        """Messages of each group's queues, delivered or not, under the same keys, as counted at most `max_age_s` before
+        now; UNKNOWN for a group of which one queue cannot be counted.
 
         Raises AdminError when the broker cannot be reached at all.
         """
@@ -78,7 +79,7 @@ class LagReader:
         }
         old = [
             spec
-            for spec in specs
+            for spec in specs.values()
             if spec not in self._readings or now - self._readings[spec].begun_at > max_age_s
         ]
         if self._management is not None and not engine.is_rabbitmq and old:
@@ -91,43 +92,36 @@ class LagReader:
             task = asyncio.create_task(_in_time(reading))
             task.add_done_callback(seen)
             self._readings[spec] = _Reading(now, task)
-        return await asyncio.gather(*(asyncio.shield(self._readings[spec].task) for spec in specs))
+        readings = (asyncio.shield(self._readings[spec].task) for spec in specs.values())
+        return dict(zip(specs, await asyncio.gather(*readings), strict=True))
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> list[Backlog]:
-        """Counts ready messages of each group, in their order; on the embedded broker unacknowledged ones too.
+    async def backlogs(self, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
+        """The backlog of each group, under the same keys, counted now and without members' status reports: ready
+        messages, and on the embedded broker unacknowledged ones too.
 
         Raises AdminError when the broker cannot be reached at all.
         """
         engine = await self._amqp.engine()
+        queues = {key: self._queues(spec, engine) for key, spec in specs.items()}
+        counts: Mapping[str, QueueStatus | Unknown | None]
         if self._management is not None and not engine.is_rabbitmq:
-            found = await self._management.backlogs([spec.name for spec in specs])
-            counts = {name: Backlog(_sum(pair), consumers) for name, (*pair, consumers) in found.items()}
+            counts = await self._management.counts([spec.name for spec in specs.values()])
+            fields: tuple[str, ...] = ("ready", "unacked")
         else:
-            queues = [name for spec in specs for name in self._queues(spec, engine)]
-            status = await self._amqp.counts_of(queues)
-            counts = {name: Backlog(_ready(one), _consumers(one)) for name, one in status.items()}
-        unknown = Backlog(UNKNOWN, UNKNOWN)
-        of_groups = ([counts.get(name, unknown) for name in self._queues(spec, engine)] for spec in specs)
-        return [
-            Backlog(_sum(one.messages for one in found), _sum(one.consumers for one in found))
-            for found in of_groups
-        ]
+            counts = await self._amqp.counts_of([name for names in queues.values() for name in names])
+            fields = ("ready",)
+        found = {key: [counts.get(name) for name in names] for key, names in queues.items()}
+        return {key: Backlog(_sum(of, *fields), _sum(of, "consumers")) for key, of in found.items()}
 
     def _queues(self, spec: GroupSpec, engine: Engine) -> tuple[str, ...]:
         queues = stream_queues(spec, engine)
         return tuple(dict.fromkeys((*queues, *self._surplus(spec.name))))
 
     async def _counted(
-        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
+        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, QueueStatus]]
     ) -> Lag:
         counted = await asyncio.shield(counts)
-        total = 0
-        for name in self._queues(spec, engine):
-            ready, unacked = counted.get(name, (UNKNOWN, UNKNOWN))
-            if ready is UNKNOWN or unacked is UNKNOWN:
-                return UNKNOWN
-            total += ready + unacked
-        return total
+        return _sum(map(counted.get, self._queues(spec, engine)), "ready", "unacked")
 
     async def _from_reports(self, spec: GroupSpec, engine: Engine) -> Lag:
         queues, names = self._queues(spec, engine), Names(spec.name)
@@ -138,15 +132,14 @@ class LagReader:
             until = loop.time()
         while True:
             counted = await self._amqp.counts_of(queues)
-            ready, consumers = 0, {}
-            for place, (name, status) in enumerate(counted.items()):
-                number = names.number_of(name) or place
-                if status is None or status is UNKNOWN:
-                    return UNKNOWN
-                if status.ready is UNKNOWN or status.consumers is UNKNOWN:
-                    return UNKNOWN
-                ready += status.ready
-                consumers[number] = status.consumers
+            ready = _sum(counted.values(), "ready")
+            consumers = {
+                names.number_of(name) or place: one.consumers
+                for place, (name, one) in enumerate(counted.items())
+                if isinstance(one, QueueStatus) and one.consumers is not UNKNOWN
+            }
+            if ready is UNKNOWN or len(consumers) < len(queues):
+                return UNKNOWN
             if not await self._all_answer([name for name, one in counted.items() if _is_bare(one)]):
                 return UNKNOWN
             members = members_of(self._ear.latest(spec.name))
@@ -160,25 +153,16 @@ class LagReader:
             if loop.time() >= until:
                 break
             await asyncio.sleep(STEP_S)
-        unacked = await self._unacked_at_last_sample(spec, queues)
+        if self._management is None:
+            return UNKNOWN
+        sampled = await self._management.counts([spec.name])
+        unacked = _sum(map(sampled.get, queues), "unacked")
         return UNKNOWN if unacked is UNKNOWN else ready + unacked
 
     async def _all_answer(self, queues: Sequence[str]) -> bool:
         """True if these count nothing because there is nothing: a queue without a majority counts 0 too. A group that
         is served has none of them, for its members are consumers."""
         return not queues or self._management is None or await self._management.all_answer(queues)
-
-    async def _unacked_at_last_sample(self, spec: GroupSpec, queues: Sequence[str]) -> Lag:
-        if self._management is None:
-            return UNKNOWN
-        counts = await self._management.counts([spec.name])
-        total = 0
-        for name in queues:
-            _, unacked = counts.get(name, (UNKNOWN, UNKNOWN))
-            if unacked is UNKNOWN:
-                return UNKNOWN
-            total += unacked
-        return total
 
 
 def in_flight(members: Sequence[Beat], consumers: Mapping[int, int]) -> Lag:
@@ -204,20 +188,15 @@ def _is_bare(status: QueueStatus | Unknown | None) -> bool:
     return isinstance(status, QueueStatus) and status.ready == 0 and status.consumers == 0
 
 
-def _ready(status: QueueStatus | Unknown | None) -> Lag:
-    return status.ready if isinstance(status, QueueStatus) else UNKNOWN
-
-
-def _consumers(status: QueueStatus | Unknown | None) -> int | Unknown:
-    return status.consumers if isinstance(status, QueueStatus) else UNKNOWN
-
-
-def _sum(counts: Iterable[Lag]) -> Lag:
+def _sum(statuses: Iterable[QueueStatus | Unknown | None], *fields: str) -> Lag:
+    """Sum of these counts; UNKNOWN as soon as one is, or a queue is missing."""
     total = 0
-    for one in counts:
-        if one is UNKNOWN:
-            return UNKNOWN
-        total += one
+    for status in statuses:
+        for field in fields:
+            count: Lag = getattr(status, field) if isinstance(status, QueueStatus) else UNKNOWN
+            if count is UNKNOWN:
+                return UNKNOWN
+            total += count
     return total
 
 

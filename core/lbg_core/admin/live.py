@@ -10,13 +10,8 @@ from lbg_core.admin import moves_stream
 from lbg_core.admin.actions import (
     Action,
     ActOnQueue,
-    Announce,
     AppendEntry,
-    Bind,
     CheckPolicies,
-    DeclareExchange,
-    DeclareQueue,
-    DeleteExchange,
     DeleteQueue,
     DeleteUser,
     OpenIngress,
@@ -26,8 +21,6 @@ from lbg_core.admin.actions import (
     PutUser,
     ReturnMessages,
     RevokePermissions,
-    Unbind,
-    WriteRecord,
 )
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import (
@@ -67,11 +60,11 @@ class LiveAdmin:
         self._lags = LagReader(self.amqp, self._management, self._surplus_queues)
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
-        return self.amqp.lock(group)
+        return self.amqp.locks.of(group)
 
     async def renew_lock(self, group: str) -> None:
         """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
-        await self.amqp.renew_lock(group)
+        await self.amqp.locks.renew(group)
 
     async def close(self) -> None:
         try:
@@ -105,7 +98,7 @@ class LiveAdmin:
         return collected.beats
 
     async def indexes(self, group: str, *, below: int) -> frozenset[int]:
-        return await self.amqp.indexes(group, below=below)
+        return await self.amqp.mailboxes(group, range(below))
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         return await self._observing.observe(group, desired=desired)
@@ -138,9 +131,11 @@ class LiveAdmin:
         EntryError for a stream that cannot be read."""
         return await moves_stream.read(self.amqp, group)
 
-    async def lags(self, specs: Sequence[GroupSpec], *, max_age_s: float) -> Sequence[int | Unknown]:
-        """Lag of each group, counted at most `max_age_s` ago; see `LagReader`."""
-        return await self._lags.of(specs, max_age_s=max_age_s)
+    async def lags(
+        self, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
+    ) -> Mapping[str, int | Unknown]:
+        """Lag of each group, under the same keys, counted at most `max_age_s` ago; see `LagReader`."""
+        return await self._lags.lags(specs, max_age_s=max_age_s)
 
     def _surplus_queues(self, group: str) -> list[str]:
         """Those of the last survey, and only while keys move."""
@@ -151,8 +146,8 @@ class LiveAdmin:
             name for name, status in snapshot.queues.items() if status is not None and names.is_served(name)
         ]
 
-    async def backlogs(self, specs: Sequence[GroupSpec]) -> Sequence[Backlog]:
-        """The backlog of each group, counted now and without members' status reports; see `LagReader`."""
+    async def backlogs(self, specs: Mapping[str, GroupSpec]) -> Mapping[str, Backlog]:
+        """The backlog of each group, under the same keys, counted now; see `LagReader`."""
         return await self._lags.backlogs(specs)
 
     async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
@@ -166,54 +161,30 @@ class LiveAdmin:
             return ()
 
     async def perform(self, action: Action) -> None:
-        amqp = self.amqp
         match action:
-            case DeclareExchange(exchange):
-                await amqp.declare_exchange(exchange)
-            case DeclareQueue(queue):
-                await amqp.declare_queue(queue)
             case CheckPolicies(group, topology):
                 await self._check_policies(group, topology)
-            case Bind(_, bindings):
-                await amqp.bind(bindings)
-            case Unbind(_, bindings):
-                await amqp.unbind(bindings)
-            case WriteRecord(group, record, is_final=is_final):
-                await amqp.write_record(group, record, is_final=is_final)
-            case DeleteExchange(name):
-                await amqp.delete_exchange(name)
-            case DeleteQueue(name, only_idle, only_empty):
-                engine = await amqp.engine()
-                if (only_idle or only_empty) and engine.is_rabbitmq:
-                    await self._require_answers(name)
-                await amqp.delete_queue(
-                    name,
-                    only_unused=only_idle,
-                    only_empty=only_idle or only_empty,
-                    checked_by_broker=not engine.is_rabbitmq,
-                )
-            case Announce(exchange, routing_key, body):
-                await amqp.announce(exchange, routing_key, body)
             case AppendEntry(group, entry):
-                await moves_stream.append(amqp, group, entry)
+                await moves_stream.append(self.amqp, group, entry)
             case PutFence(queue, move):
-                await moves_stream.put_fence(amqp, queue, move)
+                await moves_stream.put_fence(self.amqp, queue, move)
             case ReturnMessages(group, number):
-                await moves_stream.return_messages(amqp, group, number)
+                await moves_stream.return_messages(self.amqp, group, number)
             case PassFences(group, number, move):
-                await moves_stream.pass_fences(amqp, group, number, move)
-            case OpenIngress(group):
-                await self.management_for(str(action)).restore_permissions(group)
-            case ActOnQueue():
-                await self.management_for(str(action)).act_on_queue(action)
-            case PutUser():
-                await self.management_for(str(action)).put_user(action)
-            case DeleteUser(name):
-                await self.management_for(str(action)).delete_user(name)
-            case PutPermissions():
-                await self.management_for(str(action)).put_permissions(action)
-            case RevokePermissions(user):
-                await self.management_for(str(action)).revoke_permissions(user)
+                await moves_stream.pass_fences(self.amqp, group, number, move)
+            case (
+                OpenIngress()
+                | ActOnQueue()
+                | PutUser()
+                | DeleteUser()
+                | PutPermissions()
+                | RevokePermissions()
+            ):
+                await self.management_for(str(action)).perform(action)
+            case _:
+                if isinstance(action, DeleteQueue) and (action.only_idle or action.only_empty):
+                    await self._require_answers(action.name)
+                await self.amqp.perform(action)
 
     async def _check_policies(self, group: str, topology: Topology) -> None:
         management = self.management_for("policies can only be checked")
@@ -226,9 +197,9 @@ class LiveAdmin:
         require_order(group, topology, snapshot)
 
     async def _require_answers(self, queue: str) -> None:
-        """Raises StillInUse for a queue that is down: its count is 0, and it may have messages. An API that cannot be
-        reached counts as none: the caller got that with the snapshot of the group."""
-        if self._management is None:
+        """Raises StillInUse for a queue that is down: RabbitMQ's count is 0, and it may have messages. An API that
+        cannot be reached counts as none: the caller got that with the snapshot of the group."""
+        if self._management is None or not (await self.amqp.engine()).is_rabbitmq:
             return
         try:
             status = (await self._management.queues_named([queue])).get(queue)

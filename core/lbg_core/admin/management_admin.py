@@ -7,13 +7,21 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import quote, unquote
 
-from lbg_core.admin.actions import ActOnQueue, PutPermissions, PutUser
+from lbg_core.admin.actions import (
+    Action,
+    ActOnQueue,
+    DeleteUser,
+    OpenIngress,
+    PutPermissions,
+    PutUser,
+    RevokePermissions,
+)
 from lbg_core.admin.errors import Refused
 from lbg_core.admin.ingress_permissions import is_without, restored
 from lbg_core.admin.management import ManagementApi, path
@@ -69,10 +77,6 @@ def _of(groups: Collection[str], listed: Iterable[Mapping[str, Any]]) -> Listed:
     return [
         (parts[1], one) for parts, one in named if parts[0] == "lbg" and parts[1:2] and parts[1] in groups
     ]
-
-
-def _all_counts(listed: Listed) -> dict[str, Counts]:
-    return {str(one["name"]): _counts(one) for _, one in listed}
 
 
 def _exchange(fields: Mapping[str, Any]) -> ExchangeState:
@@ -175,28 +179,27 @@ class ManagementAdmin:
         and that is all that is known of them.
         """
 
-        def read(listed: Listed) -> dict[str, dict[str, QueueStatus]]:
+        def read(
+            listed: Listed, status_of: Callable[[Mapping[str, Any]], QueueStatus]
+        ) -> dict[str, dict[str, QueueStatus]]:
             by_group: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
             for group, one in listed:
                 name = str(one["name"])
                 if not name.startswith(_claimed(group)):
-                    by_group[group][name] = _queue(one, one)
+                    by_group[group][name] = status_of(one)
             return by_group
 
         if not is_sampled:
-            return await self._of_groups("queues", groups, "\\.", f"{_OF_NOW},{_SAMPLED},{COLUMNS}", read)
-        by_group: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
-        sampled: dict[str, Mapping[str, Any]] = {}
-        for group, one in await self._listed("queues", groups, "\\.", f"name,{_SAMPLED}"):
-            name = str(one["name"])
-            sampled[name] = one
-            if not name.startswith(_claimed(group)):
-                by_group[group][name] = QueueStatus()
-        columns = f"{_OF_NOW}{_WITHOUT_SAMPLES}"
-        for group, one in await self._listed("queues", groups, "\\.", columns):
-            name = str(one["name"])
-            if not name.startswith(_claimed(group)):
-                by_group[group][name] = _queue(one, sampled.get(name, {}))
+            columns = f"{_OF_NOW},{_SAMPLED},{COLUMNS}"
+            return await self._of_groups(
+                "queues", groups, "\\.", columns, lambda listed: read(listed, lambda one: _queue(one, one))
+            )
+        listed = await self._listed("queues", groups, "\\.", f"name,{_SAMPLED}")
+        sampled = {str(one["name"]): one for _, one in listed}
+        now = await self._listed("queues", groups, "\\.", f"{_OF_NOW}{_WITHOUT_SAMPLES}")
+        by_group = read(listed, lambda one: QueueStatus())
+        for group, queues in read(now, lambda one: _queue(one, sampled.get(str(one["name"]), {}))).items():
+            by_group[group] |= queues
         return by_group
 
     async def queues_named(self, names: Sequence[str]) -> dict[str, QueueStatus]:
@@ -206,19 +209,15 @@ class ManagementAdmin:
         rows = await self._named("queues", names, f"{_OF_NOW}{_WITHOUT_SAMPLES}")
         return {str(one["name"]): replace(_queue(one, {}), policy=UNKNOWN, effective=UNKNOWN) for one in rows}
 
-    async def counts(self, groups: Sequence[str]) -> Mapping[str, Counts]:
-        """Of the queues that carry messages to members of `groups`, as of now on the embedded broker, up to 5 s ago on
-        RabbitMQ."""
-        columns = f"{_COUNTS}{_WITHOUT_SAMPLES}"
-        return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, _all_counts)
+    async def counts(self, groups: Sequence[str]) -> Mapping[str, QueueStatus]:
+        """Counts of the queues that carry messages to members of `groups`, as of now on the embedded broker, up to 5 s
+        ago on RabbitMQ, which does not report consumers beside them."""
 
-    async def backlogs(
-        self, groups: Sequence[str]
-    ) -> Mapping[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
-        """The same with the number of consumers, which RabbitMQ does not report beside current counts."""
-
-        def read(listed: Listed) -> dict[str, tuple[int | Unknown, int | Unknown, int | Unknown]]:
-            return {str(one["name"]): (*_counts(one), _count(one.get("consumers"))) for _, one in listed}
+        def read(listed: Listed) -> dict[str, QueueStatus]:
+            return {
+                str(one["name"]): QueueStatus(*_counts(one), _count(one.get("consumers")))
+                for _, one in listed
+            }
 
         columns = f"{_COUNTS},consumers{_WITHOUT_SAMPLES}"
         return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, read)
@@ -375,35 +374,28 @@ class ManagementAdmin:
             *(_policy(one, of_operator=True) for one in operators),
         )
 
-    async def put_user(self, action: PutUser) -> None:
-        tags = f"{_MADE_FOR}:{_in_a_tag(self._vhost)}:{action.group}"
-        await self._api.put(path("users", action.name), {"password": action.password, "tags": tags})
-
-    async def delete_user(self, name: str) -> None:
-        await self._api.delete(path("users", name))
-
-    async def put_permissions(self, action: PutPermissions) -> None:
-        desired = action.permissions
-        patterns = {"configure": desired.configure, "write": desired.write, "read": desired.read}
-        await self._api.put(path("permissions", self._vhost, action.user), patterns)
-
-    async def restore_permissions(self, group: str) -> None:
-        """Restores the permissions that were revoked to close the ingress of this group."""
-        exchange = Names(group).exchange
-        for user, now in (await self.all_permissions()).items():
-            if is_without(now.write, exchange):
-                await self.put_permissions(with_write(user, now, restored(now.write, exchange)))
-
-    async def revoke_permissions(self, user: str) -> None:
-        await self._api.delete(path("permissions", self._vhost, user))
-
-    async def act_on_queue(self, action: ActOnQueue) -> None:
-        """Raises Refused with the broker's reason."""
-        where = path("lbg", "queues", self._vhost, action.queue, action.action)
-        if await self._api.post(where, action.arguments) is None:
-            raise Refused(
-                f"queue {action.queue} is not there, or this broker cannot {action.action} it", status=404
-            )
+    async def perform(self, action: Action) -> None:
+        """Makes a change of users, permissions or queues of the embedded broker. Raises Refused with the broker's
+        reason."""
+        match action:
+            case PutUser(name, password, group):
+                tags = f"{_MADE_FOR}:{_in_a_tag(self._vhost)}:{group}"
+                await self._api.put(path("users", name), {"password": password, "tags": tags})
+            case DeleteUser(name):
+                await self._api.delete(path("users", name))
+            case PutPermissions(user, permissions):
+                await self._api.put(path("permissions", self._vhost, user), asdict(permissions))
+            case RevokePermissions(user):
+                await self._api.delete(path("permissions", self._vhost, user))
+            case OpenIngress(group):
+                exchange = Names(group).exchange
+                for user, now in (await self.all_permissions()).items():
+                    if is_without(now.write, exchange):
+                        await self.perform(with_write(user, now, restored(now.write, exchange)))
+            case ActOnQueue(queue, act, arguments):
+                where = path("lbg", "queues", self._vhost, queue, act)
+                if await self._api.post(where, arguments) is None:
+                    raise Refused(f"queue {queue} is not there, or this broker cannot {act} it", status=404)
 
     async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
         """First messages of a queue that wait; none where the broker cannot show them."""
@@ -428,7 +420,6 @@ class ManagementAdmin:
         return UserState(name, password_hash=password_hash)
 
 
-@lru_cache
 def with_write(user: str, now: Permissions, write: str) -> PutPermissions:
     """The change of a user's permission to write."""
     return PutPermissions(user, Permissions(now.configure, write, now.read), before=now)

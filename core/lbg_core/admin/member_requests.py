@@ -15,12 +15,12 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lbg_core.admin.actions import Announce, WriteRecord
+from lbg_core.admin.actions import Announce
 from lbg_core.admin.amqp import AmqpAdmin
-from lbg_core.admin.errors import GroupNotFound, MessageNotSkipped, RecordUnavailable, Refused, Unreachable
+from lbg_core.admin.errors import MessageNotSkipped, RecordUnavailable, Refused, Unreachable
 from lbg_core.admin.ownership import Record, paused_words
 from lbg_core.admin.plan import require_by_hand
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import observe_existing, rewrite_record
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
@@ -31,7 +31,6 @@ from lbg_core.group import (
     HEADER_SEQ,
     HEADER_TS,
     IDENTITY_BYTES,
-    TO_ALL,
     UNCOUNTED_MODES,
     GroupSpec,
     Names,
@@ -59,7 +58,7 @@ from lbg_core.group.members_protocol import (
     Skipped,
     Watch,
 )
-from lbg_core.group.message_codec import decode, encode
+from lbg_core.group.message_codec import decode
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -142,10 +141,7 @@ async def peek_group(
 
     Raises GroupNotFound, RecordUnreadable, SpecError for a queue that the group does not have, and AdminError.
     """
-    Names(group)
-    observed = await admin.observe(group)
-    if observed.is_empty:
-        raise GroupNotFound(group)
+    observed = await observe_existing(admin, group)
     spec = _spec(group, observed)
     if wanted.queue is not None and wanted.queue >= _count(spec):
         raise SpecError(
@@ -238,37 +234,25 @@ async def pause_group(
     Members keep their queues and start no new call; calls that run end. Raises NotOwned for a group of Kubernetes,
     GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
     """
-    names = Names(group)
     async with admin.lock(group):
-        observed = await admin.observe(group)
-        if observed.is_empty:
-            raise GroupNotFound(group)
+        observed = await observe_existing(admin, group)
         require_by_hand(group, observed)
         _spec(group, observed)
-        await write_paused(admin, group, observed, is_paused=is_paused)
+        assert isinstance(observed.record, Record)
+        words = paused_words(observed.record.paused, is_paused=is_paused)
+        await rewrite_record(admin, group, observed.record, paused=words)
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
-        await admin.perform(pause_announced(names, is_paused=is_paused))
+        await admin.perform(pause_announced(group, is_paused=is_paused))
         members = members_of(await admin.listen(group, seconds=ANSWERS_S))
         behind = tuple(one.name for one in members if one.paused != is_paused)
         if not behind or asyncio.get_running_loop().time() >= deadline:
             return behind
 
 
-async def write_paused(admin: BrokerAdmin, group: str, observed: Snapshot, *, is_paused: bool) -> bool:
-    """Has the record state whether the group is paused. True if it did not."""
-    before = observed.record
-    assert isinstance(before, Record)
-    paused = paused_words(before.paused, is_paused=is_paused)
-    if paused == before.paused:
-        return False
-    await admin.perform(WriteRecord(group, replace(before, paused=paused), before))
-    return True
-
-
-def pause_announced(names: Names, *, is_paused: bool) -> Announce:
+def pause_announced(group: str, *, is_paused: bool) -> Announce:
     """Members that are there start no new call, or go on."""
-    return Announce(names.members, TO_ALL, encode(Pause(ADMINISTRATOR, is_paused)))
+    return Announce(group, Pause(ADMINISTRATOR, is_paused))
 
 
 _NOT_SKIPPED: dict[str, str] = {
@@ -328,7 +312,7 @@ async def ask_members(
             for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
                 raise error
             watch_reports(amqp, [group], seconds=within_s)
-            await amqp.announce(names.members, TO_ALL if to is None else str(to), encode(request))
+            await amqp.send(group, request, to=to)
             with suppress(TimeoutError):
                 async with asyncio.timeout(within_s):
                     await ended.wait()
@@ -362,7 +346,7 @@ async def watch_activity(amqp: AmqpAdmin, group: str, on_activity: Callable[[Act
         for error in (await amqp.bind_own(queue, [names.members], keys=(ACTIVITY,))).values():
             raise error
         while channel.is_open:
-            await amqp.announce(names.members, TO_ALL, encode(Watch(ADMINISTRATOR, WATCH_S)))
+            await amqp.send(group, Watch(ADMINISTRATOR, WATCH_S))
             await asyncio.sleep(WATCH_EVERY_S)
     raise Unreachable("the channel was closed")
 

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from lbg_core.admin.amqp import PERSISTENT, AmqpAdmin, confirming
 from lbg_core.admin.errors import RecordUnavailable
 from lbg_core.amqp import BasicProperties
-from lbg_core.client import ConfirmingPublisher
 from lbg_core.client.republication import copied_properties
 from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY, IDENTITY_BYTES, TO_MOVES, Names
@@ -18,11 +18,9 @@ from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, BarrierEntry, Entry, KeyM
 from lbg_core.stream_follower import StreamFollower, entry_properties
 
 if TYPE_CHECKING:
-    from lbg_core.admin.amqp import AmqpAdmin
     from lbg_core.client import Channel, Delivery
 
 READ_AHEAD_MESSAGES = 100
-PERSISTENT = 2
 
 HEAD_S = 0.5
 """Seconds to wait for the first message of a queue that has no other consumer,"""
@@ -32,31 +30,25 @@ NEXT_S = 0.05
 
 async def append(amqp: AmqpAdmin, group: str, entry: Entry) -> None:
     """Returns when the stream has the entry. Raises AdminError."""
-    await amqp.renew_lock(group)
+    await amqp.locks.renew(group)
     await _append(amqp, group, entry)
 
 
 async def _append(amqp: AmqpAdmin, group: str, *entries: Entry) -> None:
     async with amqp.link.channel() as channel:
-        publisher = await _publisher(channel)
+        publisher = await confirming(channel)
         for body in map(KEY_MOVE_ENTRIES.encode, entries):
             await publisher.publish(
                 Names(group).members, TO_MOVES, body, properties=entry_properties(), mandatory=True
             )
 
 
-async def _publisher(channel: Channel) -> ConfirmingPublisher:
-    if not channel.is_confirming:
-        await channel.confirm_select()
-    return ConfirmingPublisher(channel)
-
-
 async def put_fence(amqp: AmqpAdmin, queue: str, move: str) -> None:
     """Returns when the queue has the fence. Raises Refused where the queue is full, and AdminError."""
-    await amqp.renew_lock(queue.split(".")[1])
+    await amqp.locks.renew(queue.split(".")[1])
     properties = BasicProperties(headers={HEADER_FENCE: move}, delivery_mode=PERSISTENT)
     async with amqp.link.channel() as channel:
-        publisher = await _publisher(channel)
+        publisher = await confirming(channel)
         await publisher.publish("", queue, b"", properties=properties, mandatory=True)
 
 
@@ -93,7 +85,7 @@ async def return_messages(amqp: AmqpAdmin, group: str, number: int) -> None:
         _consuming(amqp, group, number, prefetch=READ_AHEAD_MESSAGES) as (channel, arrived),
         amqp.link.channel() as writing,
     ):
-        publisher = await _publisher(writing)
+        publisher = await confirming(writing)
         while (delivery := await _next(arrived, HEAD_S)) is not None:
             if HEADER_FENCE not in delivery.headers:
                 key = str(delivery.headers.get(HEADER_ROUTING_KEY, delivery.routing_key))
@@ -127,7 +119,7 @@ async def _consuming(
     amqp: AmqpAdmin, group: str, number: int, *, prefetch: int
 ) -> AsyncIterator[tuple[Channel, asyncio.Queue[Delivery]]]:
     """Consumes from a numbered queue of the group. At the end all that was not acknowledged is back in its place."""
-    await amqp.renew_lock(group)
+    await amqp.locks.renew(group)
     arrived: asyncio.Queue[Delivery] = asyncio.Queue()
 
     def on_deliveries(deliveries: list[Delivery]) -> None:

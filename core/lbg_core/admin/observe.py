@@ -27,7 +27,6 @@ from lbg_core.group import (
     GroupSpec,
     Names,
     Permissions,
-    SpecError,
     Topology,
     topology_of,
 )
@@ -131,21 +130,14 @@ class PrefixIndex:
             refused = await self._amqp.bind_own(self._marker, [Names(group).members], keys=("nothing",))
             try:
                 async with asyncio.timeout(READ_S):
-                    spec = recorded(await self._amqp.record(group), group)
+                    record = await self._amqp.record(group)
             except (TimeoutError, RecordUnavailable):
                 self._unread[group] = asyncio.get_running_loop().time() + READ_AGAIN_S
                 return None
+            spec = None if record is None else record.spec_of(group)
             if spec is not None and not refused:
                 self._prefixes[group] = spec.hash_prefix
             return None if spec is None else spec.hash_prefix
-
-
-def recorded(record: Record | None, group: str) -> GroupSpec | None:
-    """The group as its record has it; None where there is none, or none that can be read."""
-    try:
-        return None if record is None else GroupSpec.from_record(record.text, name=group)
-    except SpecError:
-        return None
 
 
 Unread = dict[tuple[str, ...], str]
@@ -179,7 +171,8 @@ class SnapshotReader:
         self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool
     ) -> Snapshot:
         engine = await self._amqp.engine()
-        spec = desired or recorded(record, group)
+        recorded = None if record is None else record.spec_of(group)
+        spec = desired or recorded
         publishers = record.publishers if record is not None else ONE_USER
         topology = (
             topology_of(spec, engine, publishers, has_parking=has_parking) if spec is not None else None
@@ -192,7 +185,7 @@ class SnapshotReader:
         snapshot = await self._by_both(
             management, base, Names(group), spec, topology, is_desired=desired is not None
         )
-        if desired is not None and recorded(record, group) is None:
+        if desired is not None and recorded is None:
             snapshot = await self._with_prefixes(snapshot, group)
         return snapshot
 

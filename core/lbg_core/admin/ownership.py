@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lbg_core.group import ONE_USER, Publishers
+from lbg_core.group import ONE_USER, GroupSpec, Publishers, SpecError
 
 BY_HAND = "by-hand"
 
@@ -48,6 +48,13 @@ class Record:
     def is_ingress_paused(self) -> bool:
         """True if nobody may publish."""
         return self.paused is not None and INGRESS in self.paused
+
+    def spec_of(self, group: str) -> GroupSpec | None:
+        """The group's attributes; None for a text that has none."""
+        try:
+            return GroupSpec.from_record(self.text, name=group)
+        except SpecError:
+            return None
 
 
 def paused_words(words: frozenset[str] | None, word: str = CONSUMPTION, *, is_paused: bool) -> frozenset[str]:

@@ -35,7 +35,6 @@ from lbg_core.admin.drift import (
 from lbg_core.admin.errors import (
     GroupDiffers,
     GroupNotFound,
-    KeysMove,
     NotOwned,
     RecordNewer,
     RecordUnreadable,
@@ -78,7 +77,7 @@ from lbg_core.group import (
     differences,
     is_closed_in,
 )
-from lbg_core.group.topology import OLDEST_RABBITMQ, Binding
+from lbg_core.group.topology import OLDEST_RABBITMQ
 from lbg_core.passwords import is_hash_of
 
 _NOT_ON_RABBITMQ = {
@@ -166,7 +165,7 @@ def plan_create(
             kind = Kind.QUEUE_COUNT_DIFFERS if is_count else Kind.GROUP_DIFFERS
             raise GroupDiffers(spec.name, diff, kind=kind, queues=spec.queue_count)
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
-    is_whole = _is_whole_but_for_its_record(spec.name, topology, observed)
+    is_whole = lacks_only_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
     if is_whole:
         _require_owner_without_record(spec, topology, observed, claim)
@@ -204,7 +203,7 @@ def publishers_of(spec: GroupSpec, observed: Snapshot, wanted: Publishers = ONE_
     if observed.publishers.username or recorded(spec.name, observed) is not None:
         return observed.publishers
     listed = listed_publishers(spec, observed.queues, observed.permissions)
-    if listed.username or _is_whole_but_for_its_record(spec.name, observed.topology_of(spec), observed):
+    if listed.username or lacks_only_its_record(spec.name, observed.topology_of(spec), observed):
         return listed
     return wanted
 
@@ -229,7 +228,7 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
         raise StillInUse(group, where, kind=Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE)
     exchanges = [name for name, status in observed.exchanges.items() if status is not None]
     queues = [name for name, status in observed.queues.items() if status is not None]
-    guarded = _guarded_queues(names, queues)
+    guarded = _guarded_queues(names, observed)
     actions: list[Action] = []
     is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
     if observed.queue_count_to_be is not None or is_paused:
@@ -264,19 +263,18 @@ def _require_owner_without_record(
     be looked at for that."""
     if observed.record is not None or claim.adopts or is_left_over(topology, observed):
         return
-    if not _made(spec, observed, claim):
+    is_made = True
+    if is_of_kubernetes(claim.owner):
+        require_users(observed, "compared")
+        user = observed.user(spec.client_username)
+        is_made = (
+            isinstance(user, UserState)
+            and user.made_for == spec.name
+            and claim.password is not None
+            and is_hash_of(claim.password, user.password_hash)
+        )
+    if not is_made:
         raise NotOwned(spec.name, remedy=claim.remedy)
-
-
-def _made(spec: GroupSpec, observed: Snapshot, claim: Claim) -> bool:
-    """True if who makes the claim may have made a group that lost its record. Raises Unsupported."""
-    if not is_of_kubernetes(claim.owner):
-        return True
-    require_users(observed, "compared")
-    user = observed.user(spec.client_username)
-    if not isinstance(user, UserState) or user.made_for != spec.name or claim.password is None:
-        return False
-    return is_hash_of(claim.password, user.password_hash)
 
 
 def require_by_hand(group: str, observed: Snapshot) -> None:
@@ -306,16 +304,12 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
         return
     if existing is not None:
         refuse_under_way(existing, observed)
-    is_there = claimed is not None or _is_whole_but_for_its_record(spec.name, topology, observed)
+    is_there = claimed is not None or lacks_only_its_record(spec.name, topology, observed)
     if is_there and (differing := [difference_of(one) for one in drift(spec.name, topology, observed)]):
         raise GroupDiffers(spec.name, differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
     if is_foreign or any(conflicting_user(spec.name, spec.client_username, observed)):
         raise NotOwned(spec.name, remedy=claim.remedy)
-
-
-def _is_whole_but_for_its_record(group: str, topology: Topology, observed: Snapshot) -> bool:
-    return not observed.is_empty and lacks_only_its_record(group, topology, observed)
 
 
 def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
@@ -331,12 +325,6 @@ def refuse_under_way(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises UnderWay while the number of queues of `spec`, the recorded group, is being changed."""
     if observed.queue_count_to_be is not None:
         raise UnderWay(spec.name, spec.queue_count, observed.queue_count_to_be)
-
-
-def refuse_key_move(spec: GroupSpec, observed: Snapshot) -> None:
-    """Raises KeysMove while keys of `spec`, the recorded group, move to another number of queues."""
-    if (move := observed.key_move(spec.name)) is not None:
-        raise KeysMove(spec.name, move.new)
 
 
 def require_users(observed: Snapshot, done: str) -> None:
@@ -419,10 +407,7 @@ def _creating(
             yield DeclareQueue(queue, is_new=there is None)
     if observed.engine.is_rabbitmq and observed.policies is not UNKNOWN and None in observed.queues.values():
         yield CheckPolicies(spec.name, topology)
-    there_already = frozenset[Binding]() if observed.bindings is UNKNOWN else observed.bindings
-    missing = [binding for binding in topology.bindings if binding not in there_already]
-    for queue_name, of_queue in groupby(missing, key=lambda binding: binding.queue):
-        yield Bind(queue_name, tuple(of_queue), is_new=observed.bindings is not UNKNOWN)
+    yield from _missing_bindings(topology, observed)
     if observed.is_unusable(spec.name):
         yield ActOnQueue(Names(spec.name).parent, "ingress", {"open": True})
     begun = unfinished(spec.name, observed) is not None
@@ -439,6 +424,29 @@ def _creating(
         if one.user is not None and not begun and one.user.is_to_be_set(observed.user(one.name)):
             # Last: the password before this one cannot be put back.
             yield PutUser(one.name, one.user.password, spec.name, is_new=False)
+
+
+def additions(spec: GroupSpec, topology: Topology, added: Topology, observed: Snapshot) -> Iterator[Action]:
+    """What is missing of the objects that a group gets later, `added`, and of its user's permissions as in
+    `topology`."""
+    yield from (DeclareExchange(one) for one in added.exchanges if observed.exchanges.get(one.name) is None)
+    queues = [one for one in added.queues if observed.queues.get(one.name) is None]
+    yield from map(DeclareQueue, queues)
+    if queues and observed.engine.is_rabbitmq and observed.policies is not UNKNOWN:
+        yield CheckPolicies(spec.name, added)
+    yield from _missing_bindings(added, observed)
+    is_ours = spec.client_username in observed.users_of(spec.name)  # else its permissions are not the group's
+    present = observed.permissions
+    if is_ours and isinstance(present, Permissions) and present != topology.permissions:
+        yield PutPermissions(spec.client_username, topology.permissions, present)
+
+
+def _missing_bindings(topology: Topology, observed: Snapshot) -> Iterator[Action]:
+    is_known = observed.bindings is not UNKNOWN
+    there = frozenset() if observed.bindings is UNKNOWN else observed.bindings
+    missing = [one for one in topology.bindings if one not in there]
+    for queue, of_queue in groupby(missing, key=lambda binding: binding.queue):
+        yield Bind(queue, tuple(of_queue), is_new=is_known)
 
 
 def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
@@ -468,19 +476,17 @@ def _recording(
         yield WriteRecord(spec.name, record, before)
 
 
-def _guarded_queues(names: Names, queues: list[str]) -> list[str]:
+def _guarded_queues(names: Names, observed: Snapshot) -> list[str]:
     """The queues with unprocessed messages, in the order of their numbers."""
+    queues = [name for name, status in observed.queues.items() if status is not None]
     served = sorted(filter(names.is_served, queues), key=lambda name: names.number_of(name) or 0)
     return [*served, *(name for name in queues if name in (names.unrouted, names.dead, names.parking))]
 
 
 def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
-    for name in _guarded_queues(
-        names, [name for name, status in observed.queues.items() if status is not None]
-    ):
+    for name in _guarded_queues(names, observed):
         status = observed.queues[name]
-        if status is None:
-            continue
+        assert status is not None
         if status is not UNKNOWN and status.is_down:
             yield f"{name} does not answer, because most of its nodes are down"
         elif status is UNKNOWN or status.ready is UNKNOWN or status.consumers is UNKNOWN:

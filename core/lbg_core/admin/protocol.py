@@ -1,14 +1,17 @@
-"""`BrokerAdmin`, the protocol between administration and a broker."""
+"""`BrokerAdmin`, the protocol between administration and a broker, and what is made of it alone."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from dataclasses import replace
+from typing import Any, Protocol
 
-from lbg_core.admin.actions import Action
+from lbg_core.admin.actions import Action, WriteRecord
+from lbg_core.admin.errors import GroupNotFound
+from lbg_core.admin.ownership import Record
 from lbg_core.admin.snapshot import Snapshot
-from lbg_core.group import GroupSpec
+from lbg_core.group import GroupSpec, Names
 from lbg_core.group.key_moves import KeyMoveState
 from lbg_core.group.members_protocol import Beat
 
@@ -45,3 +48,20 @@ class BrokerAdmin(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+async def observe_existing(admin: BrokerAdmin, group: str) -> Snapshot:
+    """A group that is there. Raises GroupNotFound, AdminError, and SpecError for what cannot be a group's name."""
+    Names(group)
+    observed = await admin.observe(group)
+    if observed.is_empty:
+        raise GroupNotFound(group)
+    return observed
+
+
+async def rewrite_record(admin: BrokerAdmin, group: str, before: Record, **changes: Any) -> bool:
+    """Writes the record with these fields; False if it has them. Raises AdminError."""
+    record = replace(before, **changes)
+    if record != before:
+        await admin.perform(WriteRecord(group, record, before))
+    return record != before

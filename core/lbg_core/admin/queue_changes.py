@@ -13,31 +13,29 @@ from lbg_core.admin.problems import NAMED_MAX
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.group import (
     IDENTITY_BYTES,
-    TO_ALL,
     Names,
     balanced_primaries,
     static_primaries,
 )
 from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
-from lbg_core.group.message_codec import encode
 from lbg_core.group.topology import Binding
 
 SENDER = "lbg group repartition"
 
 
-def repartition_announced(names: Names, queue_count: int) -> Announce:
+def identity() -> Identity:
+    """The sender of announcements."""
+    return Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
+
+
+def repartition_announced(group: str, queue_count: int) -> Announce:
     """The number of queues changes: members report what they processed, for those that get their keys from now on."""
-    return _announcement(names, queue_count, is_done=False)
+    return Announce(group, Repartition(identity(), queue_count, done=False))
 
 
-def repartition_done(names: Names, queue_count: int) -> Announce:
+def repartition_done(group: str, queue_count: int) -> Announce:
     """The number of queues has changed, as the record has it."""
-    return _announcement(names, queue_count, is_done=True)
-
-
-def _announcement(names: Names, queue_count: int, *, is_done: bool) -> Announce:
-    sender = Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
-    return Announce(names.members, TO_ALL, encode(Repartition(sender, queue_count, is_done)))
+    return Announce(group, Repartition(identity(), queue_count, done=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING
 from lbg_core.admin.errors import (
     GroupNotFound,
     GroupUnfinished,
+    IngressIsPaused,
+    KeysMove,
     RecordNewer,
     RecordUnavailable,
     RecordUnreadable,
+    UnderWay,
 )
 from lbg_core.admin.ownership import BY_HAND, Record
 from lbg_core.client import NotFound, QueueDown
@@ -30,7 +33,9 @@ from lbg_core.group import (
     NewerRecordError,
     Publishers,
     SpecError,
+    repartition_in,
 )
+from lbg_core.group.key_moves import KeyMove
 
 if TYPE_CHECKING:
     from lbg_core.client import Channel, Delivery
@@ -70,6 +75,23 @@ def spec_in(text: str, group: str) -> GroupSpec:
         raise RecordNewer(group, error.value) from error
     except SpecError as error:
         raise RecordUnreadable(group, str(error)) from error
+
+
+def refuse_change(spec: GroupSpec, record: Record) -> None:
+    """Raises UnderWay and KeysMove while the number of queues of `spec`, the recorded group, changes: a hash may lead
+    to two of them, whose members would process a message twice, and beside each other."""
+    if (target := repartition_in(record.text)) is not None:
+        raise UnderWay(spec.name, spec.queue_count, target)
+    if record.key_move:
+        move = KeyMove.of_id(record.key_move, spec.hash_count)
+        raise KeysMove(spec.name, spec.queue_count if move is None else move.new)
+
+
+def require_open(spec: GroupSpec, record: Record) -> None:
+    """The same, and IngressIsPaused while nobody may publish to the group."""
+    refuse_change(spec, record)
+    if record.is_ingress_paused:
+        raise IngressIsPaused(spec.name)
 
 
 async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record | None:
@@ -118,35 +140,38 @@ async def read_copy(channel: Channel, group: str) -> Record:
         raise RecordUnavailable(group, f"no answer in {ANSWER_S:g} s") from None
 
 
+_TEXTS = {
+    "owner": HEADER_OWNER,
+    "parked_from": HEADER_PARKED_FROM,
+    "key_move": HEADER_KEY_MOVE,
+    "object_name": HEADER_OBJECT,
+}
+"""Headers of the fields that are text."""
+
+
 def _record_in(delivery: Delivery) -> Record:
-    owner = delivery.headers.get(HEADER_OWNER)
-    username = delivery.headers.get(HEADER_PUBLISHER_USER)
+    headers = delivery.headers
+    texts = {
+        field: text for field, name in _TEXTS.items() if isinstance(text := headers.get(name), str) and text
+    }
+    username, words = headers.get(HEADER_PUBLISHER_USER), headers.get(HEADER_PAUSED)
     publishers = ONE_USER
     if isinstance(username, str) and username:
-        publishers = Publishers(username, delivery.headers.get(HEADER_MEMBERS_PUBLISH) is True)
-    words = delivery.headers.get(HEADER_PAUSED)
-    paused = frozenset(words.split(",")) - {""} if isinstance(words, str) else frozenset()
-    text = bytes(delivery.body).decode("utf-8", "replace")
-    has_parking = delivery.headers.get(HEADER_PARKING) is True
-    place = delivery.headers.get(HEADER_PARKED_FROM)
-    parked_from = place if isinstance(place, str) else ""
-    move = delivery.headers.get(HEADER_KEY_MOVE)
-    object_name = delivery.headers.get(HEADER_OBJECT)
+        publishers = Publishers(username, headers.get(HEADER_MEMBERS_PUBLISH) is True)
     return Record(
-        text,
-        owner if isinstance(owner, str) and owner else BY_HAND,
-        publishers,
-        paused,
-        has_parking,
-        parked_from,
-        move if isinstance(move, str) else "",
-        object_name if isinstance(object_name, str) else "",
+        bytes(delivery.body).decode("utf-8", "replace"),
+        publishers=publishers,
+        paused=frozenset(words.split(",")) - {""} if isinstance(words, str) else frozenset(),
+        has_parking=headers.get(HEADER_PARKING) is True,
+        **{"owner": BY_HAND, **texts},
     )
 
 
 def headers_of(record: Record) -> dict[str, str | bool]:
     """Headers of the message of a record, as `read_record` reads them."""
-    headers: dict[str, str | bool] = {HEADER_OWNER: record.owner} if record.owner else {}
+    headers: dict[str, str | bool] = {
+        name: text for field, name in _TEXTS.items() if (text := getattr(record, field))
+    }
     if record.publishers.username:
         headers[HEADER_PUBLISHER_USER] = record.publishers.username
         headers[HEADER_MEMBERS_PUBLISH] = record.publishers.members_publish
@@ -154,10 +179,4 @@ def headers_of(record: Record) -> dict[str, str | bool]:
         headers[HEADER_PAUSED] = ",".join(sorted(record.paused))
     if record.has_parking:
         headers[HEADER_PARKING] = True
-    if record.parked_from:
-        headers[HEADER_PARKED_FROM] = record.parked_from
-    if record.key_move:
-        headers[HEADER_KEY_MOVE] = record.key_move
-    if record.object_name:
-        headers[HEADER_OBJECT] = record.object_name
     return headers

@@ -50,7 +50,7 @@ from lbg_core.admin.queue_changes import (
     unsettled,
 )
 from lbg_core.admin.rows import members_of
-from lbg_core.admin.snapshot import SAMPLED_S, PartitionsStatus, QueueStatus, Snapshot
+from lbg_core.admin.snapshot import SAMPLED_S, PartitionsStatus, Snapshot
 from lbg_core.group import (
     UNCOUNTED_MODES,
     Engine,
@@ -143,7 +143,7 @@ class SingleQueueLayout:
         size_bytes = spec.queue_size_bytes * spec.queue_count
         arguments = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
         await self._admin.perform(ActOnQueue(self._queue, "repartition", arguments))
-        await self._admin.perform(repartition_done(self._names, spec.queue_count))
+        await self._admin.perform(repartition_done(self._names.group, spec.queue_count))
 
     async def is_prepared(self, spec: GroupSpec) -> bool:
         """True if the broker has the number of partitions of `spec`, or is on its way to it."""
@@ -169,10 +169,10 @@ class SingleQueueLayout:
             await asyncio.sleep(LOOK_S)
 
     async def _partitions_status(self) -> PartitionsStatus:
-        status = (await self._admin.observe(self._names.group)).queues[self._queue]
-        if not isinstance(status, QueueStatus) or not isinstance(status.native, PartitionsStatus):
+        partitions = (await self._admin.observe(self._names.group)).partitions(self._names.group)
+        if partitions is None:
             raise Unreachable(f"the partitions of {self._queue} could not be read")
-        return status.native
+        return partitions
 
 
 TOLD_S = 1.0
@@ -200,7 +200,7 @@ class SeparateQueuesLayout:
 
     async def announce(self, queue_count: int) -> None:
         """Waits, after the drain, until members have reported to each other what they processed."""
-        await self._admin.perform(repartition_announced(self._names, queue_count))
+        await self._admin.perform(repartition_announced(self._names.group, queue_count))
         await asyncio.sleep(TOLD_S)
 
     async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
@@ -220,7 +220,7 @@ class SeparateQueuesLayout:
         began = loop.time()
         deadline = began + timeout_s
         while True:
-            await self._admin.perform(repartition_done(self._names, spec.queue_count))
+            await self._admin.perform(repartition_done(self._names.group, spec.queue_count))
             members = members_of(await self._admin.listen(self._names.group, seconds=LISTEN_S))
             is_late = loop.time() >= began + LATE_S
             behind = list(unsettled(members, spec.queue_count, is_late=is_late))
@@ -355,7 +355,7 @@ class _Change:
         figures = {"group": group, "former": spec.queue_count, "queues": queue_count}
         report(Progress(Stage.INGRESS_OFF, figures=figures))
         try:
-            await manner.ingress.close()
+            await manner.ingress.ensure_closed()
             await drain(
                 group,
                 manner.ingress,
@@ -448,7 +448,8 @@ async def change_online(
         require_owner(desired, observed, claim)
         if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
             return None
-        if after_moves and _moves_to_another(observed, desired):
+        moving = observed.moving_keys(desired.name)
+        if after_moves and moving is not None and moving.partitions != desired.queue_count:
             return None
         if has_partitions(spec, observed.engine):
             assert isinstance(observed.record, Record)
@@ -461,15 +462,6 @@ async def change_online(
     with suppress(NotMoved):
         await change_queues(run, timeout_s=within_s)
     return recorded(desired.name, await admin.observe(desired.name))
-
-
-def _moves_to_another(observed: Snapshot, desired: GroupSpec) -> bool:
-    """True if keys move to another number of queues or partitions than that of `desired`."""
-    status = observed.queues.get(Names(desired.name).parent)
-    native = status.native if isinstance(status, QueueStatus) else None
-    of_partitions = native.moving_keys if isinstance(native, PartitionsStatus) else None
-    moving = of_partitions or observed.moving_keys(desired.name)
-    return moving is not None and moving.partitions != desired.queue_count
 
 
 def _manner_of(

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
-from lbg_core.group.members_protocol import Beat, Progress, Status
+from lbg_core.group.members_protocol import Beat, QueueState, Status
 
 Count = int | Unknown
 
@@ -36,33 +36,13 @@ def member_json(member: Beat) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueBinding:
-    """A queue or partition at a member that consumes it, or should serve it."""
-
-    member: Beat
-    is_primary: bool
-    is_active: bool
-    status: str
-    in_flight: int
-    progress: str = Progress.IDLE
-    """As the member reports it: Idle, Working, Blocked or Stalled."""
-
-    @property
-    def state(self) -> str:
-        """For people: the member is active on it, waits to be, or has no consumer on it."""
-        if self.is_active:
-            return "active"
-        return "unbound" if self.status == Status.UNBOUND else "waits"
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceRow:
     """A queue or partition, who serves it, and its messages.
 
     - `status`: Ready, Paused, Unassigned, Unbound or Unknown.
     - `member`: the one that serves it, where it is known; `consumer`: the tag of the active consumer, where the broker
       reports it.
-    - `bindings`: of all members that report to consume it, or that should serve it.
+    - `bindings`: the members that report to consume it, or that should serve it, each with its report.
     - `ready`, `unacked`: None for a queue that is missing.
     """
 
@@ -72,7 +52,7 @@ class ServiceRow:
     consumer: str | None
     ready: Count | None
     unacked: Count | None
-    bindings: tuple[QueueBinding, ...] = ()
+    bindings: tuple[tuple[Beat, QueueState], ...] = ()
     handoff_s: float | None = None
     """Of a partition that the broker moves: seconds that its last handoff took."""
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import Enum
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
 from lbg_core.admin.ownership import INGRESS, Record
@@ -16,7 +16,6 @@ from lbg_core.group import (
     Names,
     Permissions,
     Publishers,
-    SpecError,
     Topology,
     binding_key,
     hash_in,
@@ -207,14 +206,7 @@ S = TypeVar("S", Handoffs, MovingKeys, MessageGroupsStatus, SessionStatus)
 
 def _read(kind: type[S], status: Mapping[str, Any]) -> S:
     """A status from the broker's JSON, by the names of its fields."""
-    hints = get_type_hints(kind)
-    return kind(
-        **{
-            one.name: hints[one.name](status[one.name]) if hints[one.name] in (int, str) else status[one.name]
-            for one in fields(kind)
-            if one.name in status or one.default is MISSING
-        }
-    )
+    return kind(**{one.name: status[one.name] for one in fields(kind) if one.name in status})
 
 
 def _partition(fields: Mapping[str, Any]) -> PartitionStatus:
@@ -346,11 +338,16 @@ class Snapshot:
         objects = {**self.exchanges, **self.queues}
         return {name: one for name, one in objects.items() if one is not None}
 
-    def is_unusable(self, group: str) -> bool:
-        """True if the broker refuses publishes to the group's one queue of partitions."""
+    def partitions(self, group: str) -> PartitionsStatus | None:
+        """Those of the group's one queue, which the broker moves; None where there are none, or they are unknown."""
         status = self.queues.get(Names(group).parent)
         native = status.native if isinstance(status, QueueStatus) else None
-        return isinstance(native, PartitionsStatus) and not native.ingress
+        return native if isinstance(native, PartitionsStatus) else None
+
+    def is_unusable(self, group: str) -> bool:
+        """True if the broker refuses publishes to the group's one queue of partitions."""
+        partitions = self.partitions(group)
+        return partitions is not None and not partitions.ingress
 
     @property
     def queue_count_to_be(self) -> int | None:
@@ -361,11 +358,8 @@ class Snapshot:
         """Online change of the number of separate queues that is on its way, as the record states it."""
         if not isinstance(self.record, Record) or not self.record.key_move:
             return None
-        try:
-            spec = GroupSpec.from_record(self.record.text, name=group)
-        except SpecError:
-            return None
-        return KeyMove.of_id(self.record.key_move, spec.hash_count)
+        spec = self.record.spec_of(group)
+        return None if spec is None else KeyMove.of_id(self.record.key_move, spec.hash_count)
 
     def is_key_move_left(self, group: str) -> bool:
         """True if an online change of the number of separate queues is on its way, or has left something."""
@@ -373,7 +367,9 @@ class Snapshot:
         return is_recorded or self.queues.get(Names(group).moves) is not None
 
     def moving_keys(self, group: str) -> MovingKeys | None:
-        """State of that change. A hash whose binding is not known counts as one that moves."""
+        """State of that change, or of one of partitions. A hash whose binding is not known counts as one that moves."""
+        if (partitions := self.partitions(group)) is not None:
+            return partitions.moving_keys
         move = self.key_move(group)
         if move is None:
             return None

@@ -15,7 +15,7 @@ from lbg_core.client import Channel, ClientConnection, Delivery
 from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import Beat, Identity, Message, Watch
-from lbg_core.group.message_codec import decode, encode
+from lbg_core.group.message_codec import decode
 
 OnReport = Callable[[str, bytes], None]
 """Gets each message, with the group that it came from."""
@@ -51,8 +51,7 @@ def watch_reports(amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float = WA
 
     If they cannot be asked, as without the permission to publish to them, reports come every 5 s.
     """
-    watch = Watch(Identity(0, "observer", ""), seconds, keys=False)
-    amqp.announce_soon([Names(group).members for group in groups], TO_ALL, encode(watch))
+    amqp.send_soon(groups, Watch(Identity(0, "observer", ""), seconds, keys=False))
 
 
 def beat_in(group: str, body: bytes) -> Beat | None:

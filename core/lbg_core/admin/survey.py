@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError, Refused, Unreachable
 from lbg_core.admin.groups import LISTEN_S
-from lbg_core.admin.lag import Backlog
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
+from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import GroupSpec
 
@@ -62,30 +61,6 @@ async def survey(
     while len(cache) > KNOWN_MAX:  # those that were not surveyed for the longest time
         del cache[next(iter(cache))]
     return described
-
-
-async def lags(
-    admin: LiveAdmin, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
-) -> dict[str, int | Unknown]:
-    """Messages in each group's queues, delivered or not, under the same keys: as counted at most `max_age_s` before
-    now. UNKNOWN if one queue of the group could not be counted. See `lbg_core.admin.lag` for how, and how old parts
-    of it may be.
-
-    Raises AdminError when the broker cannot be reached at all.
-    """
-    values = await admin.lags(list(specs.values()), max_age_s=max_age_s)
-    return dict(zip(specs, values, strict=True))
-
-
-async def backlogs(admin: LiveAdmin, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
-    """The backlog of each group, under the same keys, counted now and without members' status reports.
-
-    The embedded broker counts unacknowledged messages too, RabbitMQ ready ones only.
-
-    Raises AdminError when the broker cannot be reached at all.
-    """
-    values = await admin.backlogs(list(specs.values()))
-    return dict(zip(specs, values, strict=True))
 
 
 def _described(

@@ -12,7 +12,7 @@ from typing import Any
 
 from lbg_core.admin import Denied, ProvisioningError, Refused, Unsupported
 from lbg_core.admin.groups import GENERATED_PASSWORD_BYTES
-from lbg_core.admin.survey import backlogs, lags, survey
+from lbg_core.admin.survey import survey
 from lbg_operator.certificates import Certificate, issue, renewal_due
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.errors import ManifestError
@@ -250,7 +250,7 @@ class BrokerReconciler:
         if self._context.reach.get(key) == reach:
             return
         self._context.reach[key] = reach
-        counters = Counters(partial(backlogs, reach.admin), partial(lags, reach.admin))
+        counters = Counters(reach.admin.backlogs, reach.admin.lags)
         self._context.surveys.begin(key, partial(survey, reach.admin, cache={}), counters)
         self._wake_groups(key)
 

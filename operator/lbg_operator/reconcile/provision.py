@@ -15,13 +15,14 @@ from lbg_core.admin.groups import (
     GENERATED_PASSWORD_BYTES,
     Created,
     create_group,
+    enable_parking,
+    plan_parking,
     separate_publishers,
 )
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.ownership import Claim
-from lbg_core.admin.parking_queue import enable_parking, plan_parking
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.repartition import change_online
@@ -199,7 +200,7 @@ class Provisioner:
                 created = await self._created(group, reach, claim, login, publisher)
                 group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
-                    await reach.admin.perform(pause_announced(Names(group.spec.name), is_paused=group.paused))
+                    await reach.admin.perform(pause_announced(group.spec.name, is_paused=group.paused))
                 done = [*created.changes]
                 if publisher is not None and created.publishers != publishers_of(group):
                     done += await self._separate_publishers(group, reach, claim, publisher)

@@ -16,7 +16,6 @@ from pythonjsonlogger.json import JsonFormatter
 
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.admin.survey import lags
 from lbg_operator.errors import GroupNotFound, LagUnknown, ManifestError
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected
@@ -91,7 +90,7 @@ def lag_reader(context: ReconcileContext) -> LagReader:
         if reach is None:
             raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
         try:
-            counts = await lags(reach.admin, {name: group.spec}, max_age_s=MAX_AGE_S)
+            counts = await reach.admin.lags({name: group.spec}, max_age_s=MAX_AGE_S)
         except ProvisioningError as error:
             raise LagUnknown(str(error)) from error
         lag = counts[name]

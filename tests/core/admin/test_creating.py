@@ -26,9 +26,8 @@ from lbg_core.admin.errors import (
     Taken,
     Unreachable,
 )
-from lbg_core.admin.groups import close_group, create_group, rotate_user, show_group
+from lbg_core.admin.groups import close_group, create_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.ownership import BY_HAND, Record
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.record import spec_in
 from lbg_core.admin.snapshot import QueueStatus, UserState
 from lbg_core.group import RECORD_VERSION, GroupSpec, topology_of

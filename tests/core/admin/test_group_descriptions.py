@@ -287,7 +287,7 @@ async def test_a_queue_has_the_members_that_consume_it_and_the_one_that_serves_i
         (1, "Ready", "m0", 4),
     ]
     assert [
-        [(one.member.name, one.is_primary, one.is_active, one.status, one.in_flight) for one in row.bindings]
+        [(by.name, one.is_primary, one.active, one.status, one.in_flight) for by, one in row.bindings]
         for row in description.services
     ] == [
         [("m0", True, True, "Ready", 0), ("m1", False, False, "Ready", 0)],

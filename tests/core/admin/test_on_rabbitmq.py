@@ -16,7 +16,7 @@ from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings, path
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
-from lbg_core.admin.survey import lags, survey
+from lbg_core.admin.survey import survey
 from lbg_core.client import ConnectionSettings, Delivery, connect
 from lbg_core.group import Engine, GroupSpec, Names, topology_of
 from lbg_core.group.topology import Binding
@@ -83,7 +83,7 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
 ) -> None:
     """As a cluster tells it that has lost two nodes of three: `tests/rabbitmq/test_cluster.py` has one."""
     await create_group(admin, orders)
-    assert await lags(admin, {"it": orders}, max_age_s=0.0) == {"it": 0}
+    assert await admin.lags({"it": orders}, max_age_s=0.0) == {"it": 0}
     get = ManagementApi.get
 
     async def getting(self: ManagementApi, where: str) -> Any:
@@ -95,7 +95,7 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
         return answer
 
     monkeypatch.setattr(ManagementApi, "get", getting)
-    assert await lags(admin, {"it": orders}, max_age_s=0.0) == {"it": UNKNOWN}
+    assert await admin.lags({"it": orders}, max_age_s=0.0) == {"it": UNKNOWN}
     found = (await survey(admin, {"it": orders}, listen_s=0.1))["it"]
     assert isinstance(found, Description)
     assert (found.ready, found.unacked, found.dead_letters) == (UNKNOWN, UNKNOWN, UNKNOWN)
@@ -126,7 +126,7 @@ async def test_many_groups_with_long_names_are_looked_at_together(
     found = await survey(admin, {"it": orders, **absent}, listen_s=0.1)
     assert isinstance(found["it"], Description)
     assert {type(one) for key, one in found.items() if key != "it"} == {GroupNotFound}
-    assert await lags(admin, {"it": orders, **absent}, max_age_s=0.0) == {"it": 0} | dict.fromkeys(
+    assert await admin.lags({"it": orders, **absent}, max_age_s=0.0) == {"it": 0} | dict.fromkeys(
         absent, UNKNOWN
     )
 

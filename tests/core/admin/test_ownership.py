@@ -123,7 +123,7 @@ async def test_the_command_line_changes_a_group_of_kubernetes_once_it_is_adopted
 
 async def test_who_works_by_hand_adopts_once_and_only_what_is_there() -> None:
     admin = await made(BY_HAND)
-    assert (await adopt_group(admin, "orders")).changes == ()
+    assert not (await adopt_group(admin, "orders")).is_changed
     with pytest.raises(GroupNotFound):
         await adopt_group(admin, "invoices")
 

@@ -10,10 +10,16 @@ import pytest
 from lbg_core.admin import StillInUse, Unsupported
 from lbg_core.admin.actions import DeleteQueue
 from lbg_core.admin.describe import Description
-from lbg_core.admin.groups import create_group, delete_group, rotate_user, separate_publishers, show_group
+from lbg_core.admin.groups import (
+    create_group,
+    delete_group,
+    enable_parking,
+    rotate_user,
+    separate_publishers,
+    show_group,
+)
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.record import read_record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.survey import survey

@@ -10,13 +10,12 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from lbg_core.admin.errors import ConsumptionIsPaused, IngressIsPaused, KeysMove
-from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.groups import create_group, enable_parking, show_group
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import administration
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.group import GroupSpec, hash_of

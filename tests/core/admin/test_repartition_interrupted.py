@@ -16,13 +16,12 @@ import pytest
 from lbg_broker import Address, ServerSettings, running
 from lbg_core.admin import Busy, GroupDiffers, NotDrained, UnderWay
 from lbg_core.admin.actions import PutPermissions
-from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_group
+from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.ingress_permissions import is_without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.parked_messages import administration, open_parked_stream
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group as changed
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus

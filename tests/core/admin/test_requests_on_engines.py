@@ -14,14 +14,13 @@ import pytest
 from lbg_core.admin.actions import Action, AppendEntry, Bind, DeclareQueue, Unbind, WriteRecord
 from lbg_core.admin.dead_letters import Selection
 from lbg_core.admin.errors import MessageNotSkipped
-from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.groups import create_group, enable_parking, show_group
 from lbg_core.admin.key_move import beginning, key_move_announced
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.member_requests import ADMINISTRATOR, Wanted, ask_members, peek_group, skip_message
 from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import administration
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import QueueStatus
 from lbg_core.group import GroupSpec, Names, recounted
@@ -136,7 +135,7 @@ async def test_a_poisoned_message_whose_key_is_about_to_move_is_skipped_once(
             for action in beginning(orders, move, await admin.observe("orders")):
                 if not isinstance(action, AppendEntry | WriteRecord):
                     await admin.perform(action)
-            await admin.perform(key_move_announced(NAMES, move))
+            await admin.perform(key_move_announced("orders", move))
             await app.until_still()
             skipped = await skip_message(admin, "orders", await id_of(admin, "a"))
             assert skipped.attempts >= 2

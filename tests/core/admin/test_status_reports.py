@@ -80,15 +80,15 @@ async def test_a_queue_that_no_member_reports_is_unbound_and_one_that_nobody_ser
 async def test_a_queue_that_its_member_has_no_consumer_on_is_unbound() -> None:
     description = await shown(report(0, {0: SERVES, 1: IS_DUE}), report(1, {2: WAITS}))
     assert statuses(description) == ["Ready", "Unbound", "Unassigned"]
-    (binding,) = description.reported_services[1].bindings
-    assert (binding.member.name, binding.is_primary, binding.state) == ("m0", True, "unbound")
+    ((member, queue),) = description.reported_services[1].bindings
+    assert (member.name, queue.role, queue.status) == ("m0", "primary", "Unbound")
 
 
 async def test_a_queue_has_the_bindings_of_those_that_report_it() -> None:
     description = await shown(report(0, {0: SERVES, 1: WAITS}), report(1, {1: SERVES}), report(2, {}))
     assert [
-        [(one.member.name, one.state) for one in row.bindings] for row in description.reported_services
-    ] == [[("m0", "active")], [("m0", "waits"), ("m1", "active")], []]
+        [(member.name, one.active) for member, one in row.bindings] for row in description.reported_services
+    ] == [[("m0", True)], [("m0", False), ("m1", True)], []]
 
 
 async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:

@@ -13,7 +13,6 @@ from lbg_core.admin.ingress_permissions import allows
 from lbg_core.admin.ownership import CONSUMPTION, INGRESS
 from lbg_core.group import Names
 from lbg_core.group.members_protocol import Pause
-from lbg_core.group.message_codec import decode
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
 from lbg_operator.resources.autoscaler import scaled_object_of
@@ -27,7 +26,7 @@ DISABLED = {"selectPolicy": "Disabled"}
 
 
 def announced(place: Place) -> list[bool]:
-    sent = [decode(one.body) for one in place.broker.performed if isinstance(one, Announce)]
+    sent = [one.message for one in place.broker.performed if isinstance(one, Announce)]
     return [one.consumption for one in sent if isinstance(one, Pause)]
 
 

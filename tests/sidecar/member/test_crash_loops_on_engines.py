@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from lbg_core.admin.groups import enable_parking
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.client import ConnectionSettings
 from lbg_core.publisher import GroupPublisher
 from testing.member.crash_loop import CrashLoop, crash_loop

@@ -14,8 +14,8 @@ import pika.exceptions
 import pytest
 
 from lbg_core.admin.dead_letters import ReplayResult, Selection, open_dead_queue, replay
+from lbg_core.admin.groups import enable_parking
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.parking_queue import enable_parking
 from lbg_core.amqp.field_table import DEPTH_MAX
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import SESSIONS

@@ -20,7 +20,7 @@ from lbg_core.group.members_protocol import (
     Role,
     Status,
 )
-from lbg_core.group.message_codec import decode
+from lbg_core.group.message_codec import decode, encode
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.dispatcher import Rules
@@ -73,10 +73,9 @@ def told(body: bytes) -> Message:
 
 
 def test_what_the_command_says_is_what_members_read() -> None:
-    announced, done = repartition_announced(NAMES, 6), repartition_done(NAMES, 6)
-    assert (announced.exchange, announced.routing_key) == ("lbg.orders.members", "all")
-    for body, is_done in ((announced.body, False), (done.body, True)):
-        message = told(body)
+    announced, done = repartition_announced("orders", 6), repartition_done("orders", 6)
+    for sent, is_done in ((announced, False), (done, True)):
+        message = told(encode(sent.message))
         assert isinstance(message, Repartition)
         assert (message.queues, message.done) == (6, is_done)
         assert message.sender.name == "lbg group repartition"
@@ -84,9 +83,9 @@ def test_what_the_command_says_is_what_members_read() -> None:
 
 def test_who_tells_of_it_is_taken_for_no_member() -> None:
     member = joined()
-    member.message(told(repartition_announced(NAMES, 6).body), 1.0)
+    member.message(repartition_announced("orders", 6).message, 1.0)
     member.effects.clear()
-    member.message(told(repartition_done(NAMES, 4).body), 1.0)
+    member.message(repartition_done("orders", 4).message, 1.0)
     assert member.roster.live == {0}
     assert not member.effects
 
@@ -94,7 +93,7 @@ def test_who_tells_of_it_is_taken_for_no_member() -> None:
 def announced(member: ExclusiveMember, now: float) -> KnowledgeRequest:
     """Announces a change to a member; returns its request to the others."""
     member.effects.clear()
-    member.message(told(repartition_announced(NAMES, 6).body), now)
+    member.message(repartition_announced("orders", 6).message, now)
     (post,) = (effect for effect in member.effects if isinstance(effect, Post))
     assert isinstance(post.message, KnowledgeRequest)
     assert post.to is None
@@ -151,7 +150,7 @@ def test_while_the_number_of_queues_stays_no_position_of_all_queues_is_believed(
     member = joined()
     member.message(serving(1), 0.5)
     request = announced(member, 1.1)
-    member.message(told(repartition_done(NAMES, 4).body), 1.2)  # taken back
+    member.message(repartition_done("orders", 4).message, 1.2)  # taken back
     for proof in (request.proof, ""):
         member.message(Knowledge(OTHER, Positions((("p", 9, ((0, 99),)),)), proof), 1.3)
     assert ("p", 9, 0) not in member.dispatcher.processed
@@ -180,11 +179,11 @@ def test_once_it_is_done_a_member_of_the_old_number_reads_the_record_and_one_of_
     None
 ):
     member = joined()
-    member.message(told(repartition_done(NAMES, 6).body), 1.0)
+    member.message(repartition_done("orders", 6).message, 1.0)
     (effect,) = member.effects
     assert effect == Reread("the group has 6 queues, and had 4")
     settled = joined(replace(FOUR, queue_count=6))
-    settled.message(told(repartition_done(NAMES, 6).body), 1.0)
+    settled.message(repartition_done("orders", 6).message, 1.0)
     assert not settled.effects
 
 
@@ -233,6 +232,6 @@ def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_nu
     assert isinstance(attachment, Attachment)
     assert attachment.partitions == 4
     member.effects.clear()
-    member.message(told(repartition_done(NAMES, 6).body), 1.0)
+    member.message(repartition_done("orders", 6).message, 1.0)
     assert attachment.partitions == 6
     assert not member.effects

@@ -1,4 +1,4 @@
-"""Lists, replays and discards dead letters.
+"""Lists, replays and discards dead letters, and replays unrouted messages in the order of their numbers.
 
 `mandatory` does not help: the group's alternate exchange accepts what reaches no queue, and the broker confirms it.
 """
@@ -9,12 +9,12 @@ import asyncio
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from lbg_core.admin.dead_letters.letter import (
-    PAGE_MESSAGES,
     DeadLetter,
     LetterStamper,
     ReplayStopped,
@@ -22,8 +22,7 @@ from lbg_core.admin.dead_letters.letter import (
     saved_json,
 )
 from lbg_core.admin.dead_letters.queue import DeadQueue, Page
-from lbg_core.admin.errors import IngressIsPaused, KeysMove, UnderWay
-from lbg_core.admin.record import read_record
+from lbg_core.admin.record import read_record, require_open
 from lbg_core.amqp import EncodeError
 from lbg_core.client import (
     AccessRefused,
@@ -37,28 +36,28 @@ from lbg_core.client import (
     Nacked,
     Unroutable,
 )
-from lbg_core.client.retransmit import ANSWER_S, Outgoing, QueueWindow, RetransmitSettings
-from lbg_core.group import Engine, GroupSpec, binding_of, hash_in, repartition_in
-from lbg_core.group.key_moves import KeyMove
+from lbg_core.client.republication import copied_properties
+from lbg_core.client.retransmit import ANSWER_S
+from lbg_core.group import Engine, GroupSpec, SequenceSet, binding_of, hash_in
 
 
+@dataclass(slots=True)
 class Binding:
     """Binds the queue of each hash that is replayed to the group's exchange: nothing happens where it is bound."""
 
-    def __init__(self, connection: ClientConnection, spec: GroupSpec) -> None:
-        self._connection = connection
-        self._spec = spec
-        self._bound: set[int] = set()
+    connection: ClientConnection
+    spec: GroupSpec
+    _bound: set[int] = field(default_factory=set)
 
     async def ensure(self, letter: DeadLetter) -> None:
         """Raises ReplayStopped, and ClientError when the connection is lost. A hash that is not of the group is left
         to `LetterStamper`."""
         hash_ = hash_in(letter.routing_key)
-        if hash_ is None or hash_ >= self._spec.hash_count or hash_ in self._bound:
+        if hash_ is None or hash_ >= self.spec.hash_count or hash_ in self._bound:
             return
-        binding = binding_of(self._spec, Engine.announced(self._connection.server_properties), hash_)
+        binding = binding_of(self.spec, Engine.announced(self.connection.server_properties), hash_)
         queue = binding.queue
-        channel = await self._connection.open_channel()
+        channel = await self.connection.open_channel()
         try:
             await channel.queue_bind(queue, binding.exchange, binding.routing_key)
         except AccessRefused as error:
@@ -127,29 +126,13 @@ async def count(queue: DeadQueue, selection: Selection) -> int:
     return sum([len(page) async for page in queue.pages(selection)])
 
 
-Replayed = Outgoing[tuple[DeadLetter, Delivery]]
-
-REPLAY_SETTINGS = RetransmitSettings(
-    window_messages=PAGE_MESSAGES, first_window_messages=PAGE_MESSAGES, one_per_key=True
-)
-
-
 async def require_open_group(queue: DeadQueue) -> None:
-    """Raises UnderWay and KeysMove while the group's number of queues changes: a binding that `Binding` made then would
-    lead a message to two of them. Raises IngressIsPaused while nobody may publish to the group."""
-    spec = queue.spec
+    """Raises the errors of `require_open`: a binding that `Binding` made then would lead a message to two queues."""
     channel = await queue.connection.open_channel()
-    record = await read_record(channel, spec.name)
+    record = await read_record(channel, queue.spec.name)
     await channel.close()
-    if record is None:
-        return
-    if (target := repartition_in(record.text)) is not None:
-        raise UnderWay(spec.name, spec.queue_count, target)
-    if record.key_move:
-        move = KeyMove.of_id(record.key_move, spec.hash_count)
-        raise KeysMove(spec.name, spec.queue_count if move is None else move.new)
-    if record.is_ingress_paused:
-        raise IngressIsPaused(spec.name)
+    if record is not None:
+        require_open(queue.spec, record)
 
 
 async def replay(
@@ -168,22 +151,15 @@ async def replay(
         await sender.send(page, lambda letter: letter.key)
 
 
+@dataclass(slots=True)
 class ReplaySender:
     """Publishes letters to the group and acknowledges them once they are confirmed. `properties`: of the message."""
 
-    def __init__(
-        self,
-        queue: DeadQueue,
-        publisher: ConfirmingPublisher,
-        properties: Callable[[DeadLetter, Delivery], BasicProperties],
-        done: ReplayResult,
-    ) -> None:
-        self._queue = queue
-        self._publisher = publisher
-        self._properties = properties
-        self._done = done
-        self._binding = Binding(queue.connection, queue.spec)
-        self._window: QueueWindow[Replayed] = QueueWindow(REPLAY_SETTINGS)
+    queue: DeadQueue
+    properties: Callable[[DeadLetter, Delivery], BasicProperties]
+    done: ReplayResult
+    publisher: ConfirmingPublisher
+    binding: Binding
 
     @classmethod
     async def open(
@@ -192,54 +168,54 @@ class ReplaySender:
         properties: Callable[[DeadLetter, Delivery], BasicProperties],
         done: ReplayResult,
     ) -> ReplaySender:
-        return cls(queue, await ConfirmingPublisher.open(queue.connection), properties, done)
+        publisher = await ConfirmingPublisher.open(queue.connection)
+        return cls(queue, properties, done, publisher, Binding(queue.connection, queue.spec))
 
     async def send(self, page: Page, line_of: Callable[[DeadLetter], str | None]) -> None:
         """Each after the confirm of the one before it in its line. Raises ReplayStopped, ClientError."""
-        now, window = asyncio.get_running_loop().time, self._window
         for letter, _ in page:
-            await self._binding.ensure(letter)
-        window.pending.extend(Outgoing(one, line_of(one[0])) for one in page)
-        while window.pending:
-            sends: list[Replayed] = []
-            window.pop_sendable(sends, now())
-            await self._round([message.item for message in sends])
-            for message in sends:
-                window.answered(message, ok=True)
-            window.settle(now())
+            await self.binding.ensure(letter)
+        left = page
+        while left:
+            first, behind, lines = Page(), Page(), set[str]()
+            for one in left:
+                line = line_of(one[0])
+                (behind if line in lines else first).append(one)
+                if line is not None:
+                    lines.add(line)
+            await self._send_at_once(first)
+            left = behind
 
-    async def _round(self, each: Page) -> None:
+    async def _send_at_once(self, each: Page) -> None:
         stopped: ReplayStopped | ClientError | None = None
-        ready: list[tuple[DeadLetter, Delivery, BasicProperties]] = []
+        sent: list[tuple[DeadLetter, Delivery, asyncio.Future[None]]] = []
         for letter, message in each:
+            where = (self.queue.names.exchange, letter.routing_key, bytes(message.body))
             try:
-                ready.append((letter, message, self._properties(letter, message)))
+                properties = self.properties(letter, message)
+                confirm = self.publisher.publish_soon(*where, properties=properties, mandatory=True)
             except ReplayStopped as error:
                 stopped = error
                 break
-        confirms: list[asyncio.Future[None]] = []
-        for letter, message, properties in ready:
-            where = (self._queue.names.exchange, letter.routing_key, bytes(message.body))
-            try:
-                confirms.append(self._publisher.publish_soon(*where, properties=properties, mandatory=True))
             except EncodeError as error:
                 stopped = ReplayStopped(str(letter), str(error))
                 break
-        if confirms:
-            self._done.unknown = len(confirms)
-            await asyncio.wait(confirms, timeout=ANSWER_S)
-        for (letter, message, _), confirm in zip(ready, confirms, strict=False):
+            sent.append((letter, message, confirm))
+        if sent:
+            self.done.unknown = len(sent)
+            await asyncio.wait([confirm for _, _, confirm in sent], timeout=ANSWER_S)
+        for letter, message, confirm in sent:
             if not confirm.done():
                 why = f"the broker gave no answer in {ANSWER_S:g} s (it may have been taken all the same)"
                 stopped = stopped or ReplayStopped(str(letter), why)
                 continue
             failure = confirm.exception()
             if failure is None:
-                _settle(self._queue, letter, message, self._done)
-                self._done.unknown -= 1
+                _settle(self.queue, letter, message, self.done)
+                self.done.unknown -= 1
             elif isinstance(failure, Nacked | Unroutable):
                 stopped = _why_refused(letter, failure)
-                self._done.unknown -= 1
+                self.done.unknown -= 1
             elif isinstance(failure, ClientError):
                 stopped = failure
         if stopped is not None:
@@ -252,13 +228,18 @@ async def discard(
     """Acknowledge those selected; with `save`, once they are on its disk as JSON lines. Raises OSError, ClientError."""
     async for page in _pages(queue, selection, done):
         if save is not None:
-            now_us = time.time_ns() // 1000
-            for letter, message in page:
-                save.write(json.dumps(saved_json(letter, message, now_us), default=str) + "\n")
-            save.flush()
-            os.fsync(save.fileno())
+            save_letters(page, save)
         for letter, message in page:
             _settle(queue, letter, message, done)
+
+
+def save_letters(page: Page, save: IO[str]) -> None:
+    """Returns when they are on its disk. Raises OSError."""
+    now_us = time.time_ns() // 1000
+    for letter, message in page:
+        save.write(json.dumps(saved_json(letter, message, now_us), default=str) + "\n")
+    save.flush()
+    os.fsync(save.fileno())
 
 
 async def _pages(
@@ -289,3 +270,98 @@ def _settle(queue: DeadQueue, letter: DeadLetter, message: Delivery, done: Repla
     done.done += 1
     if letter.id is not None:
         done.missing_ids.discard(letter.id)
+
+
+# Messages that no queue of the group took. They have their identity still, as no member has processed them: members
+# process each, and drop a copy as a repeat.
+
+
+class _Numbers:
+    """Reads the numbers of all messages, and selects none of them."""
+
+    def __init__(self, spec: GroupSpec) -> None:
+        self.streams: dict[tuple[str, int], SequenceSet] = defaultdict(SequenceSet)
+        self.unroutable = 0
+        self.routable = 0
+        self._spec = spec
+
+    def __contains__(self, letter: object) -> bool:
+        assert isinstance(letter, DeadLetter)
+        if not letter.is_routable(self._spec):
+            self.unroutable += 1
+            return False
+        self.routable += 1
+        if letter.identity is not None:
+            publisher, hash_, seq = letter.identity
+            self.streams[publisher, hash_].add(seq)
+        return False
+
+
+class _InOrder:
+    """Selects a message once all lower numbers of its publisher and hash were selected, and copies of these."""
+
+    def __init__(self, spec: GroupSpec, numbers: _Numbers) -> None:
+        self._spec = spec
+        self._left = {name: iter(of_stream) for name, of_stream in numbers.streams.items()}
+        self._due = {name: next(left, None) for name, left in self._left.items()}
+        """Lowest number of each stream that was not selected yet; None once all were."""
+
+        self.due_count = sum(map(len, numbers.streams.values()))
+
+    def __contains__(self, letter: object) -> bool:
+        assert isinstance(letter, DeadLetter)
+        if not letter.is_routable(self._spec):
+            return False
+        if letter.identity is None:
+            return True
+        publisher, hash_, seq = letter.identity
+        stream = publisher, hash_
+        if stream not in self._due:
+            return False
+        due = self._due[stream]
+        if seq == due:
+            self._due[stream] = next(self._left[stream], None)
+            self.due_count -= 1
+            return True
+        return due is None or seq < due
+
+
+async def replay_unrouted(queue: DeadQueue, done: ReplayResult) -> None:
+    """Publish the messages to the group again, in the order of their numbers for each publisher and hash, and then
+    acknowledge them. Those with a routing key that is not of the group stay, and are counted as `unroutable`.
+
+    A queue that was read before by a client which ended has them in another order, on RabbitMQ at least: all numbers
+    are read first, and then messages in as many passes as their order needs.
+
+    Raises ReplayStopped at the first that is not taken, KeysMove, IngressIsPaused, and ClientError.
+    """
+    await require_open_group(queue)
+    numbers = _Numbers(queue.spec)
+    async for _ in queue.pages(numbers):
+        pass
+    done.total, done.unroutable, done.not_looked_at = numbers.routable, numbers.unroutable, queue.unread
+    if queue.unread:
+        return  # what another client holds may come before what is here
+    order = _InOrder(queue.spec, numbers)
+    sender = await ReplaySender.open(queue, _as_it_was, done)
+    is_first = True
+    while is_first or order.due_count:
+        is_first, due_before = False, order.due_count
+        await queue.turn()
+        async for page in queue.pages(order):
+            await sender.send(page, _line_of)
+        if order.due_count and order.due_count == due_before:
+            done.not_looked_at = order.due_count
+            return
+
+
+def _line_of(letter: DeadLetter) -> str:
+    """The hash: numbers count per publisher and hash."""
+    return str(hash_in(letter.routing_key))
+
+
+def _as_it_was(letter: DeadLetter, delivery: Delivery) -> BasicProperties:
+    of_no_queue = {name: value for name, value in delivery.headers.items() if name == "CC"}
+    properties = copied_properties(delivery, added=of_no_queue)
+    properties.delivery_mode = 2
+    return properties

@@ -16,15 +16,8 @@ from typing import IO
 
 from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
-from lbg_core.admin.errors import (
-    Busy,
-    ConsumptionIsPaused,
-    IngressIsPaused,
-    ProvisioningError,
-    UnderWay,
-)
+from lbg_core.admin.errors import Busy, ConsumptionIsPaused, ProvisioningError
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages.queue import leftovers
 from lbg_core.admin.parked_messages.release import (
     Released,
@@ -34,10 +27,8 @@ from lbg_core.admin.parked_messages.release import (
     release_parked,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stream
-from lbg_core.admin.plan import refuse_key_move
 from lbg_core.admin.progress import Report, unreported
-from lbg_core.admin.record import read_record
-from lbg_core.admin.snapshot import Snapshot
+from lbg_core.admin.record import read_record, require_open
 from lbg_core.client import ClientError
 from lbg_core.group.parked_keys import KeyState, ParkedKey
 from lbg_core.group.sequences import MessageIdentity
@@ -107,10 +98,11 @@ async def release(
     NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,
     ConsumptionIsPaused, IngressIsPaused, and the errors of `open_parked_stream`."""
     async with _locked(admin, group) as stream:
-        observed = await _refuse_change(admin, stream)
-        if isinstance(observed.record, Record) and observed.record.is_paused:
+        require_open(stream.spec, stream.record)
+        if stream.record.is_paused:
             raise ConsumptionIsPaused(group)
-        _require_parked(stream, group, keys or ())
+        if missing := [key for key in keys or () if stream.keys.state(key) is KeyState.FREE]:
+            raise NotParked(group, missing)
         released = await release_parked(stream, keys, timeout_s=timeout_s, report=report)
         await _compact(admin, stream)
         return released
@@ -120,7 +112,7 @@ async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentit
     """Give the first message of a parked key back, and no other; members that are paused process it after the pause.
     Raises as `release`, but for ConsumptionIsPaused."""
     async with _locked(admin, group) as stream:
-        await _refuse_change(admin, stream)
+        require_open(stream.spec, stream.record)
         first = await release_first(stream, key)
         if first is None:
             raise NotParked(group, [key])
@@ -140,21 +132,18 @@ async def discard(
 
 @asynccontextmanager
 async def _locked(admin: LiveAdmin, group: str) -> AsyncIterator[ParkedStream]:
-    async with AsyncExitStack() as stack:
-        await _lock(admin, group, stack)
-        yield await stack.enter_async_context(open_parked_stream(admin.amqp.link.places, group))
-
-
-async def _lock(admin: LiveAdmin, group: str, stack: AsyncExitStack) -> None:
     """Raises Busy when another client has the lock for longer than a step of a change."""
     deadline = asyncio.get_running_loop().time() + LOCK_S
-    while True:
-        try:
-            return await stack.enter_async_context(admin.lock(group))
-        except Busy:
-            if asyncio.get_running_loop().time() >= deadline:
-                raise
+    async with AsyncExitStack() as stack:
+        while True:
+            try:
+                await stack.enter_async_context(admin.lock(group))
+                break
+            except Busy:
+                if asyncio.get_running_loop().time() >= deadline:
+                    raise
             await asyncio.sleep(LOCK_EVERY_S)
+        yield await stack.enter_async_context(open_parked_stream(admin.amqp.link.places, group))
 
 
 async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
@@ -173,23 +162,3 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
         record = await read_record(await stream.connection.open_channel(), group)
         if record is not None:
             await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
-
-
-async def _refuse_change(admin: LiveAdmin, stream: ParkedStream) -> Snapshot:
-    """The group as it is observed. Raises KeysMove while keys move between queues: a release needs the one queue of
-    each key. Raises UnderWay where an offline change was killed: a hash can lead to two queues, whose members would
-    process a message twice, and beside each other. Raises IngressIsPaused while nobody may publish to the group."""
-    group = stream.spec.name
-    if stream.queue_count_to_be is not None:
-        raise UnderWay(group, stream.spec.queue_count, stream.queue_count_to_be)
-    observed = await admin.observe(group)
-    refuse_key_move(stream.spec, observed)
-    if observed.is_ingress_paused(group):
-        raise IngressIsPaused(group)
-    return observed
-
-
-def _require_parked(stream: ParkedStream, group: str, keys: Collection[str]) -> None:
-    missing = [key for key in keys if stream.keys.state(key) is KeyState.FREE]
-    if missing:
-        raise NotParked(group, missing)

@@ -17,7 +17,7 @@ from lbg_core.admin.dead_letters.letter import DeadLetter, DeadLetterError
 from lbg_core.admin.dead_letters.queue import DeadQueue
 from lbg_core.admin.parked_messages.stream import ParkedStream
 from lbg_core.client import Delivery
-from lbg_core.group import HEADER_PARKED_COPY, HEADER_PUBLISHER, HEADER_SEQ, hash_in
+from lbg_core.group import HEADER_PARKED_COPY
 from lbg_core.group.parked_keys import ParkedKeys, VoidEntry
 from lbg_core.group.sequences import MessageIdentity
 
@@ -39,13 +39,12 @@ class _OfNoParkedMessage:
         self._keys = keys
 
     def __contains__(self, letter: object) -> bool:
-        if not isinstance(letter, DeadLetter) or letter.key is None or letter.id is None:
-            return False
-        try:
-            publisher, hash_, seq = letter.id.rsplit("-", 2)
-            return not self._keys.is_parked(letter.key, (publisher, int(hash_), int(seq)))
-        except ValueError:  # it has no publisher's stamp
-            return False
+        return (
+            isinstance(letter, DeadLetter)
+            and letter.key is not None
+            and letter.identity is not None
+            and not self._keys.is_parked(letter.key, letter.identity)
+        )
 
 
 @asynccontextmanager
@@ -61,20 +60,18 @@ async def parking_queue(stream: ParkedStream) -> AsyncIterator[DeadQueue]:
         await queue.close()
 
 
-def identity_of(delivery: Delivery) -> MessageIdentity:
+def identity_of(letter: DeadLetter) -> MessageIdentity:
     """Raises ParkingStopped for a message that no member parked."""
-    headers = delivery.headers
-    publisher, seq, hash_ = (
-        headers.get(HEADER_PUBLISHER),
-        headers.get(HEADER_SEQ),
-        hash_in(delivery.routing_key),
-    )
-    if not isinstance(publisher, str) or not isinstance(seq, int) or hash_ is None:
+    if letter.identity is None:
         raise ParkingStopped(
-            f"the parking queue has a message without a publisher's stamp (routing key {delivery.routing_key!r}): "
+            f"the parking queue has a message without a publisher's stamp (routing key {letter.routing_key!r}): "
             "no member parked it"
         )
-    return publisher, hash_, seq
+    return letter.identity
+
+
+def is_parked(keys: ParkedKeys, letter: DeadLetter) -> bool:
+    return letter.key is not None and keys.is_parked(letter.key, identity_of(letter))
 
 
 async def leftovers(stream: ParkedStream) -> int:
@@ -96,25 +93,25 @@ async def delete_leftovers(stream: ParkedStream) -> int:
     keys, selection = stream.keys, _OfNoParkedMessage(stream.keys)
     async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
-            if not all(_is_done(keys, delivery) for _, delivery in page):
+            if not all(_is_done(keys, *copy) for copy in page):
                 await asyncio.sleep(ENTRY_FOLLOWS_S)
                 await stream.catch_up()
-            copies = [delivery for letter, delivery in page if letter in selection]
-            in_doubt = [_copy_of(delivery) for delivery in copies if not _is_done(keys, delivery)]
+            copies = [copy for copy in page if copy[0] in selection]
+            in_doubt = [_copy_of(copy[1]) for copy in copies if not _is_done(keys, *copy)]
             if in_doubt:
                 await stream.write([VoidEntry(tuple(filter(None, in_doubt)))])
                 await stream.catch_up()
-            for delivery in copies:
-                is_recorded = stream.copies.has(identity_of(delivery), _copy_of(delivery))
-                if _is_done(keys, delivery) and not is_recorded:
+            for letter, delivery in copies:
+                is_recorded = stream.copies.has(identity_of(letter), _copy_of(delivery))
+                if _is_done(keys, letter, delivery) and not is_recorded:
                     queue.ack(delivery)
                     deleted += 1
     return deleted
 
 
-def _is_done(keys: ParkedKeys, delivery: Delivery) -> bool:
+def _is_done(keys: ParkedKeys, letter: DeadLetter, delivery: Delivery) -> bool:
     """True if no entry that comes now can make it the copy of a parked message."""
-    return keys.is_settled(identity_of(delivery)) or keys.is_void(_copy_of(delivery))
+    return keys.is_settled(identity_of(letter)) or keys.is_void(_copy_of(delivery))
 
 
 def _copy_of(delivery: Delivery) -> str:

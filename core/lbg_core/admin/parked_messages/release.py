@@ -10,26 +10,19 @@ drop what is settled.
 from __future__ import annotations
 
 import asyncio
-import json
-import os
-import time
+from collections import deque
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from lbg_core.admin.dead_letters.letter import (
-    OF_DEAD_LETTERS,
-    PAGE_MESSAGES,
-    DeadLetter,
-    saved_json,
-)
+from lbg_core.admin.dead_letters.letter import OF_DEAD_LETTERS, PAGE_MESSAGES, DeadLetter
 from lbg_core.admin.dead_letters.queue import DeadQueue
-from lbg_core.admin.dead_letters.replay import Binding, Listing
-from lbg_core.admin.parked_messages.mailbox_release import Copy, MailboxRelease
+from lbg_core.admin.dead_letters.replay import Binding, Listing, save_letters
 from lbg_core.admin.parked_messages.queue import (
     ParkingStopped,
     delete_leftovers,
     identity_of,
+    is_parked,
     parking_queue,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream
@@ -37,6 +30,7 @@ from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.client import (
     BasicProperties,
     BodyExcerpt,
+    Channel,
     ClientError,
     ConfirmingPublisher,
     Delivery,
@@ -45,7 +39,7 @@ from lbg_core.client import (
 )
 from lbg_core.client.republication import copied_properties
 from lbg_core.client.retransmit import ANSWER_S
-from lbg_core.group import HEADER_PARKED_COPY, epoch_of
+from lbg_core.group import HEADER_PARKED_COPY, HEADER_ROUTING_KEY, epoch_of, queue_of
 from lbg_core.group.parked_keys import KeyState, ParkedKeys, ReleaseEntry, SettleEntry
 from lbg_core.group.sequences import MessageIdentity
 
@@ -53,11 +47,14 @@ READ_BY_MEMBERS_S = 0.5
 """For members to read a release. One that has not parks its messages once more, for the next round."""
 
 STILL_S = 10.0
-"""If members are through with no message for so long, what was published again may be in the parking queue again: the
-next round begins."""
+"""If members are through with no message for so long, the next round begins: what was published again may be in the
+parking queue again, and copies in mailboxes may be lost."""
 
 COLLECTED_MAX_BYTES = 64 * 1024 * 1024
 """Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
+
+
+Copy = tuple[DeadLetter, Delivery]
 
 
 @dataclass(slots=True)
@@ -106,7 +103,7 @@ async def release_parked(
     For who holds the group's lock. Raises ParkingStopped, ClientError, and EntryError.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
-    released, mailboxes = Released(), MailboxRelease(stream, _properties)
+    released, mailboxes = Released(), MailboxRelease(stream)
     entries = [
         ReleaseEntry(one.key, one.causes) for one in stream.keys.parked() if keys is None or one.key in keys
     ]
@@ -164,20 +161,18 @@ async def discard_parked(
     discarded = 0
     async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
-            parked = list({identity_of(one[1]): one for one in page if _is_parked(stream.keys, one)}.values())
+            parked = list(
+                {identity_of(one[0]): one for one in page if is_parked(stream.keys, one[0])}.values()
+            )
             if save is not None:
-                now_us = time.time_ns() // 1000
-                for letter, delivery in parked:
-                    save.write(json.dumps(saved_json(letter, delivery, now_us), default=str) + "\n")
-                save.flush()
-                os.fsync(save.fileno())
-            entries = [SettleEntry(letter.key or "", identity_of(delivery)) for letter, delivery in parked]
+                save_letters(parked, save)
+            entries = [SettleEntry(letter.key or "", identity_of(letter)) for letter, _ in parked]
             await stream.write(entries)
             for entry in entries:
                 stream.keys.apply(entry)
             discarded += len(parked)
-            for _, delivery in page:
-                if stream.keys.is_settled(identity_of(delivery)):
+            for letter, delivery in page:
+                if stream.keys.is_settled(identity_of(letter)):
                     queue.ack(delivery)
     await delete_leftovers(stream)
     return discarded
@@ -192,9 +187,9 @@ async def parked_messages(
     async with parking_queue(stream) as queue:
         async for page in queue.pages(selection):
             for letter, delivery in page:
-                if _is_parked(stream.keys, (letter, delivery)) and len(listed) < limit:
+                if is_parked(stream.keys, letter) and len(listed) < limit:
                     body = None if body_bytes is None else BodyExcerpt.of(delivery.body, body_bytes)
-                    listed.setdefault(identity_of(delivery), (letter, body))
+                    listed.setdefault(identity_of(letter), (letter, body))
             if len(listed) >= limit:
                 break
     letters = [letter for letter, _ in listed.values()]
@@ -204,12 +199,12 @@ async def parked_messages(
 
 def in_order(copies: Sequence[Copy]) -> list[Copy]:
     """The copies with those of one publisher in the order of their numbers, and of its epochs."""
-    histories = [epoch_of(identity_of(delivery)[0]).history for _, delivery in copies]
+    histories = [epoch_of(identity_of(letter)[0]).history for letter, _ in copies]
     sorted_of = {
         history: iter(
             sorted(
                 (one for one, of in zip(copies, histories, strict=True) if of == history),
-                key=lambda one: _place(one[1]),
+                key=lambda one: _place(one[0]),
             )
         )
         for history in dict.fromkeys(histories)
@@ -217,14 +212,9 @@ def in_order(copies: Sequence[Copy]) -> list[Copy]:
     return [next(sorted_of[history]) for history in histories]
 
 
-def _place(delivery: Delivery) -> tuple[int, int]:
-    publisher, _, seq = identity_of(delivery)
+def _place(letter: DeadLetter) -> tuple[int, int]:
+    publisher, _, seq = identity_of(letter)
     return epoch_of(publisher).began_us, seq
-
-
-def _is_parked(keys: ParkedKeys, copy: Copy) -> bool:
-    letter, delivery = copy
-    return letter.key is not None and keys.is_parked(letter.key, identity_of(delivery))
 
 
 def _again(keys: ParkedKeys, causes: Mapping[str, frozenset[str]]) -> list[ReleaseEntry]:
@@ -295,8 +285,8 @@ async def _publish_again(
         for letter, _ in page:
             await binding.ensure(letter)
         sent: dict[MessageIdentity, asyncio.Future[None]] = {}
-        for _, delivery in page:
-            identity = identity_of(delivery)
+        for letter, delivery in page:
+            identity = identity_of(letter)
             if identity not in again and identity not in sent:
                 sent[identity] = publisher.publish_soon(
                     queue.names.exchange,
@@ -309,8 +299,8 @@ async def _publish_again(
         again |= sent.keys()
         for letter, delivery in page:
             queue.ack(delivery)
-            if identity_of(delivery) in sent:
-                published.append((letter.key or "", identity_of(delivery)))
+            if identity_of(letter) in sent:
+                published.append((letter.key or "", identity_of(letter)))
     return published
 
 
@@ -323,12 +313,12 @@ async def _collected(
     size_bytes = 0
     async for page in queue.pages(_OfKeys(keys)):
         for letter, delivery in page:
-            identity = identity_of(delivery)
+            identity = identity_of(letter)
             if stream.keys.is_settled(identity):
                 queue.ack(delivery)
             elif only is not None and identity != only:
                 continue
-            elif _is_parked(stream.keys, (letter, delivery)):
+            elif is_parked(stream.keys, letter):
                 assert letter.key is not None
                 if size_bytes < COLLECTED_MAX_BYTES or letter.key in taken:
                     taken.add(letter.key)
@@ -364,3 +354,100 @@ def _properties(delivery: Delivery) -> BasicProperties:
     properties = copied_properties(delivery, without=(*OF_DEAD_LETTERS, HEADER_PARKED_COPY))
     properties.delivery_mode = 2
     return properties
+
+
+# Release over members' mailboxes: past the backlog of a queue, to the member that serves it.
+
+AHEAD_MESSAGES = 256
+AHEAD_BYTES = 8 * 1024 * 1024
+"""Copies that are at members and not processed: their mailboxes are in the broker's memory."""
+
+ROUND_MAX_S = 600.0
+"""RabbitMQ closes a channel with a message unacknowledged for `consumer_timeout`, 30 min by default."""
+
+
+@dataclass(slots=True)
+class MailboxRelease:
+    """Of one release. The members that serve queues are remembered until nothing comes of it.
+
+    What goes to a mailbox is a hint. The member delivers the copy if it serves the queue and the message is the next of
+    its key, as if the queue had delivered it, and drops it otherwise. The copy leaves the parking queue when the
+    message is settled. So a copy may get lost on the way, come twice, or come to a member that does not serve the queue
+    any more.
+    """
+
+    stream: ParkedStream
+    _members: Mapping[int, int] = field(default_factory=dict)
+
+    async def split(self, copies: Sequence[Copy]) -> tuple[list[Copy], list[Copy]]:
+        """Copies to publish, and those of queues with a backlog that a member serves. In an empty queue a copy is the
+        next delivery, and no member may know that it serves it. Raises ClientError."""
+        queues = {self._queue(letter) for letter, _ in copies}
+        channel = await self.stream.connection.open_channel()
+        ready = {
+            queue: (await channel.queue_declare(self.stream.names.queue(queue), passive=True)).message_count
+            for queue in sorted(queues)
+        }
+        await channel.close()
+        behind = {queue for queue, count in ready.items() if count}
+        if behind - self._members.keys():
+            self._members = await self._serving()
+        past = behind & self._members.keys()
+        to_publish = [copy for copy in copies if self._queue(copy[0]) not in past]
+        return to_publish, [copy for copy in copies if self._queue(copy[0]) in past]
+
+    async def deliver(self, queue: DeadQueue, copies: Sequence[Copy], deadline: float) -> int:
+        """Sends the copies in this order, and deletes each when its message is settled. Returns how many; the others
+        stay. Raises ClientError, EntryError."""
+        stream, loop = self.stream, asyncio.get_running_loop()
+        channel = await stream.connection.open_channel()
+        ended_at = min(deadline, loop.time() + ROUND_MAX_S)
+        still_at = loop.time() + STILL_S
+        to_send, sent = deque(copies), list[Copy]()
+        delivered: set[MessageIdentity] = set()
+        while to_send or sent:
+            ahead_bytes = sum(len(delivery.body) for _, delivery in sent)
+            while to_send and len(sent) < AHEAD_MESSAGES and ahead_bytes < AHEAD_BYTES:
+                copy = to_send.popleft()
+                if self._is_released(copy):
+                    self._send(channel, *copy)
+                    ahead_bytes += len(copy[1].body)
+                    sent.append(copy)
+            await stream.wait(max(0.01, min(still_at, ended_at) - loop.time()))
+            for letter, delivery in sent:
+                if stream.keys.is_settled(identity_of(letter)):
+                    queue.ack(delivery)
+                    delivered.add(identity_of(letter))
+                    still_at = loop.time() + STILL_S
+            sent = [copy for copy in sent if self._is_released(copy)]
+            if loop.time() >= min(still_at, ended_at):
+                self._members = {}
+                break
+        await channel.close()
+        return len(delivered)
+
+    def _is_released(self, copy: Copy) -> bool:
+        keys, letter = self.stream.keys, copy[0]
+        return keys.state(letter.key or "") is KeyState.RELEASED and is_parked(keys, letter)
+
+    def _send(self, channel: Channel, letter: DeadLetter, delivery: Delivery) -> None:
+        properties = _properties(delivery)
+        properties.headers = {**(properties.headers or {}), HEADER_ROUTING_KEY: delivery.routing_key}
+        channel.publish(
+            self.stream.names.members,
+            str(self._members[self._queue(letter)]),
+            bytes(delivery.body),
+            properties=properties,
+        )
+
+    def _queue(self, letter: DeadLetter) -> int:
+        return queue_of(identity_of(letter)[1], self.stream.spec.queue_count)
+
+    async def _serving(self) -> Mapping[int, int]:
+        """Index of the member that serves each queue, as members report it."""
+        return {
+            queue.queue: report.index
+            for report in await self.stream.reports()
+            for queue in report.queues
+            if queue.active
+        }

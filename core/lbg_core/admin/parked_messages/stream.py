@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable, Refused
+from lbg_core.admin.ownership import Record
 from lbg_core.admin.record import read_record, spec_in
 from lbg_core.admin.status_reports import collect_reports
 from lbg_core.client import (
@@ -24,7 +25,7 @@ from lbg_core.client import (
     connect_any,
 )
 from lbg_core.client.retransmit import ANSWER_S
-from lbg_core.group import IDENTITY_BYTES, GroupSpec, Names, repartition_in
+from lbg_core.group import IDENTITY_BYTES, GroupSpec, Names
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (
     PARKED_ENTRIES,
@@ -35,10 +36,7 @@ from lbg_core.group.parked_keys import (
     RecordedCopies,
     SnapshotEntry,
 )
-from lbg_core.group.parked_snapshot import (
-    SnapshotPlace,
-    parts_of,
-)
+from lbg_core.group.parked_snapshot import SnapshotPlace, parts_of
 from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked
 
 REPORTS_S = 1.5
@@ -51,27 +49,25 @@ class NoParking(DeadLetterError):
 
 
 class ParkedStream:
-    """`keys` and `copies` follow the stream from `place` on, or from its first entry. `read_count`: entries
-    that were read, those in snapshots counted each. `changed` is set with each of them. `queue_count_to_be`: number of
-    queues that the group is being changed to, or None, as `Snapshot` has it."""
+    """`keys` and `copies` follow the stream from the place on that `record`, the group's, has, or from its first entry.
+    `read_count`: entries that were read, those in snapshots counted each. `changed` is set with each of them."""
 
     def __init__(
         self,
         connection: ClientConnection,
         spec: GroupSpec,
         publisher: ConfirmingPublisher,
-        place: SnapshotPlace | None = None,
-        queue_count_to_be: int | None = None,
+        record: Record,
     ) -> None:
         self.connection = connection
         self.spec = spec
-        self.queue_count_to_be = queue_count_to_be
+        self.record = record
         self.names = Names(spec.name)
         self.keys = ParkedKeys()
         self.copies = RecordedCopies()
         self.read_count = 0
         self.changed = asyncio.Event()
-        self._place = place
+        self._place = SnapshotPlace.parse(record.parked_from)
         self._stream = StreamFollower(
             connection,
             self.names.parked,
@@ -173,9 +169,7 @@ async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -
         if not record.has_parking:
             raise NoParking(group)
         publisher = await ConfirmingPublisher.open(connection)
-        place = SnapshotPlace.parse(record.parked_from)
-        spec = spec_in(record.text, group)
-        stream = ParkedStream(connection, spec, publisher, place, repartition_in(record.text))
+        stream = ParkedStream(connection, spec_in(record.text, group), publisher, record)
         await stream.follow()
         await stream.catch_up()
         yield stream
