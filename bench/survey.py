@@ -22,10 +22,10 @@ from typing import Any
 from bench.measurement import Measurement
 from bench.workers import Worker, cpu_s, say
 from lbg_core.admin.describe import Description
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
-from lbg_core.admin.survey import survey
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
 from testing.broker.embedded import EmbeddedBroker
@@ -138,7 +138,7 @@ async def measure(broker: Broker, groups: int, rate: float, surveys: int, looks:
         few = [lambda: survey(admin, {spec.name: spec for spec in specs[:5]})] * surveys
         lines.append((await cost_of(few, broker, every_s=2, background=background)).line("survey of 5"))
         asking = [
-            lambda number=number: admin.lags({"it": specs[number % min(groups, LAGS_ASKED)]})
+            lambda number=number: admin.lag_reader.lags({"it": specs[number % min(groups, LAGS_ASKED)]})
             for number in range(looks)
         ]
         lines.append(
@@ -146,7 +146,7 @@ async def measure(broker: Broker, groups: int, rate: float, surveys: int, looks:
                 "lag of one, 33 a second"
             )
         )
-        together = [lambda: admin.lags(by_name)] * surveys
+        together = [lambda: admin.lag_reader.lags(by_name)] * surveys
         lines.append(
             (await cost_of(together, broker, every_s=2, background=background)).line(f"lag of {groups}")
         )

@@ -15,7 +15,7 @@ from typing import Any
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.describe import describe
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery

@@ -24,7 +24,8 @@ from lbg_core.group import SESSIONS
 
 if TYPE_CHECKING:
     from lbg_core.admin.describe import Description
-    from lbg_core.admin.rows import ServiceRow, SessionRow
+    from lbg_core.admin.rows import ServiceRow
+    from lbg_core.admin.snapshot import SessionStatus
     from lbg_core.group.members_protocol import QueueState
 
 RATE_OVER_S = 2.0
@@ -215,7 +216,7 @@ def _message_groups(description: Description, members: Sequence[MapMember]) -> R
 def _sessions(description: Description, members: Sequence[MapMember]) -> RenderableType:
     table = _table("member", "session", "assigned", "acknowledged", "messages", "")
     sessions = description.sessions
-    rows = {} if sessions is None else {one.status.session: one for one in sessions.rows}
+    rows = {} if sessions is None else {one.session: one for one in sessions.sessions}
     for member in members:
         rate = Text(rate_text(member.rate), style="dim")
         table.add_row(member.title, *_session_cells(rows.pop(member.name, None)), rate)
@@ -226,11 +227,10 @@ def _sessions(description: Description, members: Sequence[MapMember]) -> Rendera
     return Group(table, Text(), Text(f"{pool} messages without a session yet"), words)
 
 
-def _session_cells(row: SessionRow | None) -> Iterator[Text]:
-    if row is None:
+def _session_cells(session: SessionStatus | None) -> Iterator[Text]:
+    if session is None:
         yield from (Text("-", style="dim"), Text(), Text(), Text())
         return
-    session = row.status
     yield Text(session.state, style=_SESSION_STYLES.get(session.state, ""))
     yield Text(f"{session.last_sequence:,}")
     yield Text(f"{session.acknowledged:,}")
@@ -253,7 +253,7 @@ def sharing_line(description: Description) -> str:
     if isinstance(native := description.native, MessageGroupsStatus):
         return f"{native.busy} of {native.known} keys at a member"
     if description.sessions is not None:
-        sessions = (one.status for one in description.sessions.rows)
+        sessions = description.sessions.sessions
         numbers = (f"{one.session}:{one.acknowledged}/{one.last_sequence}" for one in sessions)
         return f"sessions {' '.join(numbers)}"
     word = service_word(description)

@@ -22,10 +22,9 @@ from lbg_core.admin.dead_letters import discard as discard_letters
 from lbg_core.admin.dead_letters import replay as replay_letters
 from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import is_of_kubernetes
 from lbg_core.admin.parked_messages import administration
-from lbg_core.admin.problems import argv, command_line
-from lbg_core.admin.progress import Progress, Report, line_of
+from lbg_core.admin.problems import Progress, Report, argv, command_line, line_of
+from lbg_core.admin.record import is_of_kubernetes
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BrokerAddress, ClientError
 from lbg_core.group import UNCOUNTED_MODES, SpecError

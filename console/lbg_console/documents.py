@@ -9,10 +9,10 @@ from typing import Any
 from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
-from lbg_core.admin.ownership import is_of_kubernetes
 from lbg_core.admin.problems import text_of
-from lbg_core.admin.rows import Count, ServiceRow, SessionRows
-from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
+from lbg_core.admin.record import is_of_kubernetes
+from lbg_core.admin.rows import Count, ServiceRow
+from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus, SessionsStatus
 from lbg_core.group.members_protocol import Beat
 
 CRASH_SHOWN_S = 300.0
@@ -112,7 +112,7 @@ def group_document(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "message_groups": {"known": one.native.known, "busy": one.native.busy}
         if isinstance(one.native, MessageGroupsStatus)
         else None,
-        "sessions": None if one.sessions is None else _sessions(one.sessions),
+        "sessions": None if one.sessions is None else _sessions(one, one.sessions),
         "hot_keys": [{"key": key, "rate": round(rate, 1)} for key, rate in group.seen.hot_keys(now_s)],
     }
 
@@ -171,20 +171,20 @@ def _service(group: ObservedGroup, described: Description, row: ServiceRow) -> d
     }
 
 
-def _sessions(rows: SessionRows) -> Mapping[str, Any]:
+def _sessions(described: Description, status: SessionsStatus) -> Mapping[str, Any]:
     return {
-        "closed": rows.is_closed,
-        "pool": rows.pool,
-        "count": len(rows.rows),
+        "closed": status.closed,
+        "pool": status.pool,
+        "count": len(status.sessions),
         "rows": [
             {
-                "session": one.status.session,
-                "state": one.status.state,
-                "server": one.server,
-                "messages": one.status.messages,
-                "assigned": one.status.last_sequence,
-                "acknowledged": one.status.acknowledged,
+                "session": one.session,
+                "state": one.state,
+                "server": described.server_of(one.consumer_tag),
+                "messages": one.messages,
+                "assigned": one.last_sequence,
+                "acknowledged": one.acknowledged,
             }
-            for one in rows.stranded_first[:SESSIONS_MAX]
+            for one in status.stranded_first[:SESSIONS_MAX]
         ],
     }

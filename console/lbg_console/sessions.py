@@ -147,7 +147,7 @@ async def check_login(address: BrokerAddress, username: str, password: str) -> b
     try:
         await admin.amqp.engine()
         try:
-            tags = await admin.tags()
+            tags = await admin.management_for("tags of the login can only be read").tags()
         except (Denied, Unreachable, Unsupported):
             return False
         return bool(tags & SEES_ALL)

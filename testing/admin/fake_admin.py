@@ -30,7 +30,7 @@ from lbg_core.admin.actions import (
 )
 from lbg_core.admin.errors import Busy
 from lbg_core.admin.ingress_permissions import opened
-from lbg_core.admin.ownership import BY_HAND, Record
+from lbg_core.admin.record import BY_HAND, Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
@@ -100,6 +100,7 @@ class FakeAdmin:
 
     @asynccontextmanager
     async def lock(self, group: str) -> AsyncIterator[None]:
+        Names(group)
         if group in self.locked:
             raise Busy(group)
         self.locked.add(group)

@@ -11,8 +11,8 @@ from functools import partial
 from lbg_core.admin.actions import AppendEntry
 from lbg_core.admin.errors import AdminError, NotMoved
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.plan import recorded
+from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
     BasicProperties,

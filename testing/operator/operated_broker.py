@@ -11,7 +11,7 @@ from typing import Any
 from lbg_core.admin.actions import Action
 from lbg_core.admin.errors import Denied, Unreachable
 from lbg_core.admin.lag import Backlog
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import Engine, GroupSpec, Names
@@ -76,6 +76,10 @@ class OperatedBroker(FakeAdmin):
             for fields in self.members_of(group):
                 reports.append(beat_body(fields))
         return found
+
+    @property
+    def lag_reader(self) -> OperatedBroker:
+        return self
 
     async def lags(
         self, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5

@@ -30,9 +30,8 @@ from lbg_core.admin.amqp import AmqpAdmin, AmqpLink
 from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import CONSUMPTION, INGRESS, Record, paused_words
-from lbg_core.admin.progress import line_of
-from lbg_core.admin.record import headers_of
+from lbg_core.admin.problems import line_of
+from lbg_core.admin.record import CONSUMPTION, INGRESS, Record, headers_of, paused_words
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
     UNKNOWN,
@@ -210,7 +209,7 @@ class SimAdmin:
                     state.bindings.pop(one, None)
             case DeleteQueue(name, only_empty=only_empty):
                 if only_empty and any(history.broker.depths().get(name, (0, 0))):
-                    raise StillInUse(history.spec.name, [f"{name} has messages"])
+                    raise StillInUse(history.spec.name, where=[f"{name} has messages"])
                 await self._administer(QueueDelete(name))
                 state.bindings = {one: None for one in state.bindings if one.queue != name}
             case ActOnQueue(queue_name, what, arguments):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.admin.progress import Progress, Stage
+from lbg_core.admin.problems import Progress, Stage
 from lbgroup.group.change import Steps
 
 CHANGE = {"group": "orders", "former": 2, "queues": 4}

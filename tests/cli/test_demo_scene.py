@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     Handoffs,

@@ -16,7 +16,7 @@ import pytest
 from lbg_core.admin import connect_admin
 from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import Record, kubernetes_owner
+from lbg_core.admin.record import Record, kubernetes_owner
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec
 from testing.command_line import Lbg, Where, end_started, start_lbg

@@ -9,8 +9,8 @@ import pytest
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, list_groups, show_group
-from lbg_core.admin.ownership import Claim, kubernetes_owner
 from lbg_core.admin.problems import text_of
+from lbg_core.admin.record import Claim, kubernetes_owner
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec, Names, forwarded_key
 from lbg_core.group.key_moves import KeyMove
@@ -94,7 +94,10 @@ async def test_messages_that_no_queue_took_are_a_problem_with_its_remedy() -> No
     (problem,) = found.problems
     assert text_of(problem).startswith("lbg.orders.unrouted has 1,482 messages that no queue took")
     assert problem.remedy is not None
-    assert problem.remedy.commands == (("lbg", "unrouted", "replay", "orders"), ("lbg", "group", "create"))
+    assert problem.remedy.commands == (
+        ("lbg", "unrouted", "replay", "orders"),
+        ("lbg", "group", "create", "orders", "…"),
+    )
     for count in (0, UNKNOWN):
         admin.queues[names.unrouted] = replace(admin.queues[names.unrouted], ready=count)
         assert not [one for one in problem_lines(await show_group(admin, "orders")) if "no queue took" in one]

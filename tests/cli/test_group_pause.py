@@ -14,7 +14,7 @@ from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import pause_group
-from lbg_core.admin.ownership import Record, kubernetes_owner
+from lbg_core.admin.record import Record, kubernetes_owner
 from lbg_core.client import ConnectionSettings
 from lbg_core.publisher import GroupPublisher
 from lbg_core.publisher.events import IngressPaused, PublisherEvent

@@ -258,7 +258,7 @@ def test_a_queue_that_is_missing_stops_a_replay_and_nothing_is_lost(
     delete_queue(broker, Names(group).queue(3))
     said = lbg("unrouted", "replay", group, "--broker", broker.broker)
     assert said.status == 1
-    assert "`lbg group create` repairs" in said.last_line
+    assert f"`lbg group create {group} …` repairs" in said.last_line
     shown = lbg("unrouted", "list", group, "--json", "--broker", broker.broker)
     assert json.loads(shown.out)["total"] == 9
 

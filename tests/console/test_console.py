@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lbg_core.admin.groups import create_group, delete_group, show_group
-from lbg_core.admin.ownership import CLAIM_BY_HAND, Claim, kubernetes_owner
+from lbg_core.admin.record import CLAIM_BY_HAND, Claim, kubernetes_owner
 from lbg_core.client import connect
 from lbg_core.group import TO_ALL, GroupSpec, Names
 from lbg_core.group.names import default_group_name

@@ -15,11 +15,11 @@ import pytest
 
 from lbg_core.admin import RecordUnavailable, Unreachable
 from lbg_core.admin.describe import Description
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import delete_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.admin.survey import survey
 from lbg_core.client import (
     BasicProperties,
     ConfirmingPublisher,
@@ -388,10 +388,10 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
     """The node that is left counts 0 at every door."""
     asked = {"it": group.spec}
     async with partition_handling(cluster, "ignore"):
-        assert await admin.lags(asked, max_age_s=0.0) == {"it": 0}
+        assert await admin.lag_reader.lags(asked, max_age_s=0.0) == {"it": 0}
         for other in cluster.nodes[1:]:
             await aside(other.kill)
-        lag = [await admin.lags(asked, max_age_s=0.0) for _ in range(10)]
+        lag = [await admin.lag_reader.lags(asked, max_age_s=0.0) for _ in range(10)]
         found = (await survey(admin, asked, listen_s=0.1))["it"]
         for asked_for in (show_group, delete_group):
             with pytest.raises((Unreachable, RecordUnavailable)):
@@ -402,7 +402,7 @@ async def test_without_a_majority_under_ignore_counts_are_unknown_and_not_0(
             await aside(other.wait_ready)
         await aside(cluster.wait_whole)
         async with asyncio.timeout(GUARD_S):
-            while await admin.lags(asked, max_age_s=0.0) != {"it": 0}:
+            while await admin.lag_reader.lags(asked, max_age_s=0.0) != {"it": 0}:
                 pass
     assert lag == [{"it": UNKNOWN}] * 10
     assert isinstance(found, Description)

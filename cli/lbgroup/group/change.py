@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_core.admin.progress import Progress, Stage
+from lbg_core.admin.problems import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
@@ -301,7 +301,7 @@ def adopt(name: str, address: BrokerAddress, as_json: bool) -> None:
     and the operator does not: its object reports NotOwned, and leaves the group on the broker when it is deleted.
     """
     from lbg_core.admin.groups import adopt_group
-    from lbg_core.admin.ownership import is_of_kubernetes, owner_text
+    from lbg_core.admin.record import is_of_kubernetes, owner_text
 
     adopted = with_admin(
         address, lambda admin: adopt_group(admin, name), with_management=bool(address.management_urls)

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.ownership import is_of_kubernetes, owner_text
 from lbg_core.admin.problems import text_of
+from lbg_core.admin.record import is_of_kubernetes, owner_text
 from lbg_core.admin.rows import (
     QueueRow,
     ServiceRow,
-    SessionRow,
-    SessionRows,
 )
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
     PartitionsStatus,
     SessionsStatus,
+    SessionStatus,
     native_json,
 )
 from lbg_core.command_output import echo_json, output_option, text_table
@@ -60,29 +59,32 @@ def sharing_lines(shown: Description) -> Iterator[str]:
     if isinstance(shown.native, MessageGroupsStatus):
         yield f"{counted(shown.native.known, 'message group')}, {shown.native.busy} of them at a consumer now"
     if (sessions := shown.sessions) is not None:
-        state = "closed: publishers are refused" if sessions.is_closed else "open"
+        state = "closed: publishers are refused" if sessions.closed else "open"
         yield f"{state}, {pool_line(sessions)}"
-        yield from session_table(sessions)
+        yield from session_table(shown, sessions)
         yield from stranded_lines(sessions)
 
 
-def pool_line(sessions: SessionRows) -> str:
+def pool_line(sessions: SessionsStatus) -> str:
     return f"{counted(sessions.pool, 'message')} without a session yet"
 
 
-def session_table(sessions: SessionRows) -> Iterator[str]:
+def session_table(shown: Description, sessions: SessionsStatus) -> Iterator[str]:
     """Dead letters and stranded sessions first, which need an operator."""
-    if not sessions.rows:
+    if not sessions.sessions:
         return
     yield from text_table(
         ("SESSION", "STATE", "MEMBER", "ASSIGNED", "ACKNOWLEDGED", "MESSAGES", "AWAY SINCE"),
-        [_session_row(one) for one in sessions.stranded_first[:SESSIONS_SHOWN_MAX]],
+        [
+            _session_row(one, shown.server_of(one.consumer_tag))
+            for one in sessions.stranded_first[:SESSIONS_SHOWN_MAX]
+        ],
     )
-    if (more := len(sessions.rows) - SESSIONS_SHOWN_MAX) > 0:
+    if (more := len(sessions.sessions) - SESSIONS_SHOWN_MAX) > 0:
         yield f"and {more} more: --json has them all"
 
 
-def stranded_lines(sessions: SessionRows) -> Iterator[str]:
+def stranded_lines(sessions: SessionsStatus) -> Iterator[str]:
     if stranded := sessions.stranded:
         messages = sum(one.messages for one in stranded)
         subject = counted(len(stranded), "session")
@@ -123,13 +125,12 @@ def _partition_row(row: ServiceRow) -> tuple[str, ...]:
     return (str(row.number), row.status, row.server or "-", count_text(row.ready), count_text(row.unacked))
 
 
-def _session_row(row: SessionRow) -> tuple[str, ...]:
-    session = row.status
+def _session_row(session: SessionStatus, server: str | None) -> tuple[str, ...]:
     away = session.away_since
     return (
         session.session,
         session.state,
-        row.server or "-",
+        server or "-",
         str(session.last_sequence),
         str(session.acknowledged),
         str(session.messages),
@@ -148,10 +149,10 @@ def leftover_lines(left: Description, *, session: str | None) -> Iterator[str]:
         yield f"group {left.group} is closed: publishers are refused"
         if sessions.pool:
             yield pool_line(sessions)
-    if (undrained := sessions.undrained(session)).rows:
+    if (undrained := sessions.undrained(session)).sessions:
         messages = counted(undrained.messages, "message")
-        yield f"{counted(len(undrained.rows), 'session')} with {messages} to go (an End-of-Session counts)"
-        yield from session_table(undrained)
+        yield f"{counted(len(undrained.sessions), 'session')} with {messages} to go (an End-of-Session counts)"
+        yield from session_table(left, undrained)
         yield from stranded_lines(undrained)
     elif session is not None or not sessions.pool:
         yield "nothing is left to deliver"
@@ -166,11 +167,8 @@ def leftover_document(left: Description, *, session: str | None) -> documents.Cl
         "sessions": "unknown",
     }
     if (sessions := left.sessions) is not None:
-        undrained = tuple(row.status for row in sessions.undrained(session).rows)
         document["pool"] = sessions.pool
-        document["sessions"] = native_json(SessionsStatus(sessions.is_closed, sessions.pool, undrained))[
-            "sessions"
-        ]
+        document["sessions"] = native_json(sessions.undrained(session))["sessions"]
     return document
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.group import GroupSpec, Permissions
 from lbg_core.group.key_moves import Entry
 from lbg_core.group.members_protocol import Message
@@ -101,28 +101,35 @@ class RevokePermissions(Action):
     text = "revoke the permissions of user {0.user}"
 
 
+_RECORDED = {
+    "key_move": "the change of the number of queues",
+    "has_parking": "the parking queue",
+    "paused": "the pause",
+    "parked_from": "the first entry of parked keys to be read",
+    "publishers": "the users",
+    "owner": "the owner",
+    "object_name": "the object",
+}
+"""Changes of a record that leave its text as it is, the first of which is named."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteRecord(Action):
-    """`before` is the record that this one replaces, None for none to restore. `is_final` False: the record of a group
-    that is being made."""
+    """`before` is the record that this one replaces, None for none to restore."""
 
     group: str
     record: Record
     before: Record | None = None
-    is_final: bool = True
+
+    @property
+    def is_final(self) -> bool:
+        """False for the record of a group that is being made."""
+        return GroupSpec.from_unfinished(self.record.text, name=self.group) is None
 
     def __str__(self) -> str:
         if self.before is not None and self.before.text == self.record.text:
-            if self.before.key_move != self.record.key_move:
-                return f"record the change of the number of queues of group {self.group}"
-            if self.before.has_parking != self.record.has_parking:
-                return f"record the parking queue of group {self.group}"
-            if self.before.owner == self.record.owner and self.before.object_name != self.record.object_name:
-                return f"record the object of group {self.group}"
-            if self.before.parked_from != self.record.parked_from:
-                return f"record from where the parked keys of group {self.group} are read"
-            is_of_users = self.before.publishers != self.record.publishers
-            return f"record the {'users' if is_of_users else 'owner'} of group {self.group}"
+            fields = (name for name in _RECORDED if getattr(self.before, name) != getattr(self.record, name))
+            return f"record {_RECORDED[next(fields, 'owner')]} of group {self.group}"
         verb_phrase = "write the record of" if self.is_final else "record the attributes of the unfinished"
         return f"{verb_phrase} group {self.group}"
 
@@ -243,7 +250,6 @@ def undo_of(action: Action) -> Action | None:
         case PutPermissions(user, now, before=before) if before is not None:
             return PutPermissions(user, before, now)
         case WriteRecord(group, _, before=before) if before is not None:
-            is_unfinished = GroupSpec.from_unfinished(before.text, name=group) is not None
-            return WriteRecord(group, before, is_final=not is_unfinished)
+            return WriteRecord(group, before)
         case _:
             return None

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 from lbg_core.admin.actions import (
     Action,
@@ -29,9 +31,8 @@ from lbg_core.admin.errors import (
     Unsupported,
     plain_reason,
 )
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.record import headers_of, read_record
-from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
+from lbg_core.admin.record import Record, headers_of, read_record
+from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Unknown
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import (
     AccessRefused,
@@ -54,6 +55,8 @@ from lbg_core.group import IDENTITY_BYTES, TO_ALL, Engine, Names, SpecError
 from lbg_core.group.members_protocol import Message
 from lbg_core.group.message_codec import LOOK, encode
 from lbg_core.group.topology import Binding
+
+T = TypeVar("T")
 
 REQUEST_S = 30.0
 """Time limit of the requests on one borrowed channel. A quorum queue without a majority may never answer."""
@@ -228,7 +231,9 @@ class Locks:
 
     @contextlib.asynccontextmanager
     async def of(self, group: str) -> AsyncIterator[None]:
-        """Holds the lock of `group`. Raises Busy while another caller does, here or elsewhere."""
+        """Holds the lock of `group`. Raises Busy while another caller does, here or elsewhere, and SpecError for what
+        cannot be a group's name."""
+        Names(group)
         if group in self._held:
             raise Busy(group)
         self._held[group] = None
@@ -239,7 +244,8 @@ class Locks:
             if self._held.pop(group) is not None:
                 # If it cannot be released, its connection is lost, and the lock with it.
                 with contextlib.suppress(AdminError):
-                    await self._release(group)
+                    async with self._link.channel() as channel:
+                        await channel.queue_delete(_lock_of(group))
 
     async def renew(self, group: str) -> None:
         """Acquires a lost lock again; does nothing for a group that is not locked here. Raises Busy."""
@@ -268,10 +274,6 @@ class Locks:
                 if loop.time() > deadline:
                     raise Busy(group) from error
             await asyncio.sleep(0.05)
-
-    async def _release(self, group: str) -> None:
-        async with self._link.channel() as channel:
-            await channel.queue_delete(_lock_of(group))
 
 
 def _lock_of(group: str) -> str:
@@ -326,32 +328,41 @@ class AmqpAdmin:
 
     async def counts_of(self, queues: Sequence[str]) -> dict[str, QueueStatus | Unknown | None]:
         """As `counts`, for all queues at once."""
-        counts: dict[str, QueueStatus | Unknown | None] = {}
-        while len(counts) < len(queues):
-            rest = queues[len(counts) :]
+        requests = [partial(Channel.queue_declare, name=name, passive=True) for name in queues]
+        answers = zip(queues, await self._answers(requests), strict=True)
+        return {
+            name: _status_of_refusal(answer)
+            if isinstance(answer, Refused)
+            else QueueStatus(ready=answer.message_count, consumers=answer.consumer_count)
+            for name, answer in answers
+        }
+
+    async def _answers(
+        self, requests: Sequence[Callable[[Channel], Awaitable[T]]], *, within_s: float | None = REQUEST_S
+    ) -> list[T | Refused]:
+        """The answers to all requests, which are made at once. One that is refused closes the channel, so those behind
+        it are made again."""
+        answers: list[T | Refused] = []
+        while len(answers) < len(requests):
             try:
-                async with self.link.channel() as channel:
-                    requests = [channel.queue_declare(name, passive=True) for name in rest]
-                    for name, answer in zip(
-                        rest, await asyncio.gather(*requests, return_exceptions=True), strict=True
-                    ):
+                async with self.link.channel(within_s=within_s) as channel:
+                    waiting = (request(channel) for request in requests[len(answers) :])
+                    for answer in await asyncio.gather(*waiting, return_exceptions=True):
                         if isinstance(answer, BaseException):
                             raise answer
-                        counts[name] = QueueStatus(
-                            ready=answer.message_count, consumers=answer.consumer_count
-                        )
-            except Refused as error:  # which closed the channel: the rest is requested again
-                counts[queues[len(counts)]] = _status_of_refusal(error)
-        return counts
+                        answers.append(answer)
+            except Refused as error:
+                answers.append(error)
+        return answers
 
-    async def has_exchange(self, name: str) -> bool | Unknown:
-        """UNKNOWN as in `counts`."""
-        try:
-            async with self.link.channel() as channel:
-                await channel.exchange_declare(name, passive=True)
-        except Refused as error:
-            return UNKNOWN if _status_of_refusal(error) is UNKNOWN else False
-        return True
+    async def exchanges(self, names: Sequence[str]) -> dict[str, ExchangeState | Unknown | None]:
+        """Those that are there, None for others; UNKNOWN as in `counts`."""
+        requests = [partial(Channel.exchange_declare, name=name, passive=True) for name in names]
+        answers = zip(names, await self._answers(requests), strict=True)
+        return {
+            name: _status_of_refusal(one) if isinstance(one, Refused) else ExchangeState()
+            for name, one in answers
+        }
 
     async def record(self, group: str) -> Record | None:
         """The group's record; None when its queue is missing or stays empty."""
@@ -376,8 +387,8 @@ class AmqpAdmin:
                 await self._change_bindings(bindings, Channel.queue_bind)
             case Unbind(_, bindings):
                 await self._unbind(bindings)
-            case WriteRecord(group, record, is_final=is_final):
-                await self._write_record(group, record, is_final=is_final)
+            case WriteRecord():
+                await self._write_record(action)
             case DeleteExchange(name):
                 async with self._missing_is_fine(), self._changing(name) as channel:
                     await channel.exchange_delete(name)
@@ -423,10 +434,11 @@ class AmqpAdmin:
             if status is None:
                 return
             if status is UNKNOWN:
-                raise StillInUse(name.split(".")[1], [f"{name} could not be counted"])
+                raise StillInUse(name.split(".")[1], where=[f"{name} could not be counted"])
             if (status.ready and only_empty) or (status.consumers and only_unused):
                 raise StillInUse(
-                    name.split(".")[1], [f"{name} has {status.ready} messages, {status.consumers} consumers"]
+                    name.split(".")[1],
+                    where=[f"{name} has {status.ready} messages, {status.consumers} consumers"],
                 )
         is_checked = not (await self.engine()).is_rabbitmq
         async with self._missing_is_fine(), self._changing(name) as channel:
@@ -485,19 +497,18 @@ class AmqpAdmin:
             found = await asyncio.gather(*map(has_mailbox, indexes))
         return frozenset(index for index, is_there in zip(indexes, found, strict=True) if is_there)
 
-    async def _write_record(self, group: str, record: Record, *, is_final: bool) -> None:
+    async def _write_record(self, action: WriteRecord) -> None:
         """The record's queue has room for one message: this one takes the place of the one that was there.
 
         The copy for publishers comes first: an interruption leaves the former record, and whoever repeats the change
         writes both again. A copy is confirmed before the next one is sent, so the stream's last chunk has one. Of a
         group that is being made there is none.
         """
-        headers = headers_of(record) or None
+        record, names = action.record, Names(action.group)
         properties = BasicProperties(
-            content_type="application/json", headers=headers, delivery_mode=PERSISTENT
+            content_type="application/json", headers=headers_of(record) or None, delivery_mode=PERSISTENT
         )
-        names = Names(group)
-        is_copied = is_final and record.publishers.username
+        is_copied = action.is_final and record.publishers.username
         queues = [names.record, names.config] if is_copied else [names.config]
         async with self._changing(names.config) as channel:
             publisher = await confirming(channel)
@@ -529,26 +540,16 @@ class AmqpAdmin:
     async def bind_own(
         self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]
     ) -> dict[str, Refused]:
-        """Binds to each exchange by each key, all at once; returns the exchanges that cannot be bound to, and why. The
-        first of them closes the channel: the bindings after it are requested again, but no other to this exchange.
+        """Binds to each exchange by each key, all at once; returns the exchanges that cannot be bound to, and why.
 
         A binding costs the broker the same time wherever it leads, so each further key costs as much as the first.
         """
-        refused: dict[str, Refused] = {}
-        rest = [(name, key) for name in exchanges for key in keys]
-        while rest:
-            bound = 0
-            try:
-                async with self.link.channel(within_s=None) as channel:
-                    requests = [channel.queue_bind(queue, name, key) for name, key in rest]
-                    for answer in await asyncio.gather(*requests, return_exceptions=True):
-                        if isinstance(answer, BaseException):
-                            raise answer
-                        bound += 1
-            except Refused as error:
-                refused[rest[bound][0]] = error
-            rest = [one for one in rest[bound + 1 :] if one[0] not in refused]
-        return refused
+        places = [(name, key) for name in exchanges for key in keys]
+        requests = [
+            partial(Channel.queue_bind, queue=queue, exchange=name, routing_key=key) for name, key in places
+        ]
+        answers = zip(places, await self._answers(requests, within_s=None), strict=True)
+        return {name: answer for (name, _), answer in answers if isinstance(answer, Refused)}
 
     async def unbind_own(self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]) -> None:
         async with self.link.channel(within_s=None) as channel:

@@ -14,18 +14,15 @@ from typing import Any
 from lbg_core.admin.drift import problems as drift
 from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.member_problems import held_up, member_problems
-from lbg_core.admin.ownership import CONSUMPTION, is_of_kubernetes
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
-from lbg_core.admin.record import spec_in
+from lbg_core.admin.record import CONSUMPTION, is_of_kubernetes, spec_in
 from lbg_core.admin.rows import (
     UNKNOWN_STATUS,
     Count,
     ObservedQueue,
     QueueRow,
     ServiceRow,
-    SessionRow,
-    SessionRows,
     member_json,
     members_of,
     plain,
@@ -69,7 +66,7 @@ class Description:
     members: tuple[Beat, ...] | Unknown
     problems: tuple[Problem, ...]
     owner: str = ""
-    """As the group's record has it (`lbg_core.admin.ownership`); empty where none is recorded or it was not read."""
+    """As the group's record has it (`lbg_core.admin.record`); empty where none is recorded or it was not read."""
     publishers: Publishers = ONE_USER
     is_paused: bool | None = False
     """True if the record states that consumption is paused; None where it was not read."""
@@ -173,19 +170,21 @@ class Description:
         numbers = numbered if self.spec is None else range(self.spec.queue_count)
         return tuple(self._service_row(number, numbered.get(number)) for number in numbers)
 
-    @cached_property
-    def sessions(self) -> SessionRows | None:
+    @property
+    def sessions(self) -> SessionsStatus | None:
         """None where there are none, or they could not be read."""
-        if not isinstance(self.native, SessionsStatus):
-            return None
-        rows = tuple(SessionRow(one, self.member_of(one.consumer_tag)) for one in self.native.sessions)
-        return SessionRows(self.native.closed, self.native.pool, rows)
+        return self.native if isinstance(self.native, SessionsStatus) else None
 
     # Who serves what
 
     def member_of(self, tag: str | None) -> Beat | None:
         """The member whose consumer has this tag."""
         return None if tag is None else self._by_tag.get(tag)
+
+    def server_of(self, tag: str | None) -> str | None:
+        """Name of the member whose consumer has this tag, or else the tag."""
+        member = self.member_of(tag)
+        return tag if member is None else member.name
 
     def active_member(self, number: int) -> Beat | None:
         """The member that reports to be active on queue `number`, or whose consumer the broker reports to be.
@@ -364,10 +363,8 @@ class Description:
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None
         member = self.member_of(tag)
-        bindings: tuple[tuple[Beat, QueueState], ...] = ()
-        if member is not None:
-            status = Status(one.status)
-            bindings = ((member, QueueState(one.partition, Role.PRIMARY, True, status, one.unacked)),)
+        state = QueueState(one.partition, Role.PRIMARY, one.is_served, Status(one.status), one.unacked)
+        bindings = () if member is None else ((member, state),)
         counts, moved = (one.ready, one.unacked), (one.handoff_s, one.settled)
         return ServiceRow(one.partition, one.status, member, tag, *counts, bindings, *moved)
 

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 from lbg_core.admin.ingress_permissions import closed
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.policies import DISCONNECTED, effects
 from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
 from lbg_core.group import GroupSpec, Names, Permissions, Topology, forwarded_key
 
@@ -43,9 +43,8 @@ def drift(group: str, topology: Topology, observed: Snapshot) -> Iterator[Proble
                 yield Problem(Kind.QUEUE_DIFFERS, Subject(group, queue.name), arguments)
     if observed.bindings is not UNKNOWN:
         exchanges = {exchange.name for exchange in topology.exchanges}
-        queues = {
-            queue.name for queue in topology.queues
-        }  # clients bind others (mailboxes, validation, watchers)
+        # Clients bind others (mailboxes, validation, watchers).
+        queues = {queue.name for queue in topology.queues}
         is_moving = isinstance(observed.record, Record) and bool(observed.record.key_move)
         for extra in sorted(observed.bindings - set(topology.bindings), key=str):
             if is_moving or extra.routing_key.startswith(_FORWARDED):

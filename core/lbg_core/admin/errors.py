@@ -87,16 +87,17 @@ class ProvisioningError(Exception):
 
 
 class GroupProblem(ProvisioningError):
-    """A problem of a group that ends a request. The values after the group are the figures of `names`."""
+    """A problem of a group that ends a request, with its figures."""
 
     kind: ClassVar[Kind]
-    names: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, group: str, *values: object, kind: Kind | None = None, **more: object) -> None:
+    def __init__(self, group: str, *, kind: Kind | None = None, **figures: object) -> None:
         self.group = group
-        lines = (tuple(map(str, one)) if isinstance(one, list | tuple) else one for one in values)
-        figures = dict(zip(self.names, lines, strict=True)) | more
-        self.problem = Problem(kind or self.kind, Subject(group), figures)
+        lines = {
+            name: tuple(map(str, one)) if isinstance(one, list | tuple) else one
+            for name, one in figures.items()
+        }
+        self.problem = Problem(kind or self.kind, Subject(group), lines)
         super().__init__(text_of(self.problem))
 
 
@@ -112,12 +113,10 @@ class GroupUnfinished(GroupNotFound):
 
 class SessionNotFound(GroupProblem):
     kind = Kind.SESSION_NOT_FOUND
-    names = ("session", "sessions")
 
 
 class MessageNotSkipped(GroupProblem):
     kind = Kind.MESSAGE_NOT_SKIPPED
-    names = ("message", "cause")
 
 
 class RecordUnavailable(GroupProblem):
@@ -125,26 +124,22 @@ class RecordUnavailable(GroupProblem):
 
     retryable = True
     kind = Kind.RECORD_UNAVAILABLE
-    names = ("cause",)
 
 
 class RecordUnreadable(GroupProblem):
     kind = Kind.RECORD_UNREADABLE
-    names = ("cause",)
 
 
 class RecordNewer(RecordUnreadable):
     """The group's record is of a newer version: nothing of the group is changed."""
 
     kind = Kind.RECORD_NEWER
-    names = ("version",)
 
 
 class Taken(GroupProblem):
     """Names of a new group are in use: a line for each, with the object that has the name."""
 
     kind = Kind.NAMES_TAKEN
-    names = ("conflicts",)
 
 
 class NotOwned(GroupProblem):
@@ -157,7 +152,6 @@ class GroupDiffers(GroupProblem):
     """`diff` holds one line for each field: `field: existing -> wanted`."""
 
     kind = Kind.GROUP_DIFFERS
-    names = ("diff",)
 
 
 class Unsupported(ProvisioningError):
@@ -169,7 +163,6 @@ class StillInUse(GroupProblem):
     and user that is in use or unknown."""
 
     kind = Kind.STILL_IN_USE
-    names = ("where",)
 
 
 class MembersRun(StillInUse):
@@ -181,17 +174,15 @@ class MembersRun(StillInUse):
 class UnderWay(GroupProblem):
     """A change of the group's number of queues is not complete: the group accepts no messages."""
 
-    names = ("former", "queues")
-
     def __init__(self, group: str, former: int, queues: int) -> None:
-        super().__init__(group, former, queues, kind=Kind.TAKEN_BACK if former == queues else Kind.UNDER_WAY)
+        kind = Kind.TAKEN_BACK if former == queues else Kind.UNDER_WAY
+        super().__init__(group, kind=kind, former=former, queues=queues)
 
 
 class KeysMove(GroupProblem):
     """Keys of the group move between its queues, and what was requested has to wait for that."""
 
     kind = Kind.KEYS_MOVE
-    names = ("queues",)
 
 
 class IngressIsPaused(GroupProblem):
@@ -210,21 +201,18 @@ class NotJoined(GroupProblem):
     """Members do not take part in an online change of the number of queues. Nothing was changed."""
 
     kind = Kind.NOT_JOINED
-    names = ("members",)
 
 
 class NotMoved(GroupProblem):
     """Keys still move between queues. Publishers and members go on; the same command goes on with the change."""
 
     kind = Kind.NOT_MOVED
-    names = ("queues", "left", "within_s")
 
 
 class NotDrained(GroupProblem):
     """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
 
     kind = Kind.NOT_DRAINED
-    names = ("left", "within_s")
 
 
 class Busy(GroupProblem):

@@ -150,8 +150,8 @@ class GroupAdmin:
         """Pause the consumption of a group until `resume_group`: members keep their queues and start no new call, and
         calls that run end. Publishers go on. Members that join later are paused too.
 
-        Returns the names of members that do not report it in time. Raises NotOwned for a
-        group of Kubernetes, GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
+        Returns the names of members that do not report it in time. Raises NotOwned for a group of Kubernetes,
+        GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
         """
         return await member_requests.pause_group(self._admin, name)
 
@@ -231,7 +231,7 @@ class GroupAdmin:
         """Delete the group with its queues, its record and its user, however much of it is left; returns what was done.
 
         Raises GroupNotFound, NotOwned for a group of Kubernetes (`adopt_group` takes it over), StillInUse while it has
-        messages or consumers (`force` deletes them), Unsupported for a
-        user without a management API (`with_user=False` leaves it), Busy and AdminError.
+        messages or consumers (`force` deletes them), Unsupported for a user without a management API (`with_user=False`
+        leaves it), Busy and AdminError.
         """
         return await groups.delete_group(self._admin, name, force=force, with_user=with_user)

@@ -38,7 +38,6 @@ from lbg_core.admin.errors import (
     Taken,
     Unsupported,
 )
-from lbg_core.admin.ownership import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes
 from lbg_core.admin.plan import (
     DesiredUser,
     additions,
@@ -56,7 +55,7 @@ from lbg_core.admin.plan import (
 )
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
-from lbg_core.admin.record import refuse_change
+from lbg_core.admin.record import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes, refuse_change
 from lbg_core.admin.snapshot import (
     CLOSING,
     SAMPLED_S,
@@ -155,7 +154,7 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
         return (*actions, *(() if sessions.closed else (ActOnQueue(parent, "close"),)))
     states = {one.session: one.state for one in sessions.sessions}
     if session not in states:
-        raise SessionNotFound(group, session, sorted(states))
+        raise SessionNotFound(group, session=session, sessions=sorted(states))
     return () if states[session] == CLOSING else (ActOnQueue(parent, "close-session", {"session": session}),)
 
 
@@ -176,7 +175,10 @@ def plan_rotate(
         permissions = observed.topology_of(spec).permissions
         actions.append(PutPermissions(desired.client_username, permissions, None if is_new else permissions))
     if desired != spec:
-        actions.append(_record(desired, observed))
+        assert isinstance(observed.record, Record)
+        is_closed = is_closed_in(observed.record.text)  # a group that is closed stays so
+        text = closed_record(desired) if is_closed else desired.to_record()
+        actions.append(WriteRecord(group, _rewritten(text, observed), observed.record))
     # Last: the password before this one cannot be put back.
     return tuple(actions if is_new else [*actions, put_user])
 
@@ -241,10 +243,10 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
     if before and not force:
         if observed.connections is UNKNOWN:
             unknown = [f"the connections of user {name} are unknown" for name in before]
-            raise StillInUse(group, unknown, kind=Kind.USERS_IN_USE)
+            raise StillInUse(group, where=unknown, kind=Kind.USERS_IN_USE)
         connected = {name: observed.connections.get(name, 0) for name in before}
         if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
-            raise StillInUse(group, where, kind=Kind.USERS_IN_USE)
+            raise StillInUse(group, where=where, kind=Kind.USERS_IN_USE)
     return tuple(DeleteUser(name) for name in before)
 
 
@@ -253,8 +255,7 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
     that they may write to it.
 
     Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, KeysMove, Unsupported for modes without parking, and
-    MembersRun
-    while members run, which would not read the parked keys.
+    MembersRun while members run, which would not read the parked keys.
     """
     spec = existing(group, observed)
     assert isinstance(observed.record, Record)
@@ -284,17 +285,9 @@ def refuse_served(group: str, observed: Snapshot) -> None:
     if observed.is_served(group):
         raise MembersRun(
             group,
-            ["members run, or may run, and would not read which keys are parked"],
+            where=["members run, or may run, and would not read which keys are parked"],
             remedy="stop its members first, and start them again",
         )
-
-
-def _record(desired: GroupSpec, observed: Snapshot) -> WriteRecord:
-    """A group that is closed stays so."""
-    assert isinstance(observed.record, Record)
-    is_closed = is_closed_in(observed.record.text)
-    text = closed_record(desired) if is_closed else desired.to_record()
-    return WriteRecord(desired.name, _rewritten(text, observed), observed.record)
 
 
 def _rewritten(text: str, observed: Snapshot) -> Record:
@@ -305,7 +298,7 @@ def _rewritten(text: str, observed: Snapshot) -> Record:
 
 def _refuse_taken(group: str, username: str, observed: Snapshot, *, other: str) -> None:
     if conflicts := list(conflicting_user(group, username, observed, other=other)):
-        raise Taken(group, conflicts)
+        raise Taken(group, conflicts=conflicts)
 
 
 def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> GroupSpec:
@@ -434,7 +427,6 @@ async def rotate_user(
 
     Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
     """
-    Names(group)
     new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     async with admin.lock(group):
         actions = plan_rotate(group, await admin.observe(group), password=new, username=username)
@@ -458,7 +450,6 @@ async def separate_publishers(
 
     Raises ProvisioningError, and SpecError for what cannot be a group's or a user's name.
     """
-    Names(group)
     new = password or secrets.token_urlsafe(GENERATED_PASSWORD_BYTES)
     async with admin.lock(group):
         observed = await admin.observe(group)
@@ -483,7 +474,6 @@ async def enable_parking(admin: BrokerAdmin, group: str, *, claim: Claim = CLAIM
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
-    Names(group)
     async with admin.lock(group):
         actions = plan_parking(group, await admin.observe(group), claim=claim)
         await apply(admin, actions)
@@ -494,7 +484,6 @@ async def enable_parking(admin: BrokerAdmin, group: str, *, claim: Claim = CLAIM
 
 async def finish_rotation(admin: BrokerAdmin, group: str, *, force: bool = False) -> Sequence[Action]:
     """Delete the users that the group had before; returns what was done. Raises ProvisioningError."""
-    Names(group)
     async with admin.lock(group):
         actions = plan_finish(group, await admin.observe(group), force=force)
         await apply_all(admin, actions)
@@ -511,7 +500,6 @@ async def delete_group(
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
-    Names(group)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + COUNT_FOR_S
     async with admin.lock(group):
@@ -564,7 +552,7 @@ async def check_owned(admin: BrokerAdmin, spec: GroupSpec, *, claim: Claim, is_m
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """`before`: the former owner, as `lbg_core.admin.ownership` has it. Not changed: the group was by hand already."""
+    """`before`: the former owner, as `lbg_core.admin.record` has it. Not changed: the group was by hand already."""
 
     before: str
     is_changed: bool
@@ -578,7 +566,7 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
     async with admin.lock(group):
         before = (await observe_existing(admin, group)).record
         if not isinstance(before, Record):
-            raise RecordUnreadable(group, "it is missing")
+            raise RecordUnreadable(group, cause="it is missing")
         is_changed = await rewrite_record(admin, group, before, owner=BY_HAND, object_name="")
     return Adopted(before.owner, is_changed)
 
@@ -589,7 +577,6 @@ async def close_group(admin: BrokerAdmin, group: str, *, session: str | None = N
 
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
-    Names(group)
     async with admin.lock(group):
         await apply_all(admin, plan_close(group, await admin.observe(group), session=session))
     return await show_group(admin, group)

@@ -9,42 +9,35 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from typing import Protocol
+from dataclasses import dataclass, field
 
 from lbg_core.admin.actions import ActOnQueue, OpenIngress
 from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, RecordUnavailable
 from lbg_core.admin.ingress_permissions import allows, is_without, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
-from lbg_core.admin.ownership import INGRESS, Record, paused_words
 from lbg_core.admin.plan import recorded, require_by_hand
-from lbg_core.admin.progress import Progress, Report, Stage, unreported
+from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
+from lbg_core.admin.record import INGRESS, Record, paused_words
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import Names, is_native
 
 
-class Ingress(Protocol):
-    async def ensure_closed(self) -> bool:
-        """Closes it, with what was opened since the last call. False if a publisher was connected meanwhile."""
-        ...
-
-    async def open(self) -> None: ...
-
-
+@dataclass(frozen=True, slots=True)
 class QueueIngress:
     """Of a partitioned queue of the embedded broker, which refuses what comes while it is closed."""
 
-    def __init__(self, admin: BrokerAdmin, queue: str) -> None:
-        self._admin = admin
-        self._queue = queue
+    admin: BrokerAdmin
+    queue: str
 
     async def ensure_closed(self) -> bool:
-        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": False}))
+        """Closes it, with what was opened since the last call. False if a publisher was connected meanwhile."""
+        await self.admin.perform(ActOnQueue(self.queue, "ingress", {"open": False}))
         return True
 
     async def open(self) -> None:
-        await self._admin.perform(ActOnQueue(self._queue, "ingress", {"open": True}))
+        await self.admin.perform(ActOnQueue(self.queue, "ingress", {"open": True}))
 
 
 LISTED_S = 6.0
@@ -52,6 +45,7 @@ LISTED_S = 6.0
 default (https://www.rabbitmq.com/docs/management#statistics-interval)."""
 
 
+@dataclass(slots=True)
 class PermissionIngress:
     """By the permission to write to the group's exchange, taken from every user of the virtual host who has it.
 
@@ -62,34 +56,24 @@ class PermissionIngress:
     `reason`: that with which they are closed. `stays_closed`: ingress is paused, so `open` leaves it closed.
     """
 
-    def __init__(
-        self,
-        admin: BrokerAdmin,
-        management: ManagementAdmin,
-        names: Names,
-        *,
-        closes: bool,
-        reason: str = REPARTITIONED,
-        stays_closed: bool = False,
-    ) -> None:
-        self._admin = admin
-        self._management = management
-        self._names = names
-        self._closes = closes
-        self._reason = reason.format(names.group)
-        self._stays_closed = stays_closed
-        self._of_before: dict[str, str] = {}
-        """Connections that were there when their user lost the permission, and whose they are."""
-        self._seen: set[str] = set()
-        """All connections that were listed at that time."""
-        self._withdrawn: set[str] = set()
-        self._listed_at = 0.0
-        self._is_new = True
+    admin: BrokerAdmin
+    management: ManagementAdmin
+    names: Names
+    closes: bool
+    reason: str = REPARTITIONED
+    stays_closed: bool = False
+    _of_before: dict[str, str] = field(default_factory=dict)
+    """Connections that were there when their user lost the permission, and whose they are."""
+    _seen: set[str] = field(default_factory=set)
+    """All connections that were listed at that time."""
+    _withdrawn: set[str] = field(default_factory=set)
+    _listed_at: float = 0.0
+    _is_new: bool = True
 
     @property
     def unlisted_s(self) -> float:
         """Seconds for which RabbitMQ may list connections from before for the first time; 0 on the embedded broker."""
-        return max(0.0, self._listed_at - asyncio.get_running_loop().time()) if self._closes else 0.0
+        return max(0.0, self._listed_at - asyncio.get_running_loop().time()) if self.closes else 0.0
 
     async def ensure_closed(self) -> bool:
         was_closed = not await self._withdraw()
@@ -97,22 +81,22 @@ class PermissionIngress:
         return not await self._cut_publishers() and was_closed and not had_late
 
     async def open(self) -> None:
-        if not self._stays_closed:
-            await self._admin.perform(OpenIngress(self._names.group))
+        if not self.stays_closed:
+            await self.admin.perform(OpenIngress(self.names.group))
 
     async def _withdraw(self) -> bool:
         """True if any user still had it."""
-        exchange = self._names.exchange
-        permissions = await self._management.all_permissions()
+        exchange = self.names.exchange
+        permissions = await self.management.all_permissions()
         writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
         for user in writers:
-            await self._admin.perform(
+            await self.admin.perform(
                 with_write(user, permissions[user], without(permissions[user].write, exchange))
             )
-        if self._closes:
+        if self.closes:
             before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
             for user in (*writers, *(before if self._is_new else ())):
-                connections = await self._management.connections_of(user)
+                connections = await self.management.connections_of(user)
                 self._of_before |= dict.fromkeys(connections, user)
                 self._seen.update(connections)
             if writers or self._is_new:
@@ -128,14 +112,14 @@ class PermissionIngress:
             return False
         is_any = False
         for user in self._withdrawn:
-            for connection in await self._management.connections_of(user):
+            for connection in await self.management.connections_of(user):
                 if connection in self._seen:
                     continue
-                if not await self._management.has_published(connection):
+                if not await self.management.has_published(connection):
                     continue
-                called = await self._management.connection_name(connection)
+                called = await self.management.connection_name(connection)
                 if called is not None and not self._is_spared(called):
-                    await self._management.close_connection(connection, reason=self._reason)
+                    await self._close(connection)
                     is_any = True
         return is_any
 
@@ -145,29 +129,34 @@ class PermissionIngress:
         if not self._of_before:
             return False
         users = set(self._of_before.values())
-        present = {one for user in users for one in await self._management.connections_of(user)}
+        present = {one for user in users for one in await self.management.connections_of(user)}
         own = await self._own_users()
         is_over = True
         for connection, user in list(self._of_before.items()):
-            called = await self._management.connection_name(connection)
+            called = await self.management.connection_name(connection)
             if connection not in present or (called is not None and self._is_spared(called)):
                 del self._of_before[connection]
             elif called is None:
                 is_over = False
-            elif user in own or await self._management.has_published(connection):
-                await self._management.close_connection(connection, reason=self._reason)
+            elif user in own or await self.management.has_published(connection):
+                await self._close(connection)
                 is_over = False
         return not is_over
 
+    async def _close(self, connection: str) -> None:
+        await self.management.close_connection(connection, reason=self.reason.format(self.names.group))
+
     async def _own_users(self) -> Collection[str]:
         """The group's users: a connection of one that is not a member's is a publisher's."""
-        users = await self._management.users()
-        return {name for name, user in users.items() if user.made_for == self._names.group}
+        users = await self.management.users()
+        return {name for name, user in users.items() if user.made_for == self.names.group}
 
     def _is_spared(self, called: str) -> bool:
         """True if a connection of this name is one of ours that does not publish to the group."""
-        return called.startswith("lbg ") and not called.startswith(f"lbg publish {self._names.group} ")
+        return called.startswith("lbg ") and not called.startswith(f"lbg publish {self.names.group} ")
 
+
+Ingress = QueueIngress | PermissionIngress
 
 PUBLISHERS_S = 15.0
 """For connections of publishers to be closed: RabbitMQ describes one from its first sample on, up to 5 s after it was
@@ -203,7 +192,7 @@ async def pause_ingress(
         require(group, observed)
         record = observed.record
         if not isinstance(record, Record):
-            raise RecordUnavailable(group, "it is missing")
+            raise RecordUnavailable(group, cause="it is missing")
         if not is_paused:
             spec = recorded(group, observed)
             is_one_queue = spec is not None and is_native(spec, observed.engine)

@@ -33,10 +33,8 @@ from lbg_core.admin.errors import (
 )
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.plan import additions, existing, recorded
-from lbg_core.admin.problems import NAMED_MAX, Kind, sentence_of, text_of
-from lbg_core.admin.progress import Progress, Report, Stage, unreported
+from lbg_core.admin.problems import NAMED_MAX, Kind, Progress, Report, Stage, sentence_of, text_of, unreported
 from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
     LATE_S,
@@ -50,6 +48,7 @@ from lbg_core.admin.queue_changes import (
     surplus_queues,
     unsettled,
 )
+from lbg_core.admin.record import Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
 from lbg_core.group import (
@@ -178,10 +177,9 @@ class KeyMoveSteps:
     def is_untouched(self, look: Look) -> bool:
         """True if no hash has begun to leave its queue."""
         staged = {self._names.queue(number) for number in self.move.sources}
-        return not look.state.passed and not any(one.queue in staged for one in self._of_group(look))
-
-    def _of_group(self, look: Look) -> Iterator[Binding]:
-        return (one for one in look.bindings if one.exchange == self._names.exchange)
+        return not look.state.passed and not any(
+            one.exchange == self._names.exchange and one.queue in staged for one in look.bindings
+        )
 
     def _of_source(self, source: int, staging: int, look: Look) -> Iterator[Action]:
         """A queue's bindings are as they should be, its fence is in it, and it is passed: first for the old queue, and
@@ -264,7 +262,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
 
 def known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
     if observed.bindings is UNKNOWN:
-        raise StillInUse(group, (), kind=Kind.BINDINGS_UNKNOWN)
+        raise StillInUse(group, where=(), kind=Kind.BINDINGS_UNKNOWN)
     return observed.bindings
 
 
@@ -359,7 +357,7 @@ class KeyMoveRun:
             await self.admin.perform(key_move_announced(self.group, move))
             if now - self._began_at >= JOIN_S and self._steps.is_untouched(look):
                 await self._take_back(spec, observed)
-                raise NotJoined(spec.name, look.outsiders)
+                raise NotJoined(spec.name, members=look.outsiders)
         steps = self._steps
         while not look.state.is_ended and (actions := list(steps.actions(look))):
             if not await self._performed(steps, actions):
@@ -473,5 +471,7 @@ async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
             if loop.time() >= deadline:
                 raise
         if loop.time() >= deadline:
-            raise NotMoved(run.group, run.queue_count, run.left or ["the next step"], timeout_s)
+            raise NotMoved(
+                run.group, queues=run.queue_count, left=run.left or ["the next step"], within_s=timeout_s
+            )
         await asyncio.sleep(LOOK_S)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from lbg_core.admin.amqp import AmqpAdmin
@@ -42,12 +41,6 @@ READ_S = 10.0
 """For one group, of which a queue may have no node to answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    begun_at: float
-    task: asyncio.Task[Lag]
-
-
 class LagReader:
     """Reads the lag of groups; callers share a reading that is young enough. `surplus`: queues that a group has beyond
     those of its attributes, as far as they are known, as while keys move between queues."""
@@ -62,9 +55,10 @@ class LagReader:
         self._management = management
         self._surplus = surplus
         self._ear = ReportQueue(amqp)
-        self._readings: dict[GroupSpec, _Reading] = {}
+        self._readings: dict[GroupSpec, tuple[float, asyncio.Task[Lag]]] = {}
+        """Each with the time of its beginning."""
 
-    async def lags(self, specs: Mapping[str, GroupSpec], *, max_age_s: float) -> dict[str, Lag]:
+    async def lags(self, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5) -> dict[str, Lag]:
         """Messages of each group's queues, delivered or not, under the same keys, as counted at most `max_age_s` before
         now; UNKNOWN for a group of which one queue cannot be counted.
 
@@ -73,14 +67,14 @@ class LagReader:
         engine = await self._amqp.engine()
         now = asyncio.get_running_loop().time()
         self._readings = {
-            spec: one
-            for spec, one in self._readings.items()
-            if now - one.begun_at <= max_age_s or not one.task.done()
+            spec: (begun_at, task)
+            for spec, (begun_at, task) in self._readings.items()
+            if now - begun_at <= max_age_s or not task.done()
         }
         old = [
             spec
             for spec in specs.values()
-            if spec not in self._readings or now - self._readings[spec].begun_at > max_age_s
+            if spec not in self._readings or now - self._readings[spec][0] > max_age_s
         ]
         if self._management is not None and not engine.is_rabbitmq and old:
             counts = asyncio.create_task(self._management.counts([spec.name for spec in old]))
@@ -91,8 +85,8 @@ class LagReader:
         for spec, reading in begun.items():
             task = asyncio.create_task(_in_time(reading))
             task.add_done_callback(seen)
-            self._readings[spec] = _Reading(now, task)
-        readings = (asyncio.shield(self._readings[spec].task) for spec in specs.values())
+            self._readings[spec] = now, task
+        readings = (asyncio.shield(self._readings[spec][1]) for spec in specs.values())
         return dict(zip(specs, await asyncio.gather(*readings), strict=True))
 
     async def backlogs(self, specs: Mapping[str, GroupSpec]) -> dict[str, Backlog]:
@@ -105,7 +99,8 @@ class LagReader:
         queues = {key: self._queues(spec, engine) for key, spec in specs.items()}
         counts: Mapping[str, QueueStatus | Unknown | None]
         if self._management is not None and not engine.is_rabbitmq:
-            counts = await self._management.counts([spec.name for spec in specs.values()])
+            counted = await self._management.counts([spec.name for spec in specs.values()])
+            counts = {name: one for of_group in counted.values() for name, one in of_group.items()}
             fields: tuple[str, ...] = ("ready", "unacked")
         else:
             counts = await self._amqp.counts_of([name for names in queues.values() for name in names])
@@ -118,9 +113,9 @@ class LagReader:
         return tuple(dict.fromkeys((*queues, *self._surplus(spec.name))))
 
     async def _counted(
-        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, QueueStatus]]
+        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Mapping[str, QueueStatus]]]
     ) -> Lag:
-        counted = await asyncio.shield(counts)
+        counted = (await asyncio.shield(counts))[spec.name]
         return _sum(map(counted.get, self._queues(spec, engine)), "ready", "unacked")
 
     async def _from_reports(self, spec: GroupSpec, engine: Engine) -> Lag:
@@ -155,7 +150,7 @@ class LagReader:
             await asyncio.sleep(STEP_S)
         if self._management is None:
             return UNKNOWN
-        sampled = await self._management.counts([spec.name])
+        sampled = (await self._management.counts([spec.name]))[spec.name]
         unacked = _sum(map(sampled.get, queues), "unacked")
         return UNKNOWN if unacked is UNKNOWN else ready + unacked
 

@@ -31,14 +31,14 @@ from lbg_core.admin.errors import (
     Unreachable,
     Unsupported,
 )
-from lbg_core.admin.lag import Backlog, LagReader
+from lbg_core.admin.lag import LagReader
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.observe import NO_API, SnapshotReader, Survey, observe_many
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.observe import NO_API, SnapshotReader
 from lbg_core.admin.policies import require_order
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
-from lbg_core.admin.status_reports import CollectedReports, collect_reports
+from lbg_core.admin.status_reports import CollectedReports, collect_reports, member_reports
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import Engine, GroupSpec, Names, Topology, is_native, stream_queues
 from lbg_core.group.key_moves import KeyMoveState
@@ -56,14 +56,12 @@ class LiveAdmin:
         self.amqp = AmqpAdmin(places)
         self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
         self._observing = SnapshotReader(self.amqp, self._management)
-        self._last_survey = Survey()
-        self._lags = LagReader(self.amqp, self._management, self._surplus_queues)
+        self.lag_reader = LagReader(self.amqp, self._management, self._surplus_queues)
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.locks.of(group)
 
     async def renew_lock(self, group: str) -> None:
-        """For who holds the lock for long, and does not change anything by AMQP meanwhile. Raises Busy."""
         await self.amqp.locks.renew(group)
 
     async def close(self) -> None:
@@ -80,22 +78,11 @@ class LiveAdmin:
         await self.management_for("the login can only be checked").check()
         return engine
 
-    async def tags(self) -> frozenset[str]:
-        """Tags of the login at the management API. Raises AdminError, and Unsupported."""
-        return await self.management_for("tags of the login can only be read").tags()
-
-    async def alarms(self) -> tuple[str, ...]:
-        """Problems of the broker's nodes, a sentence each. Raises AdminError, and Unsupported."""
-        return await self.management_for("alarms can only be read").alarms()
-
     async def groups(self) -> Sequence[str]:
         return await self.management_for("groups can only be listed").groups()
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
-        collected = (await collect_reports(self.amqp, [group], seconds=seconds))[group]
-        if isinstance(collected, Refused):
-            raise collected
-        return collected.beats
+        return await member_reports(self.amqp, group, seconds=seconds)
 
     async def indexes(self, group: str, *, below: int) -> frozenset[int]:
         return await self.amqp.mailboxes(group, range(below))
@@ -106,7 +93,7 @@ class LiveAdmin:
     async def observe_many(self, specs: Sequence[GroupSpec]) -> Mapping[str, Snapshot]:
         """Snapshot of each group from lists, by its name; see `lbg_core.admin.observe`."""
         management = self.management_for("groups can only be surveyed")
-        return await observe_many(self.amqp, management, specs, self._last_survey)
+        return await self._observing.observe_many(management, specs)
 
     async def observe_queues(self, spec: GroupSpec) -> Snapshot:
         """Snapshot of the queues that carry the group's messages, and of nothing else: for a view that is drawn several
@@ -131,24 +118,14 @@ class LiveAdmin:
         EntryError for a stream that cannot be read."""
         return await moves_stream.read(self.amqp, group)
 
-    async def lags(
-        self, specs: Mapping[str, GroupSpec], *, max_age_s: float = 0.5
-    ) -> Mapping[str, int | Unknown]:
-        """Lag of each group, under the same keys, counted at most `max_age_s` ago; see `LagReader`."""
-        return await self._lags.lags(specs, max_age_s=max_age_s)
-
     def _surplus_queues(self, group: str) -> list[str]:
         """Those of the last survey, and only while keys move."""
-        snapshot, names = self._last_survey.snapshots.get(group), Names(group)
+        snapshot, names = self._observing.surveyed.get(group), Names(group)
         if snapshot is None or snapshot.queues.get(names.moves) is None:
             return []
         return [
             name for name, status in snapshot.queues.items() if status is not None and names.is_served(name)
         ]
-
-    async def backlogs(self, specs: Mapping[str, GroupSpec]) -> Mapping[str, Backlog]:
-        """The backlog of each group, under the same keys, counted now; see `LagReader`."""
-        return await self._lags.backlogs(specs)
 
     async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
         """First messages of a queue that wait at the embedded broker, which shows them without taking them; none
@@ -207,7 +184,7 @@ class LiveAdmin:
             return
         if status is not None and status.is_down:
             raise StillInUse(
-                queue.split(".")[1], [f"{queue} does not answer, because most of its nodes are down"]
+                queue.split(".")[1], where=[f"{queue} does not answer, because most of its nodes are down"]
             )
 
     def management_for(self, purpose: str) -> ManagementAdmin:

@@ -89,6 +89,18 @@ def _claimed(group: str) -> tuple[str, ...]:
     return names.mailbox(0)[:-1], f"{names.exchange}.provisioning"
 
 
+def _by_group(
+    groups: Sequence[str], listed: Listed, status_of: Callable[[Mapping[str, Any]], T]
+) -> dict[str, dict[str, T]]:
+    """Status of each object, by group and name, without queues that belong to a connection."""
+    by_group: dict[str, dict[str, T]] = {group: {} for group in groups}
+    for group, one in listed:
+        name = str(one["name"])
+        if not name.startswith(_claimed(group)):
+            by_group[group][name] = status_of(one)
+    return by_group
+
+
 def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
     ready, unacked = _counts(now)
     return QueueStatus(
@@ -120,6 +132,10 @@ def _counts(queue: Mapping[str, Any]) -> Counts:
     if not _can_count(queue):
         return UNKNOWN, UNKNOWN
     return _count(queue.get("messages_ready")), _count(queue.get("messages_unacknowledged"))
+
+
+def _counted(queue: Mapping[str, Any]) -> QueueStatus:
+    return QueueStatus(*_counts(queue), _count(queue.get("consumers")))
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -156,13 +172,7 @@ class ManagementAdmin:
     async def exchanges_of(self, groups: Sequence[str]) -> Mapping[str, Mapping[str, ExchangeState]]:
         """Every exchange of each of `groups`."""
 
-        def read(listed: Listed) -> dict[str, dict[str, ExchangeState]]:
-            by_group: dict[str, dict[str, ExchangeState]] = {group: {} for group in groups}
-            for group, one in listed:
-                by_group[group][str(one["name"])] = _exchange(one)
-            return by_group
-
-        return await self._of_groups("exchanges", groups, "(\\.|$)", _EXCHANGE, read)
+        return await self._of_groups("exchanges", groups, "(\\.|$)", _EXCHANGE, _exchange)
 
     async def exchanges_named(self, names: Sequence[str]) -> dict[str, ExchangeState]:
         """Those of `names` that are there."""
@@ -179,28 +189,15 @@ class ManagementAdmin:
         and that is all that is known of them.
         """
 
-        def read(
-            listed: Listed, status_of: Callable[[Mapping[str, Any]], QueueStatus]
-        ) -> dict[str, dict[str, QueueStatus]]:
-            by_group: dict[str, dict[str, QueueStatus]] = {group: {} for group in groups}
-            for group, one in listed:
-                name = str(one["name"])
-                if not name.startswith(_claimed(group)):
-                    by_group[group][name] = status_of(one)
-            return by_group
-
         if not is_sampled:
             columns = f"{_OF_NOW},{_SAMPLED},{COLUMNS}"
-            return await self._of_groups(
-                "queues", groups, "\\.", columns, lambda listed: read(listed, lambda one: _queue(one, one))
-            )
+            return await self._of_groups("queues", groups, "\\.", columns, lambda one: _queue(one, one))
         listed = await self._listed("queues", groups, "\\.", f"name,{_SAMPLED}")
         sampled = {str(one["name"]): one for _, one in listed}
-        now = await self._listed("queues", groups, "\\.", f"{_OF_NOW}{_WITHOUT_SAMPLES}")
-        by_group = read(listed, lambda one: QueueStatus())
-        for group, queues in read(now, lambda one: _queue(one, sampled.get(str(one["name"]), {}))).items():
-            by_group[group] |= queues
-        return by_group
+        by_group = _by_group(groups, listed, lambda one: QueueStatus())
+        listed = await self._listed("queues", groups, "\\.", f"{_OF_NOW}{_WITHOUT_SAMPLES}")
+        now = _by_group(groups, listed, lambda one: _queue(one, sampled.get(str(one["name"]), {})))
+        return {group: {**by_group[group], **now[group]} for group in groups}
 
     async def queues_named(self, names: Sequence[str]) -> dict[str, QueueStatus]:
         """Those of `names` that exist, one request each: RabbitMQ goes through all queues of a virtual host for a
@@ -209,18 +206,11 @@ class ManagementAdmin:
         rows = await self._named("queues", names, f"{_OF_NOW}{_WITHOUT_SAMPLES}")
         return {str(one["name"]): replace(_queue(one, {}), policy=UNKNOWN, effective=UNKNOWN) for one in rows}
 
-    async def counts(self, groups: Sequence[str]) -> Mapping[str, QueueStatus]:
-        """Counts of the queues that carry messages to members of `groups`, as of now on the embedded broker, up to 5 s
-        ago on RabbitMQ, which does not report consumers beside them."""
-
-        def read(listed: Listed) -> dict[str, QueueStatus]:
-            return {
-                str(one["name"]): QueueStatus(*_counts(one), _count(one.get("consumers")))
-                for _, one in listed
-            }
-
+    async def counts(self, groups: Sequence[str]) -> Mapping[str, Mapping[str, QueueStatus]]:
+        """Counts of the queues that carry messages to members of each of `groups`, as of now on the embedded broker, up
+        to 5 s ago on RabbitMQ, which does not report consumers beside them."""
         columns = f"{_COUNTS},consumers{_WITHOUT_SAMPLES}"
-        return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, read)
+        return await self._of_groups("queues", groups, "\\.q(\\.|$)", columns, _counted)
 
     async def all_answer(self, queues: Sequence[str]) -> bool:
         """True if each of these queues is there and can count."""
@@ -253,15 +243,23 @@ class ManagementAdmin:
         return frozenset(bindings)
 
     async def _of_groups(
-        self, kind: str, groups: Sequence[str], rest: str, columns: str, read: Callable[[Listed], T]
-    ) -> T:
-        """Results of `read` for objects named after `groups` and `rest` (a pattern), each with its group. The same
-        object as before where all is listed and nothing has changed."""
+        self,
+        kind: str,
+        groups: Sequence[str],
+        rest: str,
+        columns: str,
+        status_of: Callable[[Mapping[str, Any]], T],
+    ) -> Mapping[str, Mapping[str, T]]:
+        """Status of each object that is named after `groups` and `rest` (a pattern), by group and name. The same object
+        as before where all is listed and nothing has changed."""
         if _are_few(groups, rest):
-            return read(await self._listed(kind, groups, rest, columns))
+            return _by_group(groups, await self._listed(kind, groups, rest, columns), status_of)
         names = frozenset(groups)
-        where = f"{path(kind, self._vhost)}?columns={columns}"
-        return await self._api.get_as(where, lambda rows: read(_of(names, rows or ())), key=(rest, names))
+        return await self._api.get_as(
+            f"{path(kind, self._vhost)}?columns={columns}",
+            lambda rows: _by_group(groups, _of(names, rows or ()), status_of),
+            key=(rest, names),
+        )
 
     async def _listed(self, kind: str, groups: Sequence[str], rest: str, columns: str) -> Listed:
         if _are_few(groups, rest):

@@ -10,21 +10,20 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from lbg_core.admin.actions import Announce
 from lbg_core.admin.amqp import AmqpAdmin
-from lbg_core.admin.errors import MessageNotSkipped, RecordUnavailable, Refused, Unreachable
-from lbg_core.admin.ownership import Record, paused_words
-from lbg_core.admin.plan import require_by_hand
+from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
+from lbg_core.admin.plan import existing, require_by_hand
 from lbg_core.admin.protocol import observe_existing, rewrite_record
-from lbg_core.admin.record import spec_in
+from lbg_core.admin.record import Record, paused_words
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
-from lbg_core.admin.status_reports import REPORT_KEYS, message_in, watch_reports
+from lbg_core.admin.status_reports import REPORT_KEYS, message_in, receiving, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import (
     HEADER_PUBLISHER,
@@ -76,9 +75,6 @@ SKIPPED_S = 35.0
 
 PAUSED_S = 5.0
 """For members to report that they paused or resumed: they do so with the next status report."""
-
-LEAVING = frozenset((HeldState.PARKING, HeldState.MOVING, HeldState.PROCESSED))
-"""States of a message that is on its way out of its queue, and outcomes of a request to skip it."""
 
 ADMINISTRATOR = Identity(0, "administrator", "")
 
@@ -142,7 +138,7 @@ async def peek_group(
     Raises GroupNotFound, RecordUnreadable, SpecError for a queue that the group does not have, and AdminError.
     """
     observed = await observe_existing(admin, group)
-    spec = _spec(group, observed)
+    spec = existing(group, observed)
     if wanted.queue is not None and wanted.queue >= _count(spec):
         raise SpecError(
             "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
@@ -184,29 +180,9 @@ async def skip_message(
     """
     found = await peek_group(admin, group, Wanted(id=id), limit=2)
     held = [one for one in found.messages if one.member_index is not None]
-    if not held:
-        silent = f"; no answer from {', '.join(found.silent)}" if found.silent else ""
-        raise MessageNotSkipped(
-            group, id, f"no member holds it{silent}; `lbg dead list {group}` has the dead letters"
-        )
+    if cause := _why_not_skipped(held, found):
+        raise MessageNotSkipped(group, message=id, cause=cause)
     message = held[0]
-    if len(held) > 1:
-        raise MessageNotSkipped(
-            group, id, f"{held[0].member} and {held[1].member} hold one of this id: try again"
-        )
-    if message.state is HeldState.REFUSED:
-        raise MessageNotSkipped(
-            group, id, f"{message.member} has refused it, and waits for the broker to confirm that"
-        )
-    if message.state in LEAVING:
-        raise MessageNotSkipped(group, id, f"{_NOT_SKIPPED[message.state]} (at {message.member})")
-    if message.state is not HeldState.POISONED:
-        raise MessageNotSkipped(
-            group,
-            id,
-            f"it is {message.state} at {message.member} after {message.attempts} attempts, and not poisoned: a message "
-            "is skipped only when its attempts are used up",
-        )
     answers, _ = await ask_members(
         admin.amqp,
         group,
@@ -222,7 +198,7 @@ async def skip_message(
     why = _NOT_SKIPPED.get(
         outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
     )
-    raise MessageNotSkipped(group, id, f"{why} (at {message.member})")
+    raise MessageNotSkipped(group, message=id, cause=f"{why} (at {message.member})")
 
 
 async def pause_group(
@@ -237,7 +213,7 @@ async def pause_group(
     async with admin.lock(group):
         observed = await observe_existing(admin, group)
         require_by_hand(group, observed)
-        _spec(group, observed)
+        existing(group, observed)
         assert isinstance(observed.record, Record)
         words = paused_words(observed.record.paused, is_paused=is_paused)
         await rewrite_record(admin, group, observed.record, paused=words)
@@ -255,6 +231,27 @@ def pause_announced(group: str, *, is_paused: bool) -> Announce:
     return Announce(group, Pause(ADMINISTRATOR, is_paused))
 
 
+def _why_not_skipped(held: Sequence[PeekedMessage], found: PeekResult) -> str:
+    """Cause for which the message of an id cannot be skipped; empty if it can. `held`: at members."""
+    if not held:
+        silent = f"; no answer from {', '.join(found.silent)}" if found.silent else ""
+        return f"no member holds it{silent}; `lbg dead list {found.group}` has the dead letters"
+    message = held[0]
+    if len(held) > 1:
+        return f"{message.member} and {held[1].member} hold one of this id: try again"
+    match message.state:
+        case HeldState.POISONED:
+            return ""
+        case HeldState.REFUSED:
+            return f"{message.member} has refused it, and waits for the broker to confirm that"
+        case HeldState.PARKING | HeldState.MOVING | HeldState.PROCESSED:
+            return f"{_NOT_SKIPPED[message.state]} (at {message.member})"
+    return (
+        f"it is {message.state} at {message.member} after {message.attempts} attempts, and not poisoned: a message is "
+        "skipped only when its attempts are used up"
+    )
+
+
 _NOT_SKIPPED: dict[str, str] = {
     SkipOutcome.RUNNING: "it is being called, and becomes a dead letter if this call fails",
     SkipOutcome.PROCESSED: "it has just been processed",
@@ -263,12 +260,6 @@ _NOT_SKIPPED: dict[str, str] = {
     SkipOutcome.NOT_POISONED: "it is not poisoned any more",
     SkipOutcome.NOT_HELD: "its member does not hold it any more",
 }
-
-
-def _spec(group: str, observed: Snapshot) -> GroupSpec:
-    if observed.record is UNKNOWN or observed.record is None:
-        raise RecordUnavailable(group, "it is missing")
-    return spec_in(observed.record.text, group)
 
 
 async def ask_members(
@@ -283,7 +274,7 @@ async def ask_members(
     """Answers of the members to a request, or of member `to` alone, and the status reports that came meanwhile: all
     that come within `within_s`, or those up to an answer that `is_last`. Raises AdminError, also for a member of a
     newer version."""
-    names, answer_to = Names(group), f"{ANSWER_PREFIX}{request.answer}"
+    answer_to = f"{ANSWER_PREFIX}{request.answer}"
     answers: list[Message] = []
     beats: list[Beat] = []
     refusals: list[Refused] = []
@@ -304,21 +295,14 @@ async def ask_members(
                 if is_last(message):
                     ended.set()
 
-    queue = await amqp.own_queue(of_members_of=group)
-    try:
-        async with amqp.link.channel(within_s=None) as channel:
-            tag = await channel.consume(queue, on_deliveries, no_ack=True)
-            keys = (answer_to, *REPORT_KEYS)
-            for error in (await amqp.bind_own(queue, [names.members], keys=keys)).values():
-                raise error
-            watch_reports(amqp, [group], seconds=within_s)
-            await amqp.send(group, request, to=to)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(within_s):
-                    await ended.wait()
-            await channel.cancel(tag)
-    finally:
-        await amqp.delete_own(queue)
+    async with receiving(amqp, [group], (answer_to, *REPORT_KEYS), on_deliveries) as refused:
+        for error in refused.values():
+            raise error
+        watch_reports(amqp, [group], seconds=within_s)
+        await amqp.send(group, request, to=to)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await ended.wait()
     if refusals:
         raise refusals[0]
     return answers, beats

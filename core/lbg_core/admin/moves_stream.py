@@ -72,7 +72,7 @@ async def read(amqp: AmqpAdmin, group: str) -> KeyMoveState:
             await follower.read_up_to(barrier, lambda: _append(amqp, group, barrier))
         except TimeoutError:
             why = f"stream {stream} gives no answer in {ANSWER_S:g} s"
-            raise RecordUnavailable(group, why) from None
+            raise RecordUnavailable(group, cause=why) from None
         finally:
             follower.stop()
     return state

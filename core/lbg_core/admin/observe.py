@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from operator import is_
 from typing import Generic, TypeVar
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, RecordUnavailable
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     ExchangeState,
@@ -156,6 +156,9 @@ class SnapshotReader:
         self._amqp = amqp
         self._management = management
         self._prefixes = PrefixIndex(amqp, management) if management is not None else None
+        self.surveyed: Mapping[str, Snapshot] = {}
+        """Snapshots of the last survey, from `_last`: its groups and lists."""
+        self._last: tuple[tuple[GroupSpec, ...], tuple[object, ...]] = (), ()
 
     async def observe(self, group: str, *, desired: GroupSpec | None) -> Snapshot:
         record = await self._amqp.record(group)
@@ -166,6 +169,67 @@ class SnapshotReader:
             if isinstance(stream, QueueStatus):
                 snapshot = await self._observed(group, desired, None, has_parking=True)
         return snapshot
+
+    async def observe_many(
+        self, management: ManagementAdmin, specs: Sequence[GroupSpec]
+    ) -> Mapping[str, Snapshot]:
+        """Snapshot of each group from the lists, by its name. Records and bindings are not read: where a record's queue
+        is, the record is taken to be that of the spec. Where no list has changed since the last survey, it is the same
+        object.
+
+        Raises AdminError where exchanges or queues cannot be listed.
+        """
+        engine = await self._amqp.engine()
+        groups = [spec.name for spec in specs]
+        why: Unread = {}
+        exchanges, queues, users, permissions, policies = await asyncio.gather(
+            management.exchanges_of(groups),
+            management.queues_of(groups, is_sampled=engine.is_rabbitmq),
+            or_unknown("users", management.users(), why),
+            or_unknown("permissions", management.all_permissions(), why),
+            or_unknown("policies", management.policies(), why),
+        )
+        lists = (engine, exchanges, queues, users, permissions)
+        last_specs, last_lists = self._last
+        is_last = last_specs == tuple(specs) and len(last_lists) == len(lists)
+        if is_last and not why and not policies and all(map(is_, last_lists, lists)):
+            return self.surveyed
+        snapshots = {}
+        for spec in specs:
+            names = Names(spec.name)
+            granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
+            publishers = listed_publishers(spec, queues[spec.name], granted)
+            has_parking = names.parked in queues[spec.name]
+            needed: dict[str, ExchangeState | Unknown | None] = {
+                one.name: None for one in exchanges_of(names, has_parking=has_parking)
+            }
+            expected: dict[str, QueueStatus | Unknown | None] = {
+                one.name: None for one in queues_of(spec, engine, publishers, has_parking=has_parking)
+            }
+            record: Record | None = None
+            if names.moves in queues[spec.name]:
+                # Keys may move: the record states between which numbers of queues.
+                record = await self._amqp.record(spec.name)
+            elif names.config in queues[spec.name]:
+                record = Record(spec.to_record(), publishers=publishers, paused=None, has_parking=has_parking)
+            snapshots[spec.name] = Snapshot(
+                engine,
+                record=record,
+                exchanges={**needed, **exchanges[spec.name]},
+                queues={**expected, **queues[spec.name]},
+                users=users,
+                permissions=granted,
+                publisher_permissions=UNKNOWN
+                if permissions is UNKNOWN
+                else permissions.get(publishers.username),
+                policies=policies,
+                has_parked_stream=has_parking and names.config not in queues[spec.name],
+                why=why,
+            )
+        if not why and not policies:
+            self._last = tuple(specs), lists
+            self.surveyed = snapshots
+        return snapshots
 
     async def _observed(
         self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool
@@ -181,22 +245,28 @@ class SnapshotReader:
         management = await self._reachable_management(why)
         base = Snapshot(engine, record=record, has_parked_stream=record is None and has_parking, why=why)
         if management is None:
-            return await self._by_amqp(base, Names(group), topology)
+            return await self._by_amqp(base, Names(group), topology, why)
         snapshot = await self._by_both(
-            management, base, Names(group), spec, topology, is_desired=desired is not None
+            management, base, Names(group), spec, topology, why, is_desired=desired is not None
         )
-        if desired is not None and recorded is None:
-            snapshot = await self._with_prefixes(snapshot, group)
-        return snapshot
+        if desired is None or recorded is not None:
+            return snapshot
+        assert self._prefixes is not None
+        read = await or_unknown("prefixes", self._prefixes.but(group), why)
+        if read is UNKNOWN:
+            return snapshot
+        prefixes, unread = read
+        if unread:
+            why["prefixes",] = f"the records of these groups are out of reach: {', '.join(unread)}"
+        return replace(snapshot, prefixes=prefixes)
 
-    async def _by_amqp(self, base: Snapshot, names: Names, topology: Topology | None) -> Snapshot:
-        exchanges: dict[str, ExchangeState | Unknown | None] = {}
-        for name in _exchange_names(names, topology):
-            is_there = await self._amqp.has_exchange(name)
-            exchanges[name] = UNKNOWN if is_there is UNKNOWN else ExchangeState() if is_there else None
+    async def _by_amqp(
+        self, base: Snapshot, names: Names, topology: Topology | None, why: Unread
+    ) -> Snapshot:
+        exchanges = await self._amqp.exchanges(_exchange_names(names, topology))
         queues = await self._probed_queues(names, topology)
-        why = {**base.why, **_refused(names, {**exchanges, **queues})}
-        return replace(base, exchanges=exchanges, queues=queues, why=why)
+        why |= _refused(names, {**exchanges, **queues})
+        return replace(base, exchanges=exchanges, queues=queues)
 
     async def _by_both(
         self,
@@ -205,10 +275,10 @@ class SnapshotReader:
         names: Names,
         spec: GroupSpec | None,
         topology: Topology | None,
+        why: Unread,
         *,
         is_desired: bool,
     ) -> Snapshot:
-        why = dict(base.why)
         needed = topology if is_desired else None
         listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
         exchanges: dict[str, ExchangeState | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
@@ -245,19 +315,7 @@ class SnapshotReader:
             permissions=permissions,
             publisher_permissions=publisher_permissions,
             policies=policies,
-            why=why,
         )
-
-    async def _with_prefixes(self, snapshot: Snapshot, group: str) -> Snapshot:
-        assert self._prefixes is not None
-        why = dict(snapshot.why)
-        read = await or_unknown("prefixes", self._prefixes.but(group), why)
-        if read is UNKNOWN:
-            return replace(snapshot, why=why)
-        prefixes, unread = read
-        if unread:
-            why["prefixes",] = f"the records of these groups are out of reach: {', '.join(unread)}"
-        return replace(snapshot, prefixes=prefixes, why=why)
 
     async def _probed_queues(
         self, names: Names, topology: Topology | None
@@ -311,14 +369,11 @@ def _refused(names: Names, objects: Mapping[str, ExchangeState | QueueStatus | U
         for name, one in objects.items()
         if one is UNKNOWN or (isinstance(one, QueueStatus) and one.ready is UNKNOWN and not one.is_down)
     ]
-    if not refused:
-        return {}
-    return {
-        tuple(
-            refused
-        ): "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
+    why = (
+        "RabbitMQ from 4.3 on counts a queue for those users alone who may do something with it: "
         f"`lbg group create {names.group} …` with an administrator's login gives the group's user that permission"
-    }
+    )
+    return {tuple(refused): why} if refused else {}
 
 
 async def or_unknown(part: str, reading: Awaitable[T], why: Unread) -> T | Unknown:
@@ -362,70 +417,3 @@ def _exchange_names(names: Names, topology: Topology | None) -> list[str]:
     if topology is not None:
         return [exchange.name for exchange in topology.exchanges]
     return [names.unrouted_exchange, names.exchange, names.dlx, names.members, names.validate]
-
-
-@dataclass(slots=True)
-class Survey:
-    """The last one, and what it was made from."""
-
-    specs: tuple[GroupSpec, ...] = ()
-    lists: tuple[object, ...] = ()
-    snapshots: Mapping[str, Snapshot] = field(default_factory=dict)
-
-
-async def observe_many(
-    amqp: AmqpAdmin, management: ManagementAdmin, specs: Sequence[GroupSpec], last: Survey
-) -> Mapping[str, Snapshot]:
-    """Snapshot of each group from the lists, by its name. Records and bindings are not read: where a record's queue
-    is, the record is taken to be that of the spec. Where no list has changed since `last`, it is the same object.
-
-    Raises AdminError where exchanges or queues cannot be listed.
-    """
-    engine = await amqp.engine()
-    groups = [spec.name for spec in specs]
-    why: Unread = {}
-    exchanges, queues, users, permissions, policies = await asyncio.gather(
-        management.exchanges_of(groups),
-        management.queues_of(groups, is_sampled=engine.is_rabbitmq),
-        or_unknown("users", management.users(), why),
-        or_unknown("permissions", management.all_permissions(), why),
-        or_unknown("policies", management.policies(), why),
-    )
-    lists = (engine, exchanges, queues, users, permissions)
-    is_last = last.specs == tuple(specs) and len(last.lists) == len(lists)
-    if is_last and not why and not policies and all(map(is_, last.lists, lists)):
-        return last.snapshots
-    snapshots = {}
-    for spec in specs:
-        names = Names(spec.name)
-        granted = UNKNOWN if permissions is UNKNOWN else permissions.get(spec.client_username)
-        publishers = listed_publishers(spec, queues[spec.name], granted)
-        has_parking = names.parked in queues[spec.name]
-        needed: dict[str, ExchangeState | Unknown | None] = {
-            one.name: None for one in exchanges_of(names, has_parking=has_parking)
-        }
-        expected: dict[str, QueueStatus | Unknown | None] = {
-            one.name: None for one in queues_of(spec, engine, publishers, has_parking=has_parking)
-        }
-        record: Record | None = None
-        if (
-            names.moves in queues[spec.name]
-        ):  # keys may move: the record states between which numbers of queues
-            record = await amqp.record(spec.name)
-        elif names.config in queues[spec.name]:
-            record = Record(spec.to_record(), publishers=publishers, paused=None, has_parking=has_parking)
-        snapshots[spec.name] = Snapshot(
-            engine,
-            record=record,
-            exchanges={**needed, **exchanges[spec.name]},
-            queues={**expected, **queues[spec.name]},
-            users=users,
-            permissions=granted,
-            publisher_permissions=UNKNOWN if permissions is UNKNOWN else permissions.get(publishers.username),
-            policies=policies,
-            has_parked_stream=has_parking and names.config not in queues[spec.name],
-            why=why,
-        )
-    if not why and not policies:
-        last.specs, last.lists, last.snapshots = tuple(specs), lists, snapshots
-    return snapshots

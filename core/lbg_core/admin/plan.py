@@ -43,16 +43,17 @@ from lbg_core.admin.errors import (
     UnderWay,
     Unsupported,
 )
-from lbg_core.admin.ownership import (
+from lbg_core.admin.policies import require_order
+from lbg_core.admin.problems import Kind, difference_of
+from lbg_core.admin.record import (
     CLAIM_BY_HAND,
     Claim,
     Record,
     is_of_kubernetes,
     is_same_owner,
     paused_words,
+    spec_in,
 )
-from lbg_core.admin.policies import require_order
-from lbg_core.admin.problems import Kind, difference_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     QueueStatus,
@@ -157,20 +158,20 @@ def plan_create(
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     if begun is not None and (diff := differences(begun, spec)):
-        raise GroupDiffers(spec.name, diff, kind=Kind.UNFINISHED_DIFFERS)
+        raise GroupDiffers(spec.name, diff=diff, kind=Kind.UNFINISHED_DIFFERS)
     if existing is not None:
         refuse_under_way(existing, observed)
         if diff := differences(existing, spec):
             is_count = any(one.field == "queue_count" for one in diff)
             kind = Kind.QUEUE_COUNT_DIFFERS if is_count else Kind.GROUP_DIFFERS
-            raise GroupDiffers(spec.name, diff, kind=kind, queues=spec.queue_count)
+            raise GroupDiffers(spec.name, diff=diff, kind=kind, queues=spec.queue_count)
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = lacks_only_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
     if is_whole:
         _require_owner_without_record(spec, topology, observed, claim)
     if is_there and differing:
-        raise GroupDiffers(spec.name, differing)
+        raise GroupDiffers(spec.name, diff=differing)
     conflicts: list[str] = []
     if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
         if is_of_kubernetes(claim.owner) and not observed.owner and any(conflicting_names(observed)):
@@ -183,7 +184,7 @@ def plan_create(
     if publisher is not None:
         conflicts += conflicting_user(spec.name, publishers.username, observed, other=spec.client_username)
     if conflicts:
-        raise Taken(spec.name, conflicts)
+        raise Taken(spec.name, conflicts=conflicts)
     is_new = existing is None and begun is None and not is_whole
     granted: list[_Granted] = []
     if user is not None:
@@ -225,7 +226,7 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     if not force and (where := list(_uses(names, observed))):
         spec = recorded(group, observed)
         has_sessions = spec is not None and spec.mode == SESSIONS
-        raise StillInUse(group, where, kind=Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE)
+        raise StillInUse(group, where=where, kind=Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE)
     exchanges = [name for name, status in observed.exchanges.items() if status is not None]
     queues = [name for name, status in observed.queues.items() if status is not None]
     guarded = _guarded_queues(names, observed)
@@ -299,14 +300,14 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     claimed = existing or begun
     if claimed is not None and (diff := differences(claimed, spec)):
-        raise GroupDiffers(spec.name, diff)
+        raise GroupDiffers(spec.name, diff=diff)
     if is_made:
         return
     if existing is not None:
         refuse_under_way(existing, observed)
     is_there = claimed is not None or lacks_only_its_record(spec.name, topology, observed)
     if is_there and (differing := [difference_of(one) for one in drift(spec.name, topology, observed)]):
-        raise GroupDiffers(spec.name, differing)
+        raise GroupDiffers(spec.name, diff=differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
     if is_foreign or any(conflicting_user(spec.name, spec.client_username, observed)):
         raise NotOwned(spec.name, remedy=claim.remedy)
@@ -345,19 +346,18 @@ def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
     try:
         return GroupSpec.from_record(observed.record.text, name=group)
     except NewerRecordError as error:
-        raise RecordNewer(group, error.value) from error
+        raise RecordNewer(group, version=error.value) from error
     except SpecError:
         return None
 
 
 def existing(group: str, observed: Snapshot) -> GroupSpec:
-    """The recorded group. Raises GroupNotFound and RecordUnreadable where there is none."""
+    """The recorded group. Raises GroupNotFound, also for an unfinished one, and RecordUnreadable."""
     if observed.is_empty:
         raise GroupNotFound(group)
-    spec = recorded(group, observed)
-    if spec is None:
-        raise RecordUnreadable(group, "it is missing or not one")
-    return spec
+    if not isinstance(observed.record, Record):
+        raise RecordUnreadable(group, cause="it is missing")
+    return spec_in(observed.record.text, group)
 
 
 def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
@@ -395,7 +395,7 @@ def _creating(
             if queue.name == record_queue and _is_to_be_declared(observed.queues.get(queue.name)):
                 yield DeclareQueue(queue, is_new=observed.queues.get(queue.name) is None)
         record = Record(spec.to_unfinished(), claim.owner, publishers)
-        yield WriteRecord(spec.name, record, is_final=False)
+        yield WriteRecord(spec.name, record)
     # What is there and not known in full is declared all the same: a broker refuses a declaration that differs.
     for exchange in topology.exchanges:
         status = observed.exchanges.get(exchange.name)
@@ -427,7 +427,7 @@ def _creating(
 
 
 def additions(spec: GroupSpec, topology: Topology, added: Topology, observed: Snapshot) -> Iterator[Action]:
-    """What is missing of the objects that a group gets later, `added`, and of its user's permissions as in
+    """Makes what is missing of the objects that a group gets later, `added`, and of its user's permissions as in
     `topology`."""
     yield from (DeclareExchange(one) for one in added.exchanges if observed.exchanges.get(one.name) is None)
     queues = [one for one in added.queues if observed.queues.get(one.name) is None]

@@ -9,7 +9,7 @@ own beats a policy's.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from lbg_core.admin.errors import Unsupported
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
@@ -47,8 +47,7 @@ _UNSUPPORTED = (Kind.MESSAGES_LOST, Kind.PARKED_KEYS_LOST, Kind.MESSAGES_REORDER
 _FOR_QUEUES = frozenset({"queues", "all", "quorum_queues", "classic_queues", "streams"})
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyEffect:
+class PolicyEffect(NamedTuple):
     """Effect of policies on one queue: `named` maps a setting to the policy's name."""
 
     definition: Mapping[str, object]

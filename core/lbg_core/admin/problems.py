@@ -1,4 +1,4 @@
-"""Problems of groups: kind, subject, figures and remedy of each, and the one place that renders them. Pure.
+"""Problems of groups, and progress of commands: the kinds of each, and the one place that renders them. Pure.
 
 Others' names, as of a member or a key, fill the sentence of a kind, and the words of its commands; no code reads a
 sentence. `text_of` renders the line for a terminal and for a condition of Kubernetes, `Problem.to_json` the fields for
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from string import Formatter
@@ -30,6 +30,7 @@ _CHANGE_LEFT = (
     "messages: {left}"
 )
 _DIFFERS = "group {group!r} exists and differs (existing -> wanted): {diff:;}"
+_REPAIR = "`lbg group create {group} …` with the group's own attributes repairs it"
 _IN_USE = "group {group!r} is still in use: {where:;}"
 _NOT_OWNED = "group {group!r} on this broker has another owner, and nothing was changed there"
 _POLICY = "{policy} sets {settings} on queue {queues:1}"
@@ -56,14 +57,14 @@ class Kind(Enum):
         "group {group!r} is not made to its end: its create runs, or was interrupted",
         "`lbg group create {group} …` again finishes it",
     )
-    RECORD_MISSING = "the group's record is missing", "`lbg group create` with its attributes repairs it"
+    RECORD_MISSING = "the group's record is missing", _REPAIR
     RECORD_UNAVAILABLE = (
         "the record of group {group!r} (queue lbg.{group}.config) cannot be reached: {cause}",
         "it can be read when the broker's nodes are back",
     )
     RECORD_UNREADABLE = (
         "the record of group {group!r} (queue lbg.{group}.config) cannot be read: {cause}",
-        "`lbg group create {group} …` with the group's own attributes repairs it",
+        _REPAIR,
     )
     RECORD_NEWER = (
         "the record of group {group!r} (queue lbg.{group}.config) is of version {version}, and this LBG reads version "
@@ -108,8 +109,8 @@ class Kind(Enum):
     EXCHANGE_DIFFERS = _AS_CREATED + "exchange {exchange} {attribute}: {observed} -> {created}"
     QUEUE_DIFFERS = _AS_CREATED + "queue {queue} {attribute}: {observed} -> {created}"
     BINDING_ADDED = _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none"
-    BINDINGS_MISSING = "{queue} lacks {count} {count:binding|bindings}", "`lbg group create` restores them"
-    INGRESS_CLOSED = "{queue} refuses publishers, its ingress is closed", "`lbg group create` opens it"
+    BINDINGS_MISSING = "{queue} lacks {count} {count:binding|bindings}", _REPAIR
+    INGRESS_CLOSED = "{queue} refuses publishers, its ingress is closed", _REPAIR
     NAMES_TAKEN = "names for group {group!r} are taken: {conflicts:;}"
     NOT_OWNED = _NOT_OWNED, "{remedy}"
     OF_KUBERNETES = _NOT_OWNED, "change its Kubernetes object, or `lbg group adopt {group}` takes it over"
@@ -137,7 +138,7 @@ class Kind(Enum):
 
     # Users
 
-    PERMISSIONS_DIFFER = "user {user} has other permissions than it should", "`lbg group create` repairs them"
+    PERMISSIONS_DIFFER = "user {user} has other permissions than it should", _REPAIR
     PUBLISHES_IN_PAUSE = (
         "user {user} may publish though ingress is paused",
         "`lbg group pause {group} --ingress` completes the pause",
@@ -169,8 +170,8 @@ class Kind(Enum):
     UNROUTED = (
         "{queue} has {count:,} {count:message|messages} that no queue took, and later messages of the same keys "
         "overtake {count:it|them}",
-        "`lbg unrouted replay {group}` publishes {count:it|them} again, once `lbg group create` has repaired what is "
-        "missing",
+        "`lbg unrouted replay {group}` publishes {count:it|them} again, once `lbg group create {group} …` has repaired "
+        "what is missing",
     )
     MESSAGES_POISONED = (
         "{queue} has {count} poisoned {count:message|messages} at {members}, which {count:blocks|block} later "
@@ -325,6 +326,53 @@ def _words(template: str, fields: Mapping[str, str]) -> Iterator[str]:
 def command_line(words: Sequence[str]) -> str:
     """A command to copy into a shell."""
     return " ".join(word if word == "…" else shlex.quote(word) for word in words)
+
+
+# Progress of commands that take long: the stage that they are in, and what they wait for.
+
+
+class Stage(Enum):
+    """Stage of a command, with its sentence: fields are as those of `Kind`."""
+
+    BEGUN = "begun: {group} goes from {former} to {queues} queues, publishers go on"
+    CONTINUED = "going on: {group} goes from {former} to {queues} queues"
+    INGRESS_OFF = "ingress off: {group} goes from {former} to {queues} queues"
+    DRAINED = "drained"
+    CHANGED = "changed: {queues} queues"
+    CHANGED_PARTITIONS = "changed: {queues} partitions"
+    WAITING = "waiting for: {left:;}"
+    WAITED = "no longer waiting: {left:;}"
+    UNCHANGED = "nothing is changed"
+    READY = "members are Ready"
+    NOT_READY = "not all members are Ready"
+    LEFT_TO_BROKER = "the broker goes on with it"
+    INGRESS_ON = "ingress on"
+    INGRESS_PAUSED = "ingress stays paused"
+    REFUSED = (
+        "publishers are refused; for {left_s:.0f} s more, connections that RabbitMQ lists late are closed"
+    )
+    RELEASED = "round {round}: {messages} messages of {keys} keys"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`left`: a line for each condition that is waited for."""
+
+    stage: Stage
+    left: Sequence[str] = ()
+    figures: Mapping[str, object] = field(default_factory=dict)
+
+
+def line_of(progress: Progress) -> str:
+    """Line for people."""
+    return sentence_of(progress.stage.value, {"left": tuple(progress.left), **progress.figures})
+
+
+Report = Callable[[Progress], None]
+
+
+def unreported(progress: Progress) -> None:
+    """A report that nobody reads."""
 
 
 class _Sentence(Formatter):

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from lbg_core.admin.actions import Action, WriteRecord
 from lbg_core.admin.errors import GroupNotFound
-from lbg_core.admin.ownership import Record
+from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.key_moves import KeyMoveState
@@ -22,6 +22,10 @@ class BrokerAdmin(Protocol):
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
+        ...
+
+    async def renew_lock(self, group: str) -> None:
+        """For who holds the lock for long, and changes nothing meanwhile. Raises Busy."""
         ...
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
@@ -46,8 +50,6 @@ class BrokerAdmin(Protocol):
     async def key_moves(self, group: str) -> KeyMoveState:
         """State of the change of the group's number of queues, from its stream."""
         ...
-
-    async def close(self) -> None: ...
 
 
 async def observe_existing(admin: BrokerAdmin, group: str) -> Snapshot:

@@ -8,10 +8,10 @@ repeated, so that the next run after a crash does all of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from lbg_core.admin.actions import (
     Action,
@@ -33,9 +33,8 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.ownership import Claim, Record
 from lbg_core.admin.plan import existing, recorded, require_owner, require_supported
-from lbg_core.admin.progress import Progress, Report, Stage, unreported
+from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
     LATE_S,
@@ -49,11 +48,11 @@ from lbg_core.admin.queue_changes import (
     surplus_queues,
     unsettled,
 )
+from lbg_core.admin.record import Claim, Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import SAMPLED_S, PartitionsStatus, Snapshot
 from lbg_core.group import (
     UNCOUNTED_MODES,
-    Engine,
     GroupSpec,
     Names,
     differences,
@@ -70,67 +69,25 @@ if TYPE_CHECKING:
 DRAIN_LOOK_S = 0.5
 
 
-async def drain(
-    group: str,
-    ingress: Ingress,
-    depths: Callable[[], Awaitable[Sequence[Depth]]],
-    *,
-    renew_lock: Callable[[], Awaitable[None]],
-    is_sampled: bool,
-    is_paused: bool,
-    timeout_s: float,
-    report: Report,
-) -> None:
-    """Return when nothing comes in and nothing is left. `is_sampled`: what is delivered is counted every 5 s only.
-    `is_paused`: members process nothing until the group is resumed.
-
-    Raises NotDrained, and what `renew_lock` does: who lost the group to another run must not close it again.
-    """
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout_s
-    still_since: float | None = None
-    while True:
-        await renew_lock()
-        is_closed = await ingress.ensure_closed()
-        began = loop.time()
-        counted = await depths()
-        if not is_closed or any(one.ready != 0 for one in counted):
-            still_since = None
-        elif still_since is None:
-            still_since = began
-        left = list(left_in(counted))
-        if still_since is not None and not left:
-            if began - still_since >= (SAMPLED_S if is_sampled else 0.0):
-                return
-            left = ["RabbitMQ's next count of unacknowledged messages"]
-        if left and is_paused:
-            left.append(f"members, which process nothing until `lbg group resume {group}`")
-        if not is_closed:
-            left.append("publishers that were still connected")
-        if loop.time() >= deadline:
-            raise NotDrained(group, left, timeout_s)
-        report(Progress(Stage.WAITING, left))
-        await asyncio.sleep(DRAIN_LOOK_S)
-
-
 LOOK_S = 0.2
 
 
+@dataclass(frozen=True, slots=True)
 class SingleQueueLayout:
     """The broker moves its partitions itself; members receive their number, by which they name them."""
 
-    is_sampled = False
+    admin: BrokerAdmin
+    names: Names
+    is_sampled: ClassVar = False
 
-    def __init__(self, admin: BrokerAdmin, names: Names) -> None:
-        self.ingress = QueueIngress(admin, names.parent)
-        self._admin = admin
-        self._names = names
-        self._queue = names.parent
+    @property
+    def ingress(self) -> QueueIngress:
+        return QueueIngress(self.admin, self.names.parent)
 
     async def depths(self, *, below: int | None) -> Sequence[Depth]:
         """Of the partitions with a number below `below`, or of all that there are."""
         return [
-            Depth(f"{self._queue} partition {one.partition}", one.ready, one.unacked)
+            Depth(f"{self.names.parent} partition {one.partition}", one.ready, one.unacked)
             for one in (await self._partitions_status()).partitions
             if below is None or one.partition < below
         ]
@@ -142,8 +99,8 @@ class SingleQueueLayout:
         """Raises Refused when a partition that goes is not empty, unless `discard`."""
         size_bytes = spec.queue_size_bytes * spec.queue_count
         arguments = {"count": spec.queue_count, "discard": discard, "max_length_bytes": size_bytes}
-        await self._admin.perform(ActOnQueue(self._queue, "repartition", arguments))
-        await self._admin.perform(repartition_done(self._names.group, spec.queue_count))
+        await self.admin.perform(ActOnQueue(self.names.parent, "repartition", arguments))
+        await self.admin.perform(repartition_done(self.names.group, spec.queue_count))
 
     async def is_prepared(self, spec: GroupSpec) -> bool:
         """True if the broker has the number of partitions of `spec`, or is on its way to it."""
@@ -151,27 +108,19 @@ class SingleQueueLayout:
         moving = status.moving_keys
         return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
 
-    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
-        """Wait until the queue is Ready and no key moves; False when it is not so by then."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout_s
-        while True:
-            status = await self._partitions_status()
-            left = [] if status.moving_keys is None else [str(status.moving_keys)]
-            if status.rebalance != "Ready":
-                left.append(f"{self._queue} is {status.rebalance}")
-            if not left:
-                return True
-            if loop.time() >= deadline:
-                report(Progress(Stage.WAITED, left))
-                return False
-            report(Progress(Stage.WAITING, left))
-            await asyncio.sleep(LOOK_S)
+    async def unsettled(self, spec: GroupSpec, *, is_late: bool) -> list[str]:
+        """Conditions for the queue to be Ready, with no key that moves."""
+        status = await self._partitions_status()
+        left = [] if status.moving_keys is None else [str(status.moving_keys)]
+        return left if status.rebalance == "Ready" else [*left, f"{self.names.parent} is {status.rebalance}"]
+
+    async def tidy(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Removes nothing: the broker has removed partitions that are too many."""
 
     async def _partitions_status(self) -> PartitionsStatus:
-        partitions = (await self._admin.observe(self._names.group)).partitions(self._names.group)
+        partitions = (await self.admin.observe(self.names.group)).partitions(self.names.group)
         if partitions is None:
-            raise Unreachable(f"the partitions of {self._queue} could not be read")
+            raise Unreachable(f"the partitions of {self.names.parent} could not be read")
         return partitions
 
 
@@ -179,62 +128,48 @@ TOLD_S = 1.0
 """Seconds for members to request of each other what they processed, before queues change: they do so at once."""
 
 
+@dataclass(frozen=True, slots=True)
 class SeparateQueuesLayout:
-    """`is_sampled`: see `drain`."""
+    """`is_sampled`: what is delivered is counted every 5 s only."""
 
-    def __init__(self, admin: BrokerAdmin, engine: Engine, names: Names, ingress: Ingress) -> None:
-        self.ingress = ingress
-        self.is_sampled = engine.is_rabbitmq
-        self._admin = admin
-        self._engine = engine
-        self._names = names
+    admin: BrokerAdmin
+    names: Names
+    ingress: Ingress
+    is_sampled: bool
 
     async def depths(self, *, below: int | None) -> Sequence[Depth]:
         """Of the queues with a number below `below`, or of all that there are."""
-        queues = numbered_queues(self._names, await self._admin.observe(self._names.group))
+        queues = numbered_queues(self.names, await self.admin.observe(self.names.group))
         return [
-            Depth(self._names.queue(number), status.ready, status.unacked)
+            Depth(self.names.queue(number), status.ready, status.unacked)
             for number, status in sorted(queues.items())
             if below is None or number < below
         ]
 
     async def announce(self, queue_count: int) -> None:
         """Waits, after the drain, until members have reported to each other what they processed."""
-        await self._admin.perform(repartition_announced(self._names.group, queue_count))
+        await self.admin.perform(repartition_announced(self.names.group, queue_count))
         await asyncio.sleep(TOLD_S)
 
     async def prepare(self, spec: GroupSpec, *, discard: bool) -> None:
         """Have every queue and binding of `spec`, and no other binding. What comes in from then on is where it belongs.
 
-        Queues that are too many stay until `settle`: members still consume from them.
+        Queues that are too many stay until `tidy`: members still consume from them.
         """
-        for action in restriping(spec, await self._admin.observe(self._names.group, desired=spec)):
-            await self._admin.perform(action)
+        for action in restriping(spec, await self.admin.observe(self.names.group, desired=spec)):
+            await self.admin.perform(action)
 
-    async def settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
-        """Waits until all members have the new number, and removes surplus queues, the highest first.
+    async def unsettled(self, spec: GroupSpec, *, is_late: bool) -> list[str]:
+        """Conditions for all members to have the new number."""
+        await self.admin.perform(repartition_done(self.names.group, spec.queue_count))
+        members = members_of(await self.admin.listen(self.names.group, seconds=LISTEN_S))
+        return list(unsettled(members, spec.queue_count, is_late=is_late))
 
-        False when not all members are Ready with it by then. Raises StillInUse when a queue that goes is not empty.
-        """
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        deadline = began + timeout_s
-        while True:
-            await self._admin.perform(repartition_done(self._names.group, spec.queue_count))
-            members = members_of(await self._admin.listen(self._names.group, seconds=LISTEN_S))
-            is_late = loop.time() >= began + LATE_S
-            behind = list(unsettled(members, spec.queue_count, is_late=is_late))
-            if not behind or loop.time() >= deadline:
-                break
-            report(Progress(Stage.WAITING, behind))
-        await self._remove_surplus(spec.queue_count, discard=discard)
-        if behind:
-            report(Progress(Stage.WAITED, behind))
-        return not behind
-
-    async def _remove_surplus(self, queue_count: int, *, discard: bool) -> None:
-        for name, _ in surplus_queues(self._names, await self._admin.observe(self._names.group), queue_count):
-            await self._admin.perform(DeleteQueue(name, only_empty=not discard))
+    async def tidy(self, spec: GroupSpec, *, discard: bool) -> None:
+        """Removes surplus queues, the highest first. Raises StillInUse when one is not empty, unless `discard`."""
+        observed = await self.admin.observe(self.names.group)
+        for name, _ in surplus_queues(self.names, observed, spec.queue_count):
+            await self.admin.perform(DeleteQueue(name, only_empty=not discard))
 
 
 def restriping(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
@@ -304,7 +239,6 @@ async def repartition_group(
     Raises NotDrained, NotMoved, NotJoined and other errors of ProvisioningError; SpecError for a number that the group
     cannot have.
     """
-    Names(group)
     management = admin.management_for("the number of queues can only be changed")
     async with admin.lock(group):
         observed = await admin.observe(group)
@@ -314,7 +248,9 @@ async def repartition_group(
         is_offline = offline or is_interrupted
         is_moving = observed.is_key_move_left(group)
         if offline and is_moving:
-            raise KeysMove(group, queue_count if (move := observed.key_move(group)) is None else move.new)
+            raise KeysMove(
+                group, queues=queue_count if (move := observed.key_move(group)) is None else move.new
+            )
         is_online = has_partitions(spec, observed.engine) and not is_offline
         if desired.to_record() == spec.to_record() and not (is_interrupted or is_online or is_moving):
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
@@ -327,7 +263,7 @@ async def repartition_group(
             assert isinstance(observed.record, Record)
             manner = _manner_of(admin, management, spec, observed)
             change = _Change(admin, manner, spec, desired, observed.record, discard, timeout_s, report)
-            return await (change.online() if is_online else change.offline(admin.renew_lock))
+            return await (change.online() if is_online else change.offline())
     run = KeyMoveRun(admin, group, queue_count, max_clients, report)
     await change_queues(run, timeout_s=timeout_s)
     report(Progress(Stage.READY))
@@ -348,7 +284,7 @@ class _Change:
     timeout_s: float
     report: Report
 
-    async def offline(self, renew_lock: Callable[[str], Awaitable[None]]) -> Repartitioned:
+    async def offline(self) -> Repartitioned:
         group, queue_count = self.desired.name, self.desired.queue_count
         manner, spec, report = self.manner, self.spec, self.report
         await self._to_record(marked(spec, queue_count), before=self.record.text)
@@ -356,16 +292,7 @@ class _Change:
         report(Progress(Stage.INGRESS_OFF, figures=figures))
         try:
             await manner.ingress.ensure_closed()
-            await drain(
-                group,
-                manner.ingress,
-                lambda: manner.depths(below=queue_count if self.discard else None),
-                renew_lock=lambda: renew_lock(group),
-                is_sampled=manner.is_sampled,
-                is_paused=self.record.is_paused,
-                timeout_s=self.timeout_s,
-                report=report,
-            )
+            await self._drain()
         except (NotDrained, asyncio.CancelledError):
             await self._undo()
             raise
@@ -374,17 +301,48 @@ class _Change:
         await manner.prepare(self.desired, discard=self.discard)
         await self._to_record(marked(self.desired, queue_count), before=marked(spec, queue_count))
         report(Progress(Stage.CHANGED, figures=figures))
-        is_settled = await self._settled()
+        is_settled = await self._settle(self.desired, timeout_s=self.timeout_s, report=self.report)
         report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
         await self._open(self.desired)
         return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
+
+    async def _drain(self) -> None:
+        """Returns when nothing comes in and nothing is left.
+
+        Raises NotDrained, and Busy: who lost the group to another run must not close it again.
+        """
+        loop, group, manner = asyncio.get_running_loop(), self.spec.name, self.manner
+        deadline = loop.time() + self.timeout_s
+        still_since: float | None = None
+        while True:
+            await self.admin.renew_lock(group)
+            is_closed = await manner.ingress.ensure_closed()
+            began = loop.time()
+            counted = await manner.depths(below=self.desired.queue_count if self.discard else None)
+            if not is_closed or any(one.ready != 0 for one in counted):
+                still_since = None
+            elif still_since is None:
+                still_since = began
+            left = list(left_in(counted))
+            if still_since is not None and not left:
+                if began - still_since >= (SAMPLED_S if manner.is_sampled else 0.0):
+                    return
+                left = ["RabbitMQ's next count of unacknowledged messages"]
+            if left and self.record.is_paused:
+                left.append(f"members, which process nothing until `lbg group resume {group}`")
+            if not is_closed:
+                left.append("publishers that were still connected")
+            if loop.time() >= deadline:
+                raise NotDrained(group, left=left, within_s=self.timeout_s)
+            self.report(Progress(Stage.WAITING, left))
+            await asyncio.sleep(DRAIN_LOOK_S)
 
     async def online(self) -> Repartitioned:
         """Of partitions, which the broker moves."""
         queue_count = self.desired.queue_count
         if is_changed := await self.begin_online():
             self.report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": queue_count}))
-        is_settled = await self._settled()
+        is_settled = await self._settle(self.desired, timeout_s=self.timeout_s, report=self.report)
         self.report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
         return Repartitioned(self.spec.queue_count, queue_count, is_changed=is_changed, is_settled=is_settled)
 
@@ -399,15 +357,24 @@ class _Change:
         await self._to_record(text, before=self.record.text)
         return True
 
-    async def _settled(self) -> bool:
-        return await self.manner.settle(
-            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=self.report
-        )
+    async def _settle(self, spec: GroupSpec, *, timeout_s: float, report: Report) -> bool:
+        """Waits until members, or the broker, are Ready with the number of `spec`; False if they are not by then."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while left := await self.manner.unsettled(spec, is_late=loop.time() >= began + LATE_S):
+            if loop.time() >= began + timeout_s:
+                break
+            report(Progress(Stage.WAITING, left))
+            await asyncio.sleep(LOOK_S)
+        await self.manner.tidy(spec, discard=self.discard and spec is self.desired)
+        if left:
+            report(Progress(Stage.WAITED, left))
+        return not left
 
     async def _undo(self) -> None:
         """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
         await self.manner.prepare(self.spec, discard=False)
-        await self.manner.settle(self.spec, discard=False, timeout_s=0.0, report=unreported)
+        await self._settle(self.spec, timeout_s=0.0, report=unreported)
         self.report(Progress(Stage.UNCHANGED))
         await self._open(self.spec)
 
@@ -472,4 +439,4 @@ def _manner_of(
         return SingleQueueLayout(admin, names)
     is_paused = isinstance(observed.record, Record) and observed.record.is_ingress_paused
     ingress = PermissionIngress(admin, management, names, closes=engine.is_rabbitmq, stays_closed=is_paused)
-    return SeparateQueuesLayout(admin, engine, names, ingress)
+    return SeparateQueuesLayout(admin, names, ingress, is_sampled=engine.is_rabbitmq)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, SessionStatus, Unknown
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_core.group.members_protocol import Beat, QueueState, Status
 
 Count = int | Unknown
@@ -77,48 +77,6 @@ class ServiceRow:
             "ready": plain(self.ready),
             "unacked": plain(self.unacked),
         }
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRow:
-    """A session, and the member that has it."""
-
-    status: SessionStatus
-    member: Beat | None
-
-    @property
-    def server(self) -> str | None:
-        """The name of the member that has it, or else the tag of the consumer that does."""
-        return self.status.consumer_tag if self.member is None else self.member.name
-
-
-@dataclass(frozen=True, slots=True)
-class SessionRows:
-    """The sessions of a group. `pool`: messages that no session has yet."""
-
-    is_closed: bool
-    pool: int
-    rows: tuple[SessionRow, ...]
-
-    @property
-    def stranded(self) -> list[SessionStatus]:
-        """Those with messages and no consumer, closing ones too: no other session gets these messages."""
-        return [one.status for one in self.rows if one.status.is_stranded]
-
-    @property
-    def stranded_first(self) -> list[SessionRow]:
-        return sorted(self.rows, key=lambda one: not one.status.is_stranded)
-
-    def undrained(self, session: str | None = None) -> SessionRows:
-        """Those that have messages, or the one of this name if it has."""
-        rows = tuple(
-            one for one in self.rows if one.status.messages and session in (None, one.status.session)
-        )
-        return SessionRows(self.is_closed, self.pool, rows)
-
-    @property
-    def messages(self) -> int:
-        return sum(one.status.messages for one in self.rows)
 
 
 @dataclass(frozen=True, slots=True)

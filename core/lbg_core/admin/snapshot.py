@@ -8,7 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
-from lbg_core.admin.ownership import INGRESS, Record
+from lbg_core.admin.record import INGRESS, Record
 from lbg_core.group import (
     ONE_USER,
     Engine,
@@ -156,6 +156,23 @@ class SessionsStatus:
     closed: bool
     pool: int
     sessions: tuple[SessionStatus, ...]
+
+    @property
+    def stranded(self) -> list[SessionStatus]:
+        return [one for one in self.sessions if one.is_stranded]
+
+    @property
+    def stranded_first(self) -> list[SessionStatus]:
+        return sorted(self.sessions, key=lambda one: not one.is_stranded)
+
+    @property
+    def messages(self) -> int:
+        return sum(one.messages for one in self.sessions)
+
+    def undrained(self, session: str | None = None) -> SessionsStatus:
+        """With those that have messages, or the one of this name if it has."""
+        left = (one for one in self.sessions if one.messages and session in (None, one.session))
+        return replace(self, sessions=tuple(left))
 
 
 Native: TypeAlias = PartitionsStatus | MessageGroupsStatus | SessionsStatus

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -16,9 +16,6 @@ from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import Beat, Identity, Message, Watch
 from lbg_core.group.message_codec import decode
-
-OnReport = Callable[[str, bytes], None]
-"""Gets each message, with the group that it came from."""
 
 REPORT_KEYS = (TO_OBSERVERS,)
 """Routing keys of status reports."""
@@ -104,6 +101,29 @@ class CollectedReports:
         return beats
 
 
+@contextlib.asynccontextmanager
+async def receiving(
+    amqp: AmqpAdmin,
+    groups: Sequence[str],
+    keys: Sequence[str],
+    on_deliveries: Callable[[list[Delivery]], None],
+) -> AsyncIterator[dict[str, Refused]]:
+    """Receives what members of these groups send by these routing keys, for the length of the block. Yields the groups
+    of which that is refused, and why."""
+    queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
+    try:
+        async with amqp.link.channel(within_s=None) as channel:
+            tag = await channel.consume(queue, on_deliveries, no_ack=True)
+            exchanges = {Names(group).members: group for group in groups}
+            refused = await amqp.bind_own(queue, list(exchanges), keys=keys)
+            yield {exchanges[name]: error for name, error in refused.items()}
+            await channel.cancel(tag)
+    finally:
+        # If it cannot be deleted, its connection is lost, and the queue with it.
+        with contextlib.suppress(AdminError):
+            await amqp.delete_own(queue)
+
+
 async def collect_reports(
     amqp: AmqpAdmin, groups: Sequence[str], *, seconds: float
 ) -> dict[str, CollectedReports | Refused]:
@@ -120,22 +140,18 @@ async def collect_reports(
         except Refused as newer:
             collected[group] = newer
 
-    queue = await amqp.own_queue(of_members_of=groups[0] if len(groups) == 1 else None)
-    try:
-        async with amqp.link.channel(within_s=None) as channel:
-            tag = await channel.consume(queue, _deliveries_to(on_report), no_ack=True)
-            exchanges = {Names(group).members: group for group in groups}
-            refused = await amqp.bind_own(queue, list(exchanges), keys=REPORT_KEYS)
-            watch_reports(
-                amqp, [group for name, group in exchanges.items() if name not in refused], seconds=seconds
-            )
-            await asyncio.sleep(seconds)
-            await channel.cancel(tag)
-    finally:
-        # If it cannot be deleted, its connection is lost, and the queue with it.
-        with contextlib.suppress(AdminError):
-            await amqp.delete_own(queue)
-    return {**collected, **{exchanges[name]: error for name, error in refused.items()}}
+    async with receiving(amqp, groups, REPORT_KEYS, _deliveries_to(on_report)) as refused:
+        watch_reports(amqp, [group for group in groups if group not in refused], seconds=seconds)
+        await asyncio.sleep(seconds)
+    return {**collected, **refused}
+
+
+async def member_reports(amqp: AmqpAdmin, group: str, *, seconds: float) -> list[Beat]:
+    """The reports of one group within `seconds`. Raises AdminError."""
+    collected = (await collect_reports(amqp, [group], seconds=seconds))[group]
+    if isinstance(collected, Refused):
+        raise collected
+    return collected.beats
 
 
 @dataclass(slots=True)
@@ -230,7 +246,9 @@ class ReportQueue:
             one.beats[beat.index] = asyncio.get_running_loop().time(), beat
 
 
-def _deliveries_to(on_report: OnReport) -> Callable[[list[Delivery]], None]:
+def _deliveries_to(on_report: Callable[[str, bytes], None]) -> Callable[[list[Delivery]], None]:
+    """`on_report` gets each message, with the group that it came from."""
+
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
             on_report(delivery.exchange.split(".")[1], bytes(delivery.body))

@@ -48,7 +48,7 @@ HEADER_ATTEMPTS = "lbg-attempts"
 HEADER_ORIGINAL_PUBLISHER = "lbg-original-publisher"
 HEADER_ORIGINAL_SEQ = "lbg-original-seq"
 
-# Of a group's record: who owns the group (`lbg_core.admin.ownership`).
+# Of a group's record: who owns the group (`lbg_core.admin.record`).
 HEADER_OWNER = "lbg-owner"
 
 # … and the LoadBalancedGroup, NAMESPACE/NAME, where the group's name does not follow from it.

@@ -13,8 +13,7 @@ from typing import NoReturn
 from weakref import WeakSet
 
 from lbg_core.admin.errors import GroupNotFound, ProvisioningError, RecordUnreadable
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.record import read_copy, read_record, spec_in
+from lbg_core.admin.record import Record, read_copy, read_record, spec_in
 from lbg_core.client import (
     AccessRefused,
     Channel,
@@ -133,7 +132,7 @@ async def _read_by(
 
 def _facts(group: str, record: Record | None) -> _Facts:
     if record is None:
-        raise RecordUnreadable(group, "its queue is empty")
+        raise RecordUnreadable(group, cause="its queue is empty")
     if is_closed_in(record.text):
         raise GroupClosed(group)
     why_closed: IngressClosed | IngressPaused | None = None

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from lbg_core.admin import Denied, ProvisioningError, Refused, Unsupported
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import GENERATED_PASSWORD_BYTES
-from lbg_core.admin.survey import survey
 from lbg_operator.certificates import Certificate, issue, renewal_due
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.errors import ManifestError
@@ -206,7 +206,7 @@ class BrokerReconciler:
             admin = await self._pool.admin(key, access)
             async with asyncio.timeout(LIMIT_S):
                 engine = await admin.check()
-                self._alarms[key] = await admin.alarms()
+                self._alarms[key] = await admin.management_for("alarms can only be read").alarms()
         except NotReachable as error:
             await self._set_unreachable(key)
             return "", Condition(Reason.SECRET_MISSING, str(error))
@@ -250,7 +250,7 @@ class BrokerReconciler:
         if self._context.reach.get(key) == reach:
             return
         self._context.reach[key] = reach
-        counters = Counters(reach.admin.backlogs, reach.admin.lags)
+        counters = Counters(reach.admin.lag_reader.backlogs, reach.admin.lag_reader.lags)
         self._context.surveys.begin(key, partial(survey, reach.admin, cache={}), counters)
         self._wake_groups(key)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.ownership import Claim, kubernetes_owner
+from lbg_core.admin.record import Claim, kubernetes_owner
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.names import default_group_name
 from lbg_operator.crds import BrokerManifest, GroupManifest

@@ -22,9 +22,9 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.member_requests import pause_announced
-from lbg_core.admin.ownership import Claim
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.problems import Kind
+from lbg_core.admin.record import Claim
 from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
@@ -388,7 +388,7 @@ class Provisioner:
         try:
             if are_pods and not self.has_parking(key):
                 plan_parking(name, await reach.admin.observe(name), claim=claim)  # other refusals come first
-                raise MembersRun(name, ["its consumers run, or are about to"], remedy="")
+                raise MembersRun(name, where=["its consumers run, or are about to"], remedy="")
             return await enable_parking(reach.admin, name, claim=claim)
         except MembersRun as error:
             remedy = "it gets its parking queue (whenExhausted Park) when all its members have ended"
@@ -399,7 +399,7 @@ class Provisioner:
                 )
             elif not are_pods:
                 remedy += ", also those that this object does not run"
-            raise MembersRun(name, error.problem.figures["where"], remedy=remedy) from error
+            raise MembersRun(name, where=error.problem.figures["where"], remedy=remedy) from error
 
     def _may_have_pods(self, key: Key) -> bool:
         """True if pods of the group's consumers run, or may start. One that was evicted stays in the cluster for long

@@ -90,7 +90,7 @@ def lag_reader(context: ReconcileContext) -> LagReader:
         if reach is None:
             raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
         try:
-            counts = await reach.admin.lags({name: group.spec}, max_age_s=MAX_AGE_S)
+            counts = await reach.admin.lag_reader.lags({name: group.spec}, max_age_s=MAX_AGE_S)
         except ProvisioningError as error:
             raise LagUnknown(str(error)) from error
         lag = counts[name]

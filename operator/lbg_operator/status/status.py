@@ -27,8 +27,8 @@ def seen_of(description: Description) -> dict[str, Any]:
     }
     if (sessions := description.sessions) is not None:
         fields["sessions"] = [
-            {"session": one.status.session, "state": one.status.state, "messages": one.status.messages}
-            for one in sorted(sessions.rows, key=lambda one: one.status.session)
+            {"session": one.session, "state": one.state, "messages": one.messages}
+            for one in sorted(sessions.sessions, key=lambda one: one.session)
         ]
     if description.members is not UNKNOWN:
         fields["memberCount"] = len(description.members)

@@ -13,8 +13,7 @@ from typing import Any
 
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.errors import RecordUnreadable
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.record import MEMBER_READS, read_record, spec_in
+from lbg_core.admin.record import MEMBER_READS, Record, read_record, spec_in
 from lbg_core.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_core.group import (
     IDENTITY_BYTES,
@@ -178,7 +177,7 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     try:
         record = await read_record(channel, name, reads=MEMBER_READS)
         if record is None:
-            raise RecordUnreadable(name, "its queue is empty")
+            raise RecordUnreadable(name, cause="its queue is empty")
         spec = spec_in(record.text, name)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not retain it

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Any, Self
 
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.record import headers_of
+from lbg_core.admin.record import Record, headers_of
 from lbg_core.client import BasicProperties
 from lbg_core.group import (
     HEADER_KEY,

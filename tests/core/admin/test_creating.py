@@ -27,8 +27,7 @@ from lbg_core.admin.errors import (
     Unreachable,
 )
 from lbg_core.admin.groups import close_group, create_group, enable_parking, rotate_user, show_group
-from lbg_core.admin.ownership import BY_HAND, Record
-from lbg_core.admin.record import spec_in
+from lbg_core.admin.record import BY_HAND, Record, spec_in
 from lbg_core.admin.snapshot import QueueStatus, UserState
 from lbg_core.group import RECORD_VERSION, GroupSpec, topology_of
 from testing.admin.fake_admin import FakeAdmin

@@ -13,7 +13,7 @@ from lbg_core.admin import groups
 from lbg_core.admin.actions import DeleteExchange, DeleteQueue
 from lbg_core.admin.errors import GroupDiffers, GroupNotFound, NotOwned, StillInUse, UnderWay, Unreachable
 from lbg_core.admin.groups import create_group, delete_group, delete_own
-from lbg_core.admin.ownership import CLAIM_BY_HAND
+from lbg_core.admin.record import CLAIM_BY_HAND
 from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Snapshot, UserState
 from lbg_core.group import Engine, GroupSpec
 from lbg_core.group.spec import marked

@@ -11,6 +11,7 @@ import pytest
 
 from lbg_broker import Address, ServerSettings, running
 from lbg_core.admin import NotOwned, Unsupported
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import (
     adopt_group,
     create_group,
@@ -22,10 +23,9 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
-from lbg_core.admin.ownership import Claim, kubernetes_owner
-from lbg_core.admin.progress import Progress, Stage
+from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.record import Claim, kubernetes_owner
 from lbg_core.admin.repartition import repartition_group
-from lbg_core.admin.survey import survey
 from lbg_core.client import (
     BasicProperties,
     ChannelClosed,

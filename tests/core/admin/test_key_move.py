@@ -13,13 +13,13 @@ import pytest
 from lbg_core.admin import Unsupported
 from lbg_core.admin.actions import Action, Bind, DeclareQueue, PutFence, PutPermissions, ReturnMessages
 from lbg_core.admin.errors import KeysMove, NotJoined, Refused
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.progress import line_of
+from lbg_core.admin.problems import line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.admin.survey import survey
 from lbg_core.client import BasicProperties, ConfirmingPublisher, Delivery, connect
 from lbg_core.group import (
     HEADER_FENCE,
@@ -280,7 +280,10 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
         assert (moving["hashes_moved"], moving["hashes_staged"]) == (0, 4)
         assert (moving["queues_moved"], moving["queues"]) == (0, 4)
         await survey(admin, {"orders": orders})
-        for count in (await admin.lags({"orders": orders}), await admin.backlogs({"orders": orders})):
+        for count in (
+            await admin.lag_reader.lags({"orders": orders}),
+            await admin.lag_reader.backlogs({"orders": orders}),
+        ):
             lag = count["orders"]
             lag = lag if isinstance(lag, int) else lag.messages
             assert lag >= len(publishing.sent), "what waits in staging queues counts"

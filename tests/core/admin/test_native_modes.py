@@ -108,7 +108,8 @@ async def test_an_ingress_that_somebody_closed_is_told_of_and_opened() -> None:
     repaired = await create_group(admin, spec_in("Partitioned"))
 
     assert problem_lines(shown) == [
-        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create` opens it"
+        "lbg.orders.q refuses publishers, its ingress is closed: `lbg group create orders …` with the group's own "
+        "attributes repairs it"
     ]
     assert [str(one) for one in repaired.changes] == ["ingress open=True on queue lbg.orders.q"]
 

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 from lbg_core.admin.errors import Refused
+from lbg_core.admin.group_reader import Described, survey
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, path
 from lbg_core.admin.member_requests import Wanted, pause_group, peek_group
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.status_reports import REPORT_KEYS, ReportQueue, collect_reports
-from lbg_core.admin.survey import Described, survey
 from lbg_core.client import ConfirmingPublisher, connect
 from lbg_core.group import MEMBERS_VERSION, TO_OBSERVERS, GroupSpec, Names, routing_key
 from testing.admin.faked_member import FakedMember, member
@@ -121,7 +121,7 @@ async def test_the_lag_has_what_each_member_holds_of_its_own_queues(place: Place
     reader = LiveAdmin(place.settings)
 
     async def lag() -> object:
-        return (await reader.lags({"it": spec}, max_age_s=0.0))["it"]
+        return (await reader.lag_reader.lags({"it": spec}, max_age_s=0.0))["it"]
 
     async with members(place, spec, [0], [1], []) as (first, second, _):
         await publish(place, spec, 0, 3)

@@ -31,7 +31,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.groups import create_group, delete_group, delete_own, list_groups, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
-from lbg_core.admin.ownership import CLAIM_BY_HAND, Record
+from lbg_core.admin.record import CLAIM_BY_HAND, Record
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import GroupSpec, Names, topology_of
 from lbg_core.group.topology import Exchange
@@ -387,7 +387,7 @@ async def test_whoever_lost_the_lock_for_good_changes_nothing_more(
                 await admin.perform(change)
         with pytest.raises(Busy):
             await admin.perform(change)
-    assert not await admin.amqp.has_exchange("lbg.orders.dlx")
+    assert await admin.amqp.exchanges(["lbg.orders.dlx"]) == {"lbg.orders.dlx": None}
     await other.close()
 
 

@@ -12,11 +12,11 @@ from lbg_core.admin import groups
 from lbg_core.admin.actions import Bind, DeclareQueue, DeleteQueue, Unbind
 from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import AdminError, ApplyFailed, GroupNotFound, StillInUse, Taken, Unsupported
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings, path
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
-from lbg_core.admin.survey import survey
 from lbg_core.client import ConnectionSettings, Delivery, connect
 from lbg_core.group import Engine, GroupSpec, Names, topology_of
 from lbg_core.group.topology import Binding
@@ -83,7 +83,7 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
 ) -> None:
     """As a cluster tells it that has lost two nodes of three: `tests/rabbitmq/test_cluster.py` has one."""
     await create_group(admin, orders)
-    assert await admin.lags({"it": orders}, max_age_s=0.0) == {"it": 0}
+    assert await admin.lag_reader.lags({"it": orders}, max_age_s=0.0) == {"it": 0}
     get = ManagementApi.get
 
     async def getting(self: ManagementApi, where: str) -> Any:
@@ -95,7 +95,7 @@ async def test_a_queue_without_a_majority_has_no_count_rather_than_0(
         return answer
 
     monkeypatch.setattr(ManagementApi, "get", getting)
-    assert await admin.lags({"it": orders}, max_age_s=0.0) == {"it": UNKNOWN}
+    assert await admin.lag_reader.lags({"it": orders}, max_age_s=0.0) == {"it": UNKNOWN}
     found = (await survey(admin, {"it": orders}, listen_s=0.1))["it"]
     assert isinstance(found, Description)
     assert (found.ready, found.unacked, found.dead_letters) == (UNKNOWN, UNKNOWN, UNKNOWN)
@@ -126,7 +126,7 @@ async def test_many_groups_with_long_names_are_looked_at_together(
     found = await survey(admin, {"it": orders, **absent}, listen_s=0.1)
     assert isinstance(found["it"], Description)
     assert {type(one) for key, one in found.items() if key != "it"} == {GroupNotFound}
-    assert await admin.lags({"it": orders, **absent}, max_age_s=0.0) == {"it": 0} | dict.fromkeys(
+    assert await admin.lag_reader.lags({"it": orders, **absent}, max_age_s=0.0) == {"it": 0} | dict.fromkeys(
         absent, UNKNOWN
     )
 
@@ -160,8 +160,9 @@ async def test_what_somebody_changed_on_a_group_is_shown(
     assert problem_lines(await show_group(admin, "orders")) == [
         "changed since its creation (observed -> created): binding of lbg.orders.q.0 to lbg.orders: "
         "'orders.1.#' -> none",
-        "lbg.orders.q.1 lacks 2 bindings: `lbg group create` restores them",
-        f"user {orders.client_username} has other permissions than it should: `lbg group create` repairs them",
+        "lbg.orders.q.1 lacks 2 bindings: `lbg group create orders …` with the group's own attributes repairs it",
+        f"user {orders.client_username} has other permissions than it should: `lbg group create orders …` with the "
+        "group's own attributes repairs it",
     ]
 
 

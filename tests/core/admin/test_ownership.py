@@ -20,7 +20,7 @@ from lbg_core.admin.groups import (
     rotate_user,
     show_group,
 )
-from lbg_core.admin.ownership import (
+from lbg_core.admin.record import (
     BY_HAND,
     CLAIM_BY_HAND,
     Claim,

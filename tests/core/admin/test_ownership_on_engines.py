@@ -8,7 +8,7 @@ from lbg_core.admin import NotOwned
 from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.groups import adopt_group, create_group, delete_group, list_groups, rotate_user
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import BY_HAND, Claim, Record, kubernetes_owner
+from lbg_core.admin.record import BY_HAND, Claim, Record, kubernetes_owner
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.group import GroupSpec
 from testing.admin.place import Place

@@ -10,6 +10,7 @@ import pytest
 from lbg_core.admin import StillInUse, Unsupported
 from lbg_core.admin.actions import DeleteQueue
 from lbg_core.admin.describe import Description
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import (
     create_group,
     delete_group,
@@ -22,7 +23,6 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.record import read_record
 from lbg_core.admin.repartition import repartition_group
-from lbg_core.admin.survey import survey
 from lbg_core.client import AccessRefused, Channel, ConfirmingPublisher, Delivery, connect
 from lbg_core.group import (
     EMBEDDED,

@@ -14,9 +14,9 @@ from lbg_core.admin.groups import create_group, enable_parking, show_group
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import pause_group
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import administration
 from lbg_core.admin.problems import Kind
+from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.group import GroupSpec, hash_of
 from lbg_core.group.key_moves import KeyMove

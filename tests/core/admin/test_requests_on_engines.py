@@ -19,8 +19,8 @@ from lbg_core.admin.key_move import beginning, key_move_announced
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.member_requests import ADMINISTRATOR, Wanted, ask_members, peek_group, skip_message
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import administration
+from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import QueueStatus
 from lbg_core.group import GroupSpec, Names, recounted

@@ -13,11 +13,11 @@ import pytest
 from lbg_core.admin import ProvisioningError, Taken, Unreachable
 from lbg_core.admin.actions import Action
 from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.survey import survey
+from lbg_core.admin.record import Record
 from lbg_core.client import ConnectionSettings, connect_any
 from lbg_core.group import GroupSpec
 from testing.admin.place import Place
@@ -63,18 +63,18 @@ async def test_after_a_restart_of_the_broker_the_next_call_connects_again(
     specs = {"a": spec}
     await create_group(lasting, spec)
     before = await survey(lasting, specs, listen_s=0.1)
-    assert await lasting.lags(specs) == {"a": 0}
+    assert await lasting.lag_reader.lags(specs) == {"a": 0}
     broker.kill()
     for asked in (
         create_group(lasting, spec),
         survey(lasting, specs, listen_s=0.1),
-        lasting.lags(specs, max_age_s=0.0),
+        lasting.lag_reader.lags(specs, max_age_s=0.0),
         show_group(lasting, "a"),
     ):
         assert isinstance(await outcome(asked), Unreachable)
     await asyncio.to_thread(broker.start)
     assert await survey(lasting, specs, listen_s=0.1) == before
-    assert await lasting.lags(specs, max_age_s=0.0) == {"a": 0}
+    assert await lasting.lag_reader.lags(specs, max_age_s=0.0) == {"a": 0}
     assert (await create_group(lasting, spec)).changes == ()
     with pytest.raises(Taken):
         await create_group(lasting, spec_of("b", prefix="a"))
@@ -140,7 +140,7 @@ async def test_a_closed_admin_lets_its_callers_go_and_takes_no_more(
             asyncio.create_task(outcome(one))
             for one in (
                 show_group(lasting, "a"),
-                lasting.lags({"a": spec}),
+                lasting.lag_reader.lags({"a": spec}),
                 create_group(lasting, spec_of("b")),
             )
         ]
@@ -152,7 +152,11 @@ async def test_a_closed_admin_lets_its_callers_go_and_takes_no_more(
         assert all("closed" in str(one) for one in ended), "they waited for answers that do not come"
     finally:
         broker.thaw()
-    for asked in (show_group(lasting, "a"), survey(lasting, {"a": spec}), lasting.lags({"a": spec})):
+    for asked in (
+        show_group(lasting, "a"),
+        survey(lasting, {"a": spec}),
+        lasting.lag_reader.lags({"a": spec}),
+    ):
         assert "closed" in str(await outcome(asked))
 
 

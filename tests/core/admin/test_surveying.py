@@ -10,12 +10,12 @@ import pytest
 from lbg_core.admin import GroupNotFound, ProvisioningError, Unreachable, Unsupported
 from lbg_core.admin.actions import DeleteExchange, DeleteQueue
 from lbg_core.admin.describe import Description
+from lbg_core.admin.group_reader import Described, survey
 from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.lag import Backlog
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, path
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.admin.survey import Described, survey
 from lbg_core.client import ConfirmingPublisher, connect
 from lbg_core.group import GroupSpec, Names, routing_key
 from testing.admin.faked_member import member
@@ -86,7 +86,7 @@ async def test_long_lists_and_those_that_come_in_pages_show_the_same(
     assert set(await admin.groups()) == specs.keys()
     monkeypatch.setattr("lbg_core.admin.management_admin.FEW", 1)
     assert await shown() == whole
-    assert await admin.lags(asked) == {"a": 0, "b": 0}
+    assert await admin.lag_reader.lags(asked) == {"a": 0, "b": 0}
 
 
 async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
@@ -135,7 +135,7 @@ async def test_a_survey_without_a_management_api_is_refused_and_one_of_a_broker_
         await survey(admin, specs, listen_s=LISTEN_S)
     await admin.close()
     away = LiveAdmin(replace(place.settings, port=1))
-    for asked in (survey(away, specs, listen_s=LISTEN_S), away.lags(specs)):
+    for asked in (survey(away, specs, listen_s=LISTEN_S), away.lag_reader.lags(specs)):
         with pytest.raises((Unreachable, Unsupported)):
             await asked
     await away.close()
@@ -146,7 +146,7 @@ async def test_the_lag_counts_what_is_delivered_and_follows(admin: LiveAdmin, pl
     await create_all(admin, spec)
 
     async def lag() -> object:
-        return (await admin.lags({"it": spec}, max_age_s=0.0))["it"]
+        return (await admin.lag_reader.lags({"it": spec}, max_age_s=0.0))["it"]
 
     async def becomes(wanted: int) -> None:
         async with asyncio.timeout(GUARD_S):
@@ -176,7 +176,7 @@ async def test_a_lag_with_a_queue_missing_is_unknown_and_that_of_others_is_known
     await publish(place, whole, 3)
     await admin.perform(DeleteQueue("lbg.broken.q.1"))
     nobody = spec_of("nobody")
-    found = await admin.lags({"a": whole, "b": broken, "c": nobody}, max_age_s=0.0)
+    found = await admin.lag_reader.lags({"a": whole, "b": broken, "c": nobody}, max_age_s=0.0)
     assert found == {"a": 3, "b": UNKNOWN, "c": UNKNOWN}
 
 
@@ -189,7 +189,7 @@ async def test_a_count_of_backlogs_shows_that_a_member_has_come_and_gone(
 
     async def counted(**expected: Backlog) -> None:
         async with asyncio.timeout(GUARD_S):
-            while (await admin.backlogs({"served": served, "idle": idle})) != expected:
+            while (await admin.lag_reader.backlogs({"served": served, "idle": idle})) != expected:
                 pass
 
     await counted(served=Backlog(0, 0), idle=Backlog(3, 0))
@@ -207,7 +207,7 @@ async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
     await create_all(admin, spec)
     await publish(place, spec, 7)
     async with member(place, spec, silent=True), asyncio.timeout(GUARD_S):
-        while (await admin.lags({"it": spec}, max_age_s=0.0)) != {"it": 7}:
+        while (await admin.lag_reader.lags({"it": spec}, max_age_s=0.0)) != {"it": 7}:
             pass
 
 
@@ -220,7 +220,7 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
     await publish(place, spec, 5)
 
     async def lag() -> object:
-        return (await admin.lags({"it": spec}, max_age_s=0.0))["it"]
+        return (await admin.lag_reader.lags({"it": spec}, max_age_s=0.0))["it"]
 
     assert await lag() == 5
     async with member(place, spec, silent=True):
@@ -243,7 +243,7 @@ async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     admin = LiveAdmin(place.settings)
 
     async def heard() -> bool:
-        return (await admin.lags({"it": spec}, max_age_s=0.0))["it"] == 3
+        return (await admin.lag_reader.lags({"it": spec}, max_age_s=0.0))["it"] == 3
 
     for _ in range(2):
         await create_all(admin, spec)
@@ -270,10 +270,10 @@ async def test_callers_share_a_reading_that_is_young_enough(
 
     for way in ("_counted", "_from_reports"):
         monkeypatch.setattr(f"lbg_core.admin.lag.LagReader.{way}", counted)
-    together = await asyncio.gather(*(admin.lags({"it": spec}, max_age_s=5) for _ in range(20)))
+    together = await asyncio.gather(*(admin.lag_reader.lags({"it": spec}, max_age_s=5) for _ in range(20)))
     assert together == [{"it": 1}] * 20
-    assert await admin.lags({"it": spec}, max_age_s=5) == {"it": 1}
-    assert await admin.lags({"it": spec}, max_age_s=0.0) == {"it": 2}
+    assert await admin.lag_reader.lags({"it": spec}, max_age_s=5) == {"it": 1}
+    assert await admin.lag_reader.lags({"it": spec}, max_age_s=0.0) == {"it": 2}
 
 
 @pytest.mark.parametrize("few", [0, 20])

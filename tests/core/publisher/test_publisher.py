@@ -207,7 +207,7 @@ async def test_a_record_that_cannot_be_read_is_the_reason_that_is_told(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(_: object, group: str) -> GroupSpec:
-        raise RecordUnavailable(group, "its node is down")
+        raise RecordUnavailable(group, cause="its node is down")
 
     monkeypatch.setattr("lbg_core.publisher.publisher.read_spec", unavailable)
     settings = PublishingSettings(first_connection_s=1.0)

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_core.admin.actions import Action
 from lbg_core.admin.groups import adopt_group, create_group
-from lbg_core.admin.ownership import BY_HAND, Claim, kubernetes_owner
+from lbg_core.admin.record import BY_HAND, Claim, kubernetes_owner
 from lbg_core.group import GroupSpec
 from lbg_operator.errors import LagUnknown
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET

@@ -12,7 +12,7 @@ import pytest
 from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.errors import Unreachable
 from lbg_core.admin.groups import plan_parking
-from lbg_core.admin.ownership import Claim
+from lbg_core.admin.record import Claim
 from lbg_core.group import EMBEDDED, RABBITMQ, Engine, Names
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP
 from lbg_operator.resources.sidecar_injection import SIDECAR

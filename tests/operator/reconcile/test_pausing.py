@@ -10,7 +10,7 @@ import pytest
 
 from lbg_core.admin.actions import Announce, OpenIngress, WriteRecord
 from lbg_core.admin.ingress_permissions import allows
-from lbg_core.admin.ownership import CONSUMPTION, INGRESS
+from lbg_core.admin.record import CONSUMPTION, INGRESS
 from lbg_core.group import Names
 from lbg_core.group.members_protocol import Pause
 from lbg_operator.crds import GroupManifest

@@ -14,7 +14,6 @@ from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.dead_letters import Selection
 from lbg_core.admin.groups import enable_parking
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.ownership import Record
 from lbg_core.admin.parked_messages import (
     administration,
     discard_parked,
@@ -23,6 +22,7 @@ from lbg_core.admin.parked_messages import (
     release_parked,
 )
 from lbg_core.admin.parked_messages.release import release_first
+from lbg_core.admin.record import Record
 from lbg_core.client import BasicProperties, ConfirmingPublisher, ConnectionSettings
 from lbg_core.group import EXCLUSIVE
 from lbg_core.group.parked_keys import ParkEntry, SettleEntry

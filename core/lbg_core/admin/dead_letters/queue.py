@@ -168,7 +168,7 @@ async def open_dead_queue(
             async with asyncio.timeout(ANSWER_S):
                 total = (await channel.queue_declare(name, passive=True)).message_count
         except TimeoutError:
-            raise RecordUnavailable(group, f"queue {name} gives no answer in {ANSWER_S:g} s") from None
+            raise RecordUnavailable(group, cause=f"queue {name} gives no answer in {ANSWER_S:g} s") from None
         queue = DeadQueue(connection, channel, spec, total, turn_s=turn_s, name=name)
         try:
             yield queue

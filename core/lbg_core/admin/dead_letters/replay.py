@@ -64,7 +64,8 @@ class Binding:
             why = f"this user may not make sure that queue {queue} is bound ({error.reply_text})"
             raise ReplayStopped(str(letter), why) from None
         except ChannelClosed as error:
-            why = f"queue {queue} cannot be bound ({error.reply_text}): `lbg group create` repairs a group"
+            repair = f"`lbg group create {self.spec.name} …` repairs the group"
+            why = f"queue {queue} cannot be bound ({error.reply_text}): {repair}"
             raise ReplayStopped(str(letter), why) from None
         await channel.close()
         self._bound.add(hash_)
@@ -151,23 +152,21 @@ async def replay(
         await sender.send(page, lambda letter: letter.key)
 
 
+Properties = Callable[[DeadLetter, Delivery], BasicProperties]
+
+
 @dataclass(slots=True)
 class ReplaySender:
     """Publishes letters to the group and acknowledges them once they are confirmed. `properties`: of the message."""
 
     queue: DeadQueue
-    properties: Callable[[DeadLetter, Delivery], BasicProperties]
+    properties: Properties
     done: ReplayResult
     publisher: ConfirmingPublisher
     binding: Binding
 
     @classmethod
-    async def open(
-        cls,
-        queue: DeadQueue,
-        properties: Callable[[DeadLetter, Delivery], BasicProperties],
-        done: ReplayResult,
-    ) -> ReplaySender:
+    async def open(cls, queue: DeadQueue, properties: Properties, done: ReplayResult) -> ReplaySender:
         publisher = await ConfirmingPublisher.open(queue.connection)
         return cls(queue, properties, done, publisher, Binding(queue.connection, queue.spec))
 
@@ -214,7 +213,7 @@ class ReplaySender:
                 _settle(self.queue, letter, message, self.done)
                 self.done.unknown -= 1
             elif isinstance(failure, Nacked | Unroutable):
-                stopped = _why_refused(letter, failure)
+                stopped = ReplayStopped(str(letter), refusal_text(self.queue.spec.name, failure))
                 self.done.unknown -= 1
             elif isinstance(failure, ClientError):
                 stopped = failure
@@ -257,12 +256,11 @@ async def _pages(
     done.not_looked_at = queue.unread
 
 
-def _why_refused(letter: DeadLetter, error: Nacked | Unroutable) -> ReplayStopped:
+def refusal_text(group: str, error: Nacked | Unroutable) -> str:
+    """Cause for which a message was not published, and its remedy."""
     if isinstance(error, Nacked):
-        return ReplayStopped(
-            str(letter), "its queue refuses it, as a full one does: let members catch up first"
-        )
-    return ReplayStopped(str(letter), f"no queue takes it ({error}): `lbg group create` repairs bindings")
+        return "its queue refuses it, as a full one does: let members catch up first"
+    return f"no queue takes it ({error}): `lbg group create {group} …` repairs bindings"
 
 
 def _settle(queue: DeadQueue, letter: DeadLetter, message: Delivery, done: ReplayResult) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Collection, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from lbg_core.admin.dead_letters.letter import OF_DEAD_LETTERS, PAGE_MESSAGES, DeadLetter
 from lbg_core.admin.dead_letters.queue import DeadQueue
-from lbg_core.admin.dead_letters.replay import Binding, Listing, save_letters
+from lbg_core.admin.dead_letters.replay import Binding, Listing, refusal_text, save_letters
 from lbg_core.admin.parked_messages.queue import (
     ParkingStopped,
     delete_leftovers,
@@ -26,7 +26,7 @@ from lbg_core.admin.parked_messages.queue import (
     parking_queue,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream
-from lbg_core.admin.progress import Progress, Report, Stage, unreported
+from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.client import (
     BasicProperties,
     BodyExcerpt,
@@ -71,14 +71,8 @@ class Released:
     left: set[str] = field(default_factory=set)
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "released": sorted(self.done),
-            "failed_again": sorted(self.failed_again),
-            "left": sorted(self.left),
-            "published": self.published,
-            "rounds": self.rounds,
-            "leftovers": self.leftovers,
-        }
+        fields = {name: sorted(one) if isinstance(one, set) else one for name, one in asdict(self).items()}
+        return {"released": fields.pop("done"), **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,16 +194,10 @@ async def parked_messages(
 def in_order(copies: Sequence[Copy]) -> list[Copy]:
     """The copies with those of one publisher in the order of their numbers, and of its epochs."""
     histories = [epoch_of(identity_of(letter)[0]).history for letter, _ in copies]
-    sorted_of = {
-        history: iter(
-            sorted(
-                (one for one, of in zip(copies, histories, strict=True) if of == history),
-                key=lambda one: _place(one[0]),
-            )
-        )
-        for history in dict.fromkeys(histories)
-    }
-    return [next(sorted_of[history]) for history in histories]
+    in_turn: dict[str, deque[Copy]] = {history: deque() for history in histories}
+    for copy, history in sorted(zip(copies, histories, strict=True), key=lambda one: _place(one[0][0])):
+        in_turn[history].append(copy)
+    return [in_turn[history].popleft() for history in histories]
 
 
 def _place(letter: DeadLetter) -> tuple[int, int]:
@@ -295,7 +283,7 @@ async def _publish_again(
                     properties=_properties(delivery),
                     mandatory=True,
                 )
-        await _confirmed(list(sent.values()))
+        await _confirmed(stream.spec.name, list(sent.values()))
         again |= sent.keys()
         for letter, delivery in page:
             queue.ack(delivery)
@@ -327,7 +315,7 @@ async def _collected(
     return collected
 
 
-async def _confirmed(confirms: Sequence[asyncio.Future[None]]) -> None:
+async def _confirmed(group: str, confirms: Sequence[asyncio.Future[None]]) -> None:
     """Raises ParkingStopped, ClientError."""
     if not confirms:
         return
@@ -338,13 +326,11 @@ async def _confirmed(confirms: Sequence[asyncio.Future[None]]) -> None:
                 f"the broker gave no answer in {ANSWER_S:g} s: the same command continues the release"
             )
         failure = confirm.exception()
-        if isinstance(failure, Nacked):
+        if isinstance(failure, Nacked | Unroutable):
+            cause = refusal_text(group, failure)
             raise ParkingStopped(
-                "the key's queue refuses messages, as a full one does: let members catch up, and the same command "
-                "continues the release"
+                f"a message was not published: {cause}; the same command continues the release"
             )
-        if isinstance(failure, Unroutable):
-            raise ParkingStopped(f"no queue takes a message ({failure}): `lbg group create` repairs bindings")
         if isinstance(failure, ClientError):
             raise failure
 

@@ -13,10 +13,9 @@ from contextlib import asynccontextmanager
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.dead_letters.letter import DeadLetterError
-from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable, Refused
-from lbg_core.admin.ownership import Record
-from lbg_core.admin.record import read_record, spec_in
-from lbg_core.admin.status_reports import collect_reports
+from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable
+from lbg_core.admin.record import Record, read_record, spec_in
+from lbg_core.admin.status_reports import member_reports
 from lbg_core.client import (
     ClientConnection,
     ConfirmingPublisher,
@@ -101,7 +100,7 @@ class ParkedStream:
             await self._stream.read_up_to(barrier, lambda: self.write([barrier]))
         except TimeoutError:
             why = f"stream {self.names.parked} gives no answer in {ANSWER_S:g} s"
-            raise RecordUnavailable(self.spec.name, why) from None
+            raise RecordUnavailable(self.spec.name, cause=why) from None
 
     async def write(self, entries: Iterable[Entry]) -> None:
         """Returns when the stream has the entries. Raises ClientError."""
@@ -121,12 +120,11 @@ class ParkedStream:
         """Status reports of the group's members; none if they cannot be had."""
         amqp = AmqpAdmin([self.connection.settings])
         try:
-            reports = (await collect_reports(amqp, [self.spec.name], seconds=REPORTS_S))[self.spec.name]
+            return await member_reports(amqp, self.spec.name, seconds=REPORTS_S)
         except AdminError:
             return ()
         finally:
             await amqp.close()
-        return () if isinstance(reports, Refused) else reports.beats
 
     async def wait(self, seconds: float) -> None:
         """Until an entry is read, for so long at most. Raises EntryError."""
@@ -165,7 +163,7 @@ async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -
         channel = await connection.open_channel()
         record = await read_record(channel, group)
         if record is None:
-            raise RecordUnreadable(group, "its queue is empty")
+            raise RecordUnreadable(group, cause="its queue is empty")
         if not record.has_parking:
             raise NoParking(group)
         publisher = await ConfirmingPublisher.open(connection)
