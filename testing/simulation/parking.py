@@ -271,7 +271,7 @@ class Parkings:
             connection = cast(ClientConnection, opened)
             try:
                 publisher = await ConfirmingPublisher.open(connection)
-                stream = WatchedStream(self, connection, history.spec, publisher)
+                stream = WatchedStream(self, connection, history.spec, publisher, history.repartitions.record)
                 await stream.follow()
                 await stream.catch_up()
                 outcome = await work(stream)

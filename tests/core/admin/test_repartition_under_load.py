@@ -183,7 +183,6 @@ async def test_members_take_fewer_queues_on_the_connection_that_they_have(
         assert [one["incarnation"] for one in states] == joined
         served = [queue["queue"] for one in states for queue in one["queues"] if queue["role"] == "primary"]
         assert sorted(served) == [0, 1, 2]
-        assert [one.spec for one in scene.members] == [recounted(spec, 3)] * 2
     assert caplog.messages == []
 
 
@@ -240,6 +239,5 @@ async def test_a_member_that_missed_it_takes_the_new_number_when_it_connects_aga
         record = recounted(spec, 6).to_record().encode()
         await publisher.publish("", Names("orders").config, record)
         member.drop_connection()
-        await until(lambda: member.spec == recounted(spec, 6), what="the new number")
         await until(lambda: len(member.state().get("queues", ())) == 6, what="six queues")
         await connection.close()
