@@ -15,7 +15,6 @@ from lbg_core.publisher import GroupPublisher
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.exactly_once import Run, Sizes, Victim
-from testing.needs import repeated
 from testing.sidecar.batching_member import MAX_MESSAGES, ROWS, TABLES, TRANSACTIONS, connect
 from testing.waiting import until
 
@@ -38,7 +37,8 @@ SMALL = Sizes(
 )
 
 
-@pytest.mark.parametrize("database", repeated(["sqlite", "postgres"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("database", ["sqlite", "postgres"])
 async def test_a_table_without_unique_index_has_every_message_once_and_in_order_after_kills_of_everything(
     database: str, tmp_path: Path
 ) -> None:

@@ -24,6 +24,7 @@ def test_a_release_without_a_successor_repeats_nothing(engine: str, seed: int) -
     assert len(history.judge.processed) > 10_000
 
 
+@pytest.mark.slow
 def test_a_move_in_a_group_of_more_members_than_it_is_announced_to_repeats_nothing() -> None:
     setting = Setting(
         members=40,

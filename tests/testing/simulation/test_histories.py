@@ -41,11 +41,11 @@ def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     kinds = (*PLANNED, *PARKING) if installation.has_parking else PLANNED
-    setting = replace(installation, seconds=40.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=kinds)
+    setting = replace(installation, seconds=20.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=kinds)
     history = History(1, setting)
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
-    assert len(history.judge.processed) > 2500
+    assert len(history.judge.processed) > 1200
 
 
 @pytest.mark.slow
@@ -61,6 +61,7 @@ def test_a_message_of_a_store_that_was_replaced_may_come_behind_later_ones() -> 
     assert history.run() == [], history.timeline()
 
 
+@pytest.mark.slow
 def test_a_message_that_was_discarded_in_a_store_that_was_replaced_need_not_come_again() -> None:
     """Members remember that it is done, though the old copy of the store does not."""
     setting = Setting(seconds=120.0, faults_per_hour=3000.0, has_parking=True)
@@ -121,17 +122,6 @@ def test_a_planted_bug_is_found(name: str) -> None:
     bug = BUGS[name]
     with bug.planted():
         assert any(History(seed, bug.setting).run() for seed in bug.seeds)
-
-
-@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
-def test_one_seed_gives_one_history(engine: str) -> None:
-    first, second = (
-        History(3, Setting(engine=engine, seconds=60.0, faults_per_hour=3000.0), is_verbose=True)
-        for _ in range(2)
-    )
-    assert first.run() == second.run() == []
-    assert first.timeline() == second.timeline()
-    assert first.judge.digest.digest() == second.judge.digest.digest()
 
 
 @pytest.mark.process
