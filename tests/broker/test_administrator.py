@@ -40,6 +40,7 @@ async def aside(function: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(None, function)
 
 
+@pytest.mark.long
 async def test_the_administrator_is_let_in_from_everywhere_and_guest_is_not_made(
     secret: MountedSecret, tmp_path: Path
 ) -> None:

@@ -75,6 +75,7 @@ def refused(port: int, user: str, password: str) -> None:
         PlainClient(port, user=user, password=password)
 
 
+@pytest.mark.long
 async def test_no_password_is_hashed_in_the_event_loop(server: Server, hashes: Hashes) -> None:
     await aside(refused, server.port, "guest", "wrong")
     await aside(refused, server.port, "nobody", "wrong")
@@ -90,6 +91,7 @@ async def test_no_password_is_hashed_in_the_event_loop(server: Server, hashes: H
     assert threading.get_ident() not in hashes.threads
 
 
+@pytest.mark.long
 async def test_a_password_that_was_wrong_or_right_before_takes_no_hash(
     server: Server, hashes: Hashes
 ) -> None:
@@ -99,6 +101,7 @@ async def test_a_password_that_was_wrong_or_right_before_takes_no_hash(
     assert len(hashes.threads) == 2
 
 
+@pytest.mark.long
 async def test_the_broker_works_and_lets_in_whom_it_knows_while_wrong_passwords_wait(
     server: Server, hashes: Hashes
 ) -> None:
@@ -117,6 +120,7 @@ async def test_the_broker_works_and_lets_in_whom_it_knows_while_wrong_passwords_
     publisher.close()
 
 
+@pytest.mark.long
 async def test_a_management_client_that_leaves_ends_its_login_and_one_that_waits_wakes_nobody(
     server: Server, hashes: Hashes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +159,7 @@ async def test_a_management_client_that_leaves_ends_its_login_and_one_that_waits
     assert [delay for delay in delays if 1 < delay < 50] == []
 
 
+@pytest.mark.long
 async def test_a_login_that_is_not_checked_in_time_is_no_refusal(tmp_path: Path) -> None:
     """A client that is told that its password is wrong may give up for good."""
     gate = threading.Event()
@@ -198,6 +203,7 @@ async def test_a_burst_of_right_passwords_takes_one_hash(server: Server, hashes:
         answer.cancel()
 
 
+@pytest.mark.long
 async def test_a_password_that_changes_while_the_old_one_is_checked_counts_at_once(
     server: Server, hashes: Hashes
 ) -> None:
@@ -233,6 +239,7 @@ def _memory_is_used_up(*_: object, **__: object) -> bytes:
     raise MemoryError
 
 
+@pytest.mark.long
 async def test_wrong_passwords_of_an_address_are_one_line_and_a_count(
     server: Server, hashes: Hashes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -248,6 +255,7 @@ async def test_wrong_passwords_of_an_address_are_one_line_and_a_count(
     assert lines[1].startswith("127.0.0.1: 3 more in 60 s, the last: 127.0.0.1:")
 
 
+@pytest.mark.long
 async def test_a_line_end_in_a_name_begins_no_line_in_the_log(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:

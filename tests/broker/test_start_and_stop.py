@@ -179,6 +179,7 @@ async def test_a_broken_disk_ends_the_broker_and_confirms_nothing(
         client.close()
 
 
+@pytest.mark.long
 async def test_a_publisher_faster_than_the_disk_is_slowed_down_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,7 @@ def container_of(objects: list[Object]) -> Object:
     return dict(container)
 
 
+@pytest.mark.long
 def test_there_is_nothing_of_it_by_default() -> None:
     assert not [one for one in rendered() if "console" in one["metadata"]["name"]]
 

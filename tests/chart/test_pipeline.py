@@ -156,6 +156,7 @@ def test_what_is_missing_or_wrong_is_one_clear_line(values: Object, says: str) -
     assert says in str(caught.value)
 
 
+@pytest.mark.long
 def test_its_alerts_know_the_jobs_by_their_names() -> None:
     rules = yaml.safe_load((CHART / "files" / "alerts.yaml").read_text())["groups"]
     (alerts,) = (one["rules"] for one in rules if one["name"] == "lbg.pipeline")

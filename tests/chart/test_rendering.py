@@ -45,6 +45,7 @@ def test_the_chart_has_the_version_of_what_it_installs() -> None:
     assert told["kubeVersion"] == f">={KUBERNETES[0]}.0-0"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("version", KUBERNETES)
 @with_values
 def test_kubernetes_knows_every_field(values: Mapping[str, Any], version: str) -> None:

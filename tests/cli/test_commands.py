@@ -69,6 +69,7 @@ def test_the_version_is_told(lbg: Lbg) -> None:
 NOWHERE = "amqp://127.0.0.1:1/"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [

@@ -53,6 +53,7 @@ def test_the_reference_is_made_of_the_documents(file: str, arguments: tuple[str,
     )
 
 
+@pytest.mark.long
 def test_the_schema_is_one_and_allows_keys_of_later_versions() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     stopped = {"action": "stopped", "data_dir": "d", "pid": 1}

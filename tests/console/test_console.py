@@ -30,6 +30,7 @@ async def publish(place: Place, group: str, key: str, *bodies: bytes) -> None:
             await publisher.publish(key=key, body=body)
 
 
+@pytest.mark.long
 async def test_a_member_whose_connection_ends_is_gone_for_all_who_look(
     place: Place, orders: GroupSpec, client: Client
 ) -> None:
@@ -53,6 +54,7 @@ async def test_a_member_whose_connection_ends_is_gone_for_all_who_look(
     assert [one["number"] for one in timeline["queues"]] == [0, 1]
 
 
+@pytest.mark.long
 async def test_members_are_asked_for_their_reports_as_long_as_the_console_runs(
     place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +74,7 @@ async def test_members_are_asked_for_their_reports_as_long_as_the_console_runs(
     assert {(one["type"], one["keys"]) for one in asked} == {("watch", False)}
 
 
+@pytest.mark.long
 async def test_a_stream_goes_on_after_the_last_event_that_came(
     place: Place, orders: GroupSpec, client: Client
 ) -> None:
@@ -91,6 +94,7 @@ async def test_a_stream_goes_on_after_the_last_event_that_came(
                 assert (whole["full"], len(whole["groups"])) == (True, 2), other
 
 
+@pytest.mark.long
 async def test_a_group_that_is_deleted_is_gone(place: Place, client: Client) -> None:
     await client.sign_in()
     async with client.events("/groups/payments/events") as one, client.events("/events") as all_:
@@ -103,6 +107,7 @@ async def test_a_group_that_is_deleted_is_gone(place: Place, client: Client) -> 
     assert (await client.get("/groups/payments")).status == 404
 
 
+@pytest.mark.long
 async def test_texts_from_outside_are_no_html(place: Place, orders: GroupSpec, client: Client) -> None:
     await publish(place, "orders", HOSTILE, HOSTILE.encode(), b"\xff<b>")
     await client.sign_in()
@@ -121,6 +126,7 @@ async def test_texts_from_outside_are_no_html(place: Place, orders: GroupSpec, c
     assert "<script>" not in login.text
 
 
+@pytest.mark.long
 async def test_a_key_is_shown_with_its_place_and_its_messages(
     place: Place, orders: GroupSpec, client: Client
 ) -> None:
@@ -173,6 +179,7 @@ async def test_a_time_that_is_none_is_refused(client: Client) -> None:
     assert (await client.get("/groups/orders/timeline?from=5&to=1")).json()["events"] == []
 
 
+@pytest.mark.long
 async def test_an_act_is_confirmed_done_with_the_users_rights_and_logged(
     place: Place, client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -195,6 +202,7 @@ async def test_an_act_is_confirmed_done_with_the_users_rights_and_logged(
     )
 
 
+@pytest.mark.long
 async def test_an_act_that_the_broker_refuses_to_the_user_fails(client: Client) -> None:
     await client.sign_in("orders", PASSWORD)
     async with client.events("/groups/orders/events") as events:
@@ -207,6 +215,7 @@ async def test_an_act_that_the_broker_refuses_to_the_user_fails(client: Client) 
     assert PASSWORD not in str(group)
 
 
+@pytest.mark.long
 async def test_dead_letters_and_parked_keys_of_nothing_are_acts_that_say_so(
     client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -230,6 +239,7 @@ async def test_dead_letters_and_parked_keys_of_nothing_are_acts_that_say_so(
     assert 'detail="key a\\\\nb"' in lines[0]
 
 
+@pytest.mark.long
 async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(client: Client) -> None:
     await client.sign_in()
     for queues in ("", "0", "-1", "x", "1e9", "65536", "\u0663"):
@@ -240,6 +250,7 @@ async def test_acts_on_a_group_are_one_after_the_other_and_values_are_checked(cl
     assert (await client.act("/groups/orders/acts/made-up")).status == 404
 
 
+@pytest.mark.long
 async def test_names_of_a_member_and_a_key_put_no_command_on_a_page(
     place: Place, orders: GroupSpec, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

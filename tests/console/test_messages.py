@@ -109,6 +109,7 @@ def commands_of(page: Answer) -> list[str]:
     return [html.unescape(one) for one in re.findall(r"<code>(lbg [^<]+)</code>", page.text)]
 
 
+@pytest.mark.long
 async def test_dead_letters_are_shown_replayed_and_discarded_by_key_id_and_reason(
     place: Place, groups: tuple[GroupSpec, GroupSpec], client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -280,6 +281,7 @@ async def test_the_selection_of_an_act_is_checked(client: Client) -> None:
         assert (await client.get(f"/groups/orders/{path}")).status == 400
 
 
+@pytest.mark.long
 async def test_a_queue_has_one_reader_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbg_console.messages.READ_S", 0.2)
     await client.sign_in()

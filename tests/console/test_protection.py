@@ -51,6 +51,7 @@ async def test_nothing_of_the_broker_is_shown_without_a_sign_in(client: Client) 
         assert answer.status == 401, path
 
 
+@pytest.mark.long
 async def test_a_group_that_the_user_may_not_see_is_as_one_that_is_not_there(client: Client) -> None:
     await client.sign_in("orders", PASSWORD)
     assert (await client.get("/groups/orders")).status == 200
@@ -65,6 +66,7 @@ async def test_a_group_that_the_user_may_not_see_is_as_one_that_is_not_there(cli
     assert [row["group"] for row in overview["groups"]] == ["orders"]
 
 
+@pytest.mark.long
 async def test_a_login_that_the_broker_refuses_opens_no_session(lone_client: Client) -> None:
     for username, password in (("guest", "wrong"), ("nobody", "guest"), ("", "guest"), ("guest", "")):
         answer = await lone_client.sign_in(username, password)
@@ -95,6 +97,7 @@ async def test_a_sign_in_gives_a_new_session_and_ends_the_former_one(lone_client
         assert (await other.get("/")).status == 303
 
 
+@pytest.mark.long
 async def test_a_link_signs_one_browser_in_once_as_the_login_of_the_console(
     place: Place, groups: tuple[GroupSpec, GroupSpec]
 ) -> None:
@@ -185,6 +188,7 @@ async def test_a_form_needs_the_token_of_its_session(client: Client) -> None:
         assert (await other.get("/")).status == 200
 
 
+@pytest.mark.long
 async def test_signing_out_ends_the_session_and_its_streams(lone_client: Client) -> None:
     await lone_client.sign_in()
     async with lone_client.events("/events") as events:
@@ -195,6 +199,7 @@ async def test_signing_out_ends_the_session_and_its_streams(lone_client: Client)
     assert (await lone_client.get("/events", Accept="text/event-stream")).status == 401
 
 
+@pytest.mark.long
 async def test_a_stream_ends_with_its_session_also_when_nothing_changes(
     lone_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -206,6 +211,7 @@ async def test_a_stream_ends_with_its_session_also_when_nothing_changes(
     assert (await lone_client.get("/")).status == 303
 
 
+@pytest.mark.long
 async def test_a_user_whom_the_broker_does_not_let_in_any_more_is_signed_out(
     place: Place, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -338,6 +344,7 @@ async def test_static_files_are_those_of_the_package_alone(lone_client: Client) 
     assert (again.status, again.headers["Cache-Control"]) == (304, "no-cache")
 
 
+@pytest.mark.long
 async def test_a_read_only_console_serves_no_act(place: Place, groups: tuple[GroupSpec, GroupSpec]) -> None:
     async with console_of(place, is_read_only=True) as console, client_of(console) as client:
         await until(lambda: "orders" in console.survey.groups, what="the survey")

@@ -48,6 +48,7 @@ def test_nothing_is_installed_by_a_name_that_anyone_may_register() -> None:
     assert not found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("pattern", UNPUBLISHED)
 def test_nothing_cites_a_document_that_is_not_in_the_repository(pattern: str) -> None:
     found = [
@@ -59,6 +60,7 @@ def test_nothing_cites_a_document_that_is_not_in_the_repository(pattern: str) ->
     assert not found, "\n".join(found)
 
 
+@pytest.mark.long
 def test_every_page_that_is_named_exists() -> None:
     missing = [
         f"{path.relative_to(ROOT)}: {page}"

@@ -94,6 +94,7 @@ def secrets(process: None, tmp_path: Path) -> Path:
     return tmp_path / "secrets"
 
 
+@pytest.mark.long
 def test_the_file_is_one_of_the_compose_specification() -> None:
     jsonschema.validate(FILE, SCHEMA)
     with pytest.raises(jsonschema.ValidationError):

@@ -335,6 +335,7 @@ def test_extras_that_pip_installs_are_declared() -> None:
     assert named <= declared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "block", [one for one in BLOCKS if one.language == "python"], ids=lambda one: f"{one.page}:{one.line}"
 )

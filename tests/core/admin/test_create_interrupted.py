@@ -132,6 +132,7 @@ async def test_killed_after_any_change_a_create_with_other_attributes_has_its_ow
     await delete_group(admin, orders.name, force=True)
 
 
+@pytest.mark.long
 async def test_without_a_management_api_a_killed_create_is_finished_too(
     place: Place, orders: GroupSpec
 ) -> None:

@@ -112,6 +112,7 @@ def login(place: Place, username: str, password: str) -> ConnectionSettings:
     return replace(place.settings, username=username, password=password)
 
 
+@pytest.mark.long
 async def test_nobody_may_publish_during_a_pause_and_everybody_as_before_after_it(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -197,6 +198,7 @@ async def test_killed_after_any_change_it_can_be_repeated(embedded: Place, mode:
         assert await admin.management_for("").all_permissions() == before
 
 
+@pytest.mark.long
 async def test_half_of_a_pause_and_half_of_its_end_are_named_with_the_remedy(embedded: Place) -> None:
     spec = group_of("Exclusive")
     async with embedded.administered() as admin:

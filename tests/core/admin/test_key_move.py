@@ -111,6 +111,7 @@ async def require_whole(admin: LiveAdmin, spec: GroupSpec) -> None:
     assert not [one for one in observed.bindings if one.routing_key.startswith("q.")]
 
 
+@pytest.mark.long
 async def test_what_is_left_in_a_queue_that_is_too_many_comes_to_the_queue_of_its_hash(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -304,6 +305,7 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
     await require_whole(admin, recounted(orders, 6))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_a_group_whose_keys_move_is_deleted_whole(
     place: Place, admin: LiveAdmin, orders: GroupSpec
@@ -352,6 +354,7 @@ async def test_what_is_discarded_needs_the_offline_procedure(admin: LiveAdmin, o
         await repartition_group(admin, "orders", 3, timeout_s=1.0, discard=True)
 
 
+@pytest.mark.long
 async def test_a_group_of_an_older_version_gives_its_members_the_stream(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:

@@ -89,6 +89,7 @@ async def test_what_was_created_is_whole_is_surveyed_and_leaves_nothing(
     assert (await admin.observe("orders", desired=spec)).is_empty
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", NATIVE_MODES)
 async def test_lag_is_what_waits_and_what_is_not_acknowledged(
     admin: LiveAdmin, place: Place, mode: str, unique: str
@@ -128,6 +129,7 @@ async def test_the_groups_user_may_publish_and_consume_before_and_after_its_pass
     await connection.close()
 
 
+@pytest.mark.long
 async def test_without_the_management_api_lag_is_what_waits_and_what_members_say(
     admin: LiveAdmin, place: Place, unique: str
 ) -> None:
@@ -161,6 +163,7 @@ async def test_keys_are_in_the_partitions_that_their_queues_would_have(
     assert [one.status for one in partitions] == ["Unassigned", "Unassigned"]
 
 
+@pytest.mark.long
 async def test_partitions_are_at_the_consumers_that_the_broker_gave_them_to(
     admin: LiveAdmin, place: Place, unique: str
 ) -> None:
@@ -211,6 +214,7 @@ async def test_message_groups_are_counted(admin: LiveAdmin, place: Place, unique
         assert (await shown(admin)).native == MessageGroupsStatus(known=2, busy=2)
 
 
+@pytest.mark.long
 async def test_sessions_are_live_stranded_and_closed(admin: LiveAdmin, place: Place, unique: str) -> None:
     spec = spec_in("Sessions", username=unique)
     await create_group(admin, spec)

@@ -51,6 +51,7 @@ async def publish(place: Place, spec: GroupSpec, hash_: int, count: int) -> None
     await connection.close()
 
 
+@pytest.mark.long
 async def test_members_are_shown_with_the_queues_that_they_consume(admin: LiveAdmin, place: Place) -> None:
     spec = spec_of("a")
     await create_group(admin, spec, with_user=False)
@@ -92,6 +93,7 @@ async def test_what_only_looks_like_a_report_costs_no_observer_its_connection(
     await connection.close()
 
 
+@pytest.mark.long
 async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
     admin: LiveAdmin, place: Place
 ) -> None:
@@ -114,6 +116,7 @@ async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
         assert await paused() == [True, False]
 
 
+@pytest.mark.long
 async def test_the_lag_has_what_each_member_holds_of_its_own_queues(place: Place, admin: LiveAdmin) -> None:
     """Without a management API, so that the reports are the only source."""
     spec = spec_of("a")
@@ -137,6 +140,7 @@ async def test_the_lag_has_what_each_member_holds_of_its_own_queues(place: Place
     await reader.close()
 
 
+@pytest.mark.long
 async def test_a_pause_waits_for_the_reports_of_members(
     admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -158,6 +162,7 @@ async def test_a_pause_waits_for_the_reports_of_members(
         assert await pause_group(admin, "a", is_paused=False, within_s=0.0) == ("m0", "m1")
 
 
+@pytest.mark.long
 async def test_members_that_do_not_answer_a_request_are_named_by_their_reports(
     admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +200,7 @@ async def test_a_member_of_a_newer_version_is_refused_in_one_line_and_hides_no_o
     assert not isinstance(found["b"], Refused)
 
 
+@pytest.mark.long
 async def test_a_group_that_cannot_be_subscribed_to_hides_no_other(admin: LiveAdmin, place: Place) -> None:
     specs = [spec_of(name) for name in ("a", "b")]
     for spec in specs:

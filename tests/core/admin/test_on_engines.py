@@ -209,6 +209,7 @@ async def test_a_reader_is_told_when_there_is_no_group_or_no_record(
     await connection.close()
 
 
+@pytest.mark.long
 async def test_twenty_readers_at_once_all_read_the_record(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
 ) -> None:
@@ -220,6 +221,7 @@ async def test_twenty_readers_at_once_all_read_the_record(
     await connection.close()
 
 
+@pytest.mark.long
 async def test_a_member_that_starts_waits_for_a_record_that_others_hold_in_turn(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -353,6 +355,7 @@ async def locked_by(other: LiveAdmin) -> AsyncIterator[None]:
         yield
 
 
+@pytest.mark.long
 async def test_a_lock_that_outlives_the_lost_connection_is_waited_for(
     admin: LiveAdmin, settings: ConnectionSettings
 ) -> None:
@@ -391,6 +394,7 @@ async def test_whoever_lost_the_lock_for_good_changes_nothing_more(
     await other.close()
 
 
+@pytest.mark.long
 async def test_a_broker_that_does_not_answer_and_a_wrong_password_are_named(
     place: Place, settings: ConnectionSettings, orders: GroupSpec
 ) -> None:

@@ -49,6 +49,7 @@ async def has_parking(admin: LiveAdmin) -> bool:
     return (await admin.observe("orders")).has_parking
 
 
+@pytest.mark.long
 async def test_a_group_gets_its_parking_queue_once_and_loses_it_with_itself(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -163,6 +164,7 @@ async def test_a_group_with_running_members_gets_no_parking_queue(
     await delete_group(admin, "orders")
 
 
+@pytest.mark.long
 async def test_members_report_the_parked_keys_of_their_group(
     admin: LiveAdmin, orders: GroupSpec, place: Place
 ) -> None:

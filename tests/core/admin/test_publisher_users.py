@@ -240,6 +240,7 @@ async def test_a_new_group_does_not_take_a_user_of_others_for_its_publishers(
     assert (await admin.observe("orders")).is_empty
 
 
+@pytest.mark.long
 async def test_a_record_that_was_lost_is_written_again_with_the_publishers(
     admin: LiveAdmin, orders: GroupSpec, place: Place
 ) -> None:

@@ -187,6 +187,7 @@ async def test_a_group_that_is_deleted_under_way_leaves_everybody_the_permission
     await admin.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 async def test_what_is_not_drained_in_time_is_said_and_everything_is_as_before(
     place: Place, mode: str
@@ -201,6 +202,7 @@ async def test_what_is_not_drained_in_time_is_said_and_everything_is_as_before(
     await admin.close()
 
 
+@pytest.mark.long
 async def test_a_paused_group_that_is_not_drained_says_what_resumes_it(place: Place) -> None:
     spec = group_of("Exclusive")
     admin = place.admin()
@@ -212,6 +214,7 @@ async def test_a_paused_group_that_is_not_drained_says_what_resumes_it(place: Pl
     await admin.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 async def test_who_is_interrupted_while_it_drains_changes_nothing(place: Place, mode: str) -> None:
     spec = group_of(mode)
@@ -233,6 +236,7 @@ async def test_who_is_interrupted_while_it_drains_changes_nothing(place: Place, 
     await admin.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 async def test_messages_in_queues_that_go_are_deleted_only_when_asked_for(place: Place, mode: str) -> None:
     spec = group_of(mode)
@@ -248,6 +252,7 @@ async def test_messages_in_queues_that_go_are_deleted_only_when_asked_for(place:
     await admin.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 async def test_messages_in_queues_that_stay_are_always_waited_for(place: Place, mode: str) -> None:
     spec = group_of(mode)
@@ -291,6 +296,7 @@ async def test_the_number_it_has_is_nothing_to_do(place: Place) -> None:
     await admin.close()
 
 
+@pytest.mark.long
 async def test_a_create_with_another_number_names_the_command(place: Place) -> None:
     admin = place.admin()
     await create_group(admin, group_of("Exclusive"))
@@ -329,6 +335,7 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     await admin.close()
 
 
+@pytest.mark.long
 async def test_who_loses_the_group_to_another_run_leaves_it_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +367,7 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
     await second.close()
 
 
+@pytest.mark.long
 async def test_killed_between_the_bindings_no_parked_message_is_released_to_two_queues(place: Place) -> None:
     """Its hash leads to the former queue and to the new one, and an administrator has permitted publishing again."""
     spec = group_of("Exclusive")

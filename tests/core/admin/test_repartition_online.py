@@ -51,6 +51,7 @@ async def require_whole(admin: LiveAdmin, count: int) -> None:
     assert (await show_group(admin, "orders", listen_s=0.01)).problems == ()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", [6, 4])
 @pytest.mark.parametrize("half", [False, True], ids=["before", "without the answer"])
 @pytest.mark.parametrize("changes", [0, 1, 2])
@@ -69,6 +70,7 @@ async def test_killed_at_any_change_a_second_run_finishes_or_takes_back(
         await require_whole(admin, then)
 
 
+@pytest.mark.long
 async def test_a_change_goes_on_without_the_command_and_says_what_it_waits_for(place: Place) -> None:
     async with place.administered() as admin:
         await create_group(admin, SPEC)
@@ -95,6 +97,7 @@ async def test_a_change_goes_on_without_the_command_and_says_what_it_waits_for(p
         assert (again.is_changed, again.is_settled) == (False, False)
 
 
+@pytest.mark.long
 async def test_the_number_it_has_is_nothing_to_do(place: Place) -> None:
     async with place.administered() as admin:
         await create_group(admin, SPEC)

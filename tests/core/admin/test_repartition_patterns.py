@@ -45,6 +45,7 @@ def test_taking_it_out_twice_is_taking_it_out_once() -> None:
     assert not is_without(once, BILLS)
 
 
+@pytest.mark.long
 @given(st.text(max_size=30))
 def test_what_was_never_taken_from_stays_as_it_is(pattern: str) -> None:
     assert restored(pattern, ORDERS) == pattern

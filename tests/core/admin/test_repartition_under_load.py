@@ -186,6 +186,7 @@ async def test_members_take_fewer_queues_on_the_connection_that_they_have(
     assert caplog.messages == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded", "rabbitmq"], indirect=True)
 async def test_partitions_change_online_and_nobody_is_refused(place: Place, unique: str) -> None:
     """The embedded broker moves the keys itself; on RabbitMQ the partitions are separate queues."""
@@ -225,6 +226,7 @@ async def test_partitions_change_online_and_nobody_is_refused(place: Place, uniq
         assert shown.spec == recounted(spec, 3)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
 async def test_a_member_that_missed_it_takes_the_new_number_when_it_connects_again(
     place: Place, unique: str

@@ -21,6 +21,7 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lbg_core.admin.repartition.SAMPLED_S", 0.0)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [7, 2])
 async def test_queues_bindings_and_record_are_those_of_a_group_made_with_that_many(
     admin: LiveAdmin, orders: GroupSpec, count: int
@@ -50,6 +51,7 @@ async def test_a_limit_of_clients_stays_through_any_numbers_of_queues(
     assert (spec.queue_count, spec.max_clients) == (steps[-1], most)
 
 
+@pytest.mark.long
 async def test_the_limit_of_clients_is_changed_with_the_number_of_queues(
     admin: LiveAdmin, orders: GroupSpec
 ) -> None:
@@ -61,6 +63,7 @@ async def test_the_limit_of_clients_is_changed_with_the_number_of_queues(
     assert (spec.queue_count, spec.max_clients) == (5, 2)
 
 
+@pytest.mark.long
 async def test_a_limit_that_a_later_create_gives_is_kept_too(admin: LiveAdmin, orders: GroupSpec) -> None:
     await create_group(admin, orders)
     limited = orders.altered(max_clients=orders.queue_count)

@@ -195,6 +195,7 @@ async def test_a_group_that_somebody_else_made_anew_counts_with_its_new_prefix(
     await elsewhere.close()
 
 
+@pytest.mark.long
 async def test_a_record_out_of_reach_holds_up_no_other_group_and_is_told(
     admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
 ) -> None:

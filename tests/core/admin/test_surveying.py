@@ -89,6 +89,7 @@ async def test_long_lists_and_those_that_come_in_pages_show_the_same(
     assert await admin.lag_reader.lags(asked) == {"a": 0, "b": 0}
 
 
+@pytest.mark.long
 async def test_a_survey_says_of_each_group_what_a_look_at_it_alone_says(
     admin: LiveAdmin, place: Place
 ) -> None:
@@ -211,6 +212,7 @@ async def test_where_a_consumer_does_not_speak_the_brokers_own_count_is_taken(
             pass
 
 
+@pytest.mark.long
 async def test_without_a_management_api_members_are_heard_and_heard_again_when_the_ear_was_cut_off(
     place: Place, api: ManagementApi
 ) -> None:
@@ -235,6 +237,7 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
     await admin.close()
 
 
+@pytest.mark.long
 async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +258,7 @@ async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     await admin.close()
 
 
+@pytest.mark.long
 async def test_callers_share_a_reading_that_is_young_enough(
     admin: LiveAdmin, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +280,7 @@ async def test_callers_share_a_reading_that_is_young_enough(
     assert await admin.lag_reader.lags({"it": spec}, max_age_s=0.0) == {"it": 2}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("few", [0, 20])
 async def test_what_has_not_changed_is_the_same_object_in_the_next_survey(
     place: Place, admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch, few: int

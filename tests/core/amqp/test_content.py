@@ -123,6 +123,7 @@ def stream(role):
     return (server if role == "publishes" else client), end.take_output()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("role", ["publishes", "deliveries"])
 def test_every_place_to_cut_the_stream_gives_the_same_events(role):
     receiver, data = stream(role)
@@ -152,6 +153,7 @@ def in_reads(server, data, size_bytes):
     return [event for read in reads for event in server.receive_data(read)]
 
 
+@pytest.mark.long
 def test_a_large_frame_may_come_byte_by_byte():
     client, server = connected_pair()
     client.publish(1, "e", "k", NO_PROPERTIES, b"x" * 100_000)
@@ -292,6 +294,7 @@ def test_methods_with_and_without_content_are_not_mixed_up():
         client.send(0, ChannelCloseOk())
 
 
+@pytest.mark.long
 def test_names_beyond_what_is_remembered_still_arrive():
     client, server = connected_pair()
     for index in range(10_000):
@@ -307,6 +310,7 @@ def begin_of(size: int) -> bytes:
     return encode_frame(1, 1, BasicPublish("", "q").encode()) + encode_frame(2, 1, header_of)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("piece", [2, 50, 1000])
 def test_a_body_in_pieces_takes_the_memory_of_its_bytes(piece):
     _, server = connected_pair()
@@ -326,6 +330,7 @@ def test_a_body_in_pieces_takes_the_memory_of_its_bytes(piece):
     assert event.body == body_of
 
 
+@pytest.mark.long
 def test_a_frame_in_tiny_reads_takes_the_memory_of_its_bytes():
     _, server = connected_pair()
     body_of = bytes(range(250)) * 400

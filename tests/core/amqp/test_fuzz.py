@@ -1,5 +1,6 @@
 """Random and mutated bytes in random pieces, to both roles: events or a clean protocol error, never a crash."""
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -139,6 +140,7 @@ def test_mutated_traffic(role, sizes, draws):
     check(connection, feed(connection, bytes(data), sizes))
 
 
+@pytest.mark.long
 @settings(max_examples=example_count(300))
 @given(roles, st.lists(st.tuples(st.integers(0, 3), st.sampled_from(ALL_METHODS)), max_size=8), st.data())
 def test_any_methods_in_any_order(role, script, draws):

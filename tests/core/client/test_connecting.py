@@ -153,6 +153,7 @@ async def test_a_mechanism_the_broker_does_not_offer_is_named(fake):
         await connect(fake.url)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("muted", [ConnectionStart, ConnectionStartOk, ConnectionTuneOk, ConnectionOpen])
 async def test_a_broker_that_stops_answering_is_given_up_in_time(fake, muted):
     fake.mute = {muted, ConnectionOpen} if muted is ConnectionTuneOk else {muted}
@@ -202,6 +203,7 @@ async def test_a_method_out_of_place_is_a_connect_error(fake):
         await attempt
 
 
+@pytest.mark.long
 async def test_no_failed_attempt_leaves_an_error_that_nobody_read(fake, caplog):
     fake.answers[ConnectionStartOk] = lambda _: [ConnectionClose(403, "no")]
     gc.collect()  # what other tests have left

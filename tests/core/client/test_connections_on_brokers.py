@@ -9,6 +9,7 @@ from lbg_core.client import AuthenticationError, ConnectionClosed, ConnectRefuse
 from testing.amqp.numbered import Collector
 
 
+@pytest.mark.long
 async def test_a_wrong_password_is_an_authentication_error(broker_url):
     with pytest.raises(AuthenticationError, match="ACCESS_REFUSED"):
         await connect(broker_url.replace("guest:guest", "guest:wrong"))

@@ -70,6 +70,7 @@ async def test_closing_the_channel_gives_everything_unsettled_to_the_next_in_ord
     assert redelivered.count(True) >= 60  # what the acks made room for may have been on its way, too
 
 
+@pytest.mark.long
 async def test_twenty_moves_under_load_lose_repeat_and_reorder_nothing(connection):
     """The load lasts until the last move is over, however long moves take: some messages always wait."""
     declaring = await connection.open_channel()

@@ -332,6 +332,7 @@ async def test_a_callback_before_writing_that_raises_aborts_the_connection(pair,
     assert "ZeroDivisionError" in caplog.text
 
 
+@pytest.mark.long
 async def test_a_silent_broker_is_missed_after_two_heartbeats(fake):
     loop = asyncio.get_running_loop()
     started = loop.time()

@@ -57,6 +57,7 @@ def test_a_message_goes_as_it_came_but_for_what_its_broker_added() -> None:
     assert published_header(delivery(own | NOT_COPIED)) == delivery(own).header
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("frame_max_bytes", [8192, 131_072])
 def test_what_counts_as_copyable_has_room_for_the_longest_reason(frame_max_bytes: int) -> None:
     size = frame_max_bytes

@@ -66,6 +66,7 @@ def test_every_queue_has_a_live_primary_and_loads_differ_by_at_most_one(
     assert max(loads(primaries, live)) - min(loads(primaries, live)) <= 1
 
 
+@pytest.mark.long
 def test_the_laws_hold_for_every_queue_count_to_16_and_every_live_subset_of_10_indexes() -> None:
     for queue_count in range(1, 17):
         for live in (BENCH["members_of"](bits) for bits in range(1, 1 << 10)):
@@ -90,6 +91,7 @@ def test_the_caller_may_change_the_answer() -> None:
     assert len(balanced_primaries(4, [0, 1])) == 4
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("queue_count", [1, 4, 7, 16, 50, 256])
 def test_the_loss_and_return_of_any_one_member_of_a_full_set_moves_its_own_queues_only(
     queue_count: int,
@@ -111,6 +113,7 @@ def test_a_join_to_a_full_set_moves_the_newcomers_share_rounded_down(queue_count
 
 
 # Measured for every live subset of 10 indexes: docs/assignment.md. The bound is the worst of the queue counts 1 to 16.
+@pytest.mark.long
 def test_movement_over_every_change_stays_within_the_published_bound() -> None:
     for queue_count in range(1, 17):
         found = BENCH["measure"](balanced_primaries, queue_count, 10)
@@ -194,6 +197,7 @@ def test_the_ranks_are_fixed_because_members_of_two_versions_have_to_agree() -> 
     ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("queues", "members", "expected"),
     [(256, 64, 2371052400), (1024, 256, 4290659651), (4000, 1000, 3079542939)],
@@ -251,6 +255,7 @@ def test_a_join_changes_standbys_only_for_the_newcomer_and_where_the_primary_cha
             assert set(new) - set(old) <= {newcomer}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("members", "queues"), [(8, 256), (64, 256), (256, 1024)])
 def test_standbys_are_spread_evenly_and_a_join_takes_its_share_of_them(members: int, queues: int) -> None:
     before, after = standbys(queues, range(members), 2), standbys(queues, range(members + 1), 2)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -130,6 +131,7 @@ def test_lost_is_what_publishers_sent_and_nobody_got() -> None:
     ]
 
 
+@pytest.mark.long
 def test_memory_does_not_grow_with_messages() -> None:
     judge = OrderChecker()
     for seq in range(1_000):

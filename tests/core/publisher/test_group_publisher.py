@@ -67,6 +67,7 @@ async def publish_all(publisher: GroupPublisher, path: Path) -> None:
             await publish_rows(publisher, source, OPTIONS)
 
 
+@pytest.mark.long
 async def test_every_row_of_a_file_becomes_a_message(url: str, tmp_path: Path) -> None:
     report = await publish(url, rows_file(tmp_path / "x.csv.gz", 3000))
     assert (report.confirmed, report.without_key, report.bad_rows) == (3000, 82, 0)
@@ -76,6 +77,7 @@ async def test_every_row_of_a_file_becomes_a_message(url: str, tmp_path: Path) -
     assert {json.loads(each.body)["number"] for each in drain.seen} == {str(number) for number in range(3000)}
 
 
+@pytest.mark.long
 async def test_a_bad_row_stops_or_is_counted(url: str, tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text(f"id,topic,number\na,t,1\nb,t\nc,{'x' * 300},3\nd,t,4\n")
@@ -87,6 +89,7 @@ async def test_a_bad_row_stops_or_is_counted(url: str, tmp_path: Path) -> None:
     assert "row 3 (line 4): topic" in told[1]
 
 
+@pytest.mark.long
 async def test_the_rows_before_a_bad_one_are_confirmed_before_it_is_raised(url: str, tmp_path: Path) -> None:
     path = rows_file(tmp_path / "x.csv", 6000)
     with path.open("a") as file:
@@ -105,6 +108,7 @@ async def test_the_rows_before_a_bad_one_are_confirmed_before_it_is_raised(url: 
     assert (report.published, report.confirmed, sum(depths)) == (6000, 6000, 6000)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", repeated([20_000, 60_000]))
 async def test_the_rows_before_a_damaged_part_are_confirmed_before_it_is_raised(
     url: str, tmp_path: Path, count: int
@@ -150,6 +154,7 @@ async def test_an_unreadable_pipe_is_an_error_of_the_reader(url: str, tmp_path: 
     thread.join()
 
 
+@pytest.mark.long
 async def test_a_rate_holds_messages_back(url: str, tmp_path: Path) -> None:
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -157,6 +162,7 @@ async def test_a_rate_holds_messages_back(url: str, tmp_path: Path) -> None:
     assert loop.time() - began > 0.15
 
 
+@pytest.mark.long
 async def test_a_finished_state_publishes_nothing_again_and_goes_on_with_what_was_added(
     url: str, tmp_path: Path
 ) -> None:

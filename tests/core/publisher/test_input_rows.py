@@ -232,6 +232,7 @@ LONG = b"x" * (17 * 1024 * 1024)
 LONG_TEXT = b"an inner line\n4,an inner row\n" * 600_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -263,6 +264,7 @@ def test_a_row_without_an_end_is_an_error_as_those_behind_it_cannot_be_read(
     assert not isinstance(caught.value, BadRow)
 
 
+@pytest.mark.long
 def test_a_file_without_newlines_does_not_fill_the_memory(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     with path.open("wb") as file:

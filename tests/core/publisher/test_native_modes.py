@@ -26,6 +26,7 @@ def spec_in(mode: str, **attributes: Any) -> GroupSpec:
     )
 
 
+@pytest.mark.long
 async def test_a_full_queue_of_partitions_is_told_of_by_its_name_and_waited_for(tmp_path: Path) -> None:
     anywhere = Address("127.0.0.1", 0)
     told: list[events.PublisherEvent] = []
@@ -59,6 +60,7 @@ async def test_a_full_queue_of_partitions_is_told_of_by_its_name_and_waited_for(
     }
 
 
+@pytest.mark.long
 async def test_a_publisher_of_a_group_that_is_closed_ends_with_the_reason(tmp_path: Path) -> None:
     anywhere = Address("127.0.0.1", 0)
     async with running(ServerSettings(tmp_path, listen=anywhere, management=anywhere)) as server:

@@ -122,6 +122,7 @@ async def test_a_key_that_is_no_text_is_that_of_its_text(url: str) -> None:
     assert publisher.report().without_key == 3
 
 
+@pytest.mark.long
 async def test_a_full_queue_is_waited_for_in_order_while_others_go_on(url: str) -> None:
     told: list[events.PublisherEvent] = []
     settings = PublishingSettings(window_messages=64, backoff_max_s=0.02)
@@ -149,6 +150,7 @@ async def test_a_full_queue_is_waited_for_in_order_while_others_go_on(url: str) 
     assert [event for event in told if isinstance(event, events.QueueTaking)] != []
 
 
+@pytest.mark.long
 async def test_back_pressure_holds_a_producer_that_is_faster_than_the_broker(url: str) -> None:
     settings = PublishingSettings(read_ahead_bytes=100_000, backoff_max_s=0.02)
     async with GroupPublisher(url, group="orders", settings=settings) as publisher:
@@ -177,6 +179,7 @@ async def test_a_missing_group_says_how_to_make_it(url: str) -> None:
             pass
 
 
+@pytest.mark.long
 async def test_a_refused_login_is_told_at_once_and_no_broker_after_a_time(url: str) -> None:
     with pytest.raises(AuthenticationError):
         async with GroupPublisher(url.replace("guest:guest", "guest:wrong"), group="orders"):
@@ -190,6 +193,7 @@ async def test_a_refused_login_is_told_at_once_and_no_broker_after_a_time(url: s
     assert "trying again within" in str(told[0])
 
 
+@pytest.mark.long
 async def test_a_record_that_is_not_read_in_time_is_not_said_to_be_a_missing_connection(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +207,7 @@ async def test_a_record_that_is_not_read_in_time_is_not_said_to_be_a_missing_con
             pass
 
 
+@pytest.mark.long
 async def test_a_record_that_cannot_be_read_is_the_reason_that_is_told(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -357,6 +362,7 @@ async def test_a_broker_that_falls_silent_is_left_and_its_late_work_reorders_not
     print(f"{len(drain.seen) - 3000} repeated of {report.maybe_twice} that may be")
 
 
+@pytest.mark.long
 async def test_a_message_over_the_brokers_limit_is_not_accepted_and_the_publisher_goes_on(
     tmp_path: Path,
 ) -> None:

@@ -11,6 +11,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -248,6 +249,7 @@ def test_an_earlier_copy_taken_back_never_swallows_a_row_nor_gives_a_number_anot
         judge(History(script, Path(directory)))
 
 
+@pytest.mark.long
 def test_the_histories_kill_restore_and_refuse() -> None:
     """Else the test above would prove nothing."""
     source = random.Random(20261122)

@@ -42,6 +42,7 @@ EVERYTHING = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [SETTINGS, PLAIN], ids=["native", "plain"])
 @pytest.mark.parametrize("channel", ["HTTP", "HTTPBatch", "Stream"])
 def test_every_object_is_what_kubernetes_takes(settings: OperatorSettings, channel: str) -> None:

@@ -61,6 +61,7 @@ FULL = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("embedded", [{}, FULL], ids=["least", "full"])
 def test_every_object_is_what_kubernetes_takes_and_the_operator_knows(embedded: dict[str, Any]) -> None:
     made = objects_of(broker_of(embedded, allowedNamespaces=["bank"]))

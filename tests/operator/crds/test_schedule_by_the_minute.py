@@ -105,6 +105,7 @@ def weeks(draw: st.DrawFn) -> tuple[str, list[dict[str, Any]], list[int]]:
     return change, entries, draw(st.lists(near, min_size=1, max_size=20))
 
 
+@pytest.mark.long
 @given(weeks())
 def test_it_is_what_looking_at_the_clock_every_minute_comes_to(
     week: tuple[str, list[dict[str, Any]], list[int]],
@@ -121,6 +122,7 @@ def test_it_is_what_looking_at_the_clock_every_minute_comes_to(
         assert found.until == (None if changes is None else first + changes * MINUTE), minute
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("zone", "change"),
     [one for zone, all_ in TRANSITIONS.items() for one in repeated((zone, one) for one in all_)],

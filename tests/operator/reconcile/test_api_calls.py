@@ -30,6 +30,7 @@ def asked_of(place: Place) -> Counter[str]:
     return asked
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("groups", repeated([2, 1, 5]))
 @in_virtual_time
 async def test_a_group_at_rest_reads_nothing_and_writes_its_status_every_five_minutes(groups: int) -> None:

@@ -224,6 +224,7 @@ def age_s(place: Place) -> float:
     return (wall_clock() - counted).total_seconds()
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_the_status_has_a_lag_of_a_few_seconds_ago_from_the_first_message_to_the_last() -> None:
     async with Place() as place:

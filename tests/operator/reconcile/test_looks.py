@@ -182,6 +182,7 @@ async def test_a_look_without_an_answer_ends_at_its_limit() -> None:
         assert "did not answer within" in look.why
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_group_that_is_not_there_is_said_to_be_missing() -> None:
     async with Place(survey=Survey(answer=GroupNotFound)) as place:

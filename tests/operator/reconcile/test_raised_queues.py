@@ -297,6 +297,7 @@ async def test_a_group_is_created_with_as_many_queues_as_its_consumers_need() ->
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_schedule_alone_raises_the_number_ahead_of_the_load() -> None:
     async with Place() as place:
@@ -314,6 +315,7 @@ async def test_a_schedule_alone_raises_the_number_ahead_of_the_load() -> None:
         assert (queues(place), consumers(place)) == ((16,) * 4, 2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "engine"), SEPARATE)
 @in_virtual_time
 async def test_separate_queues_are_raised_and_consumers_follow_when_the_keys_have_moved(
@@ -388,6 +390,7 @@ async def test_a_new_operator_ends_a_raise_of_separate_queues_before_the_next_on
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_lower_max_is_followed_when_the_raise_of_separate_queues_is_over() -> None:
     async with Place() as place:

@@ -91,6 +91,7 @@ async def test_another_number_of_queues_is_begun_and_gone_on_with_until_it_is_th
         assert set(topology.bindings) == place.broker.bindings
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_a_new_operator_goes_on_with_a_change_that_is_shown_meanwhile() -> None:
     async with Place() as place:

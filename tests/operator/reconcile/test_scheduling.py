@@ -46,6 +46,7 @@ async def until(after_s: float) -> None:
     await asyncio.sleep(after_s - asyncio.get_running_loop().time())
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_the_autoscalers_least_rises_and_falls_at_the_moment() -> None:
     async with Place() as place:

@@ -215,6 +215,7 @@ async def test_a_finalizer_that_cannot_be_written_is_told_and_nothing_is_made(fa
         assert place.conditions()["Ready"] == ("True", "Served")
 
 
+@pytest.mark.long
 @every_fault_and_kind(SECRET, SERVICE, NETWORK_POLICY, STATEFUL_SET, VOLUME_CLAIM)
 @in_virtual_time
 async def test_an_object_of_a_broker_that_is_not_applied_is_told(kind: Kind, fault: ClusterError) -> None:

@@ -251,6 +251,7 @@ async def speaking(answer: bytes | None) -> AsyncIterator[str]:
     await server.wait_closed()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "answer", [None, b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{", b"hello\r\n", b""]
 )

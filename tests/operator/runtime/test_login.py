@@ -134,6 +134,7 @@ async def test_a_program_that_prints_a_token_is_asked_by_the_official_client(
     assert (login.server, login.headers["Authorization"].lower()) == (SERVER, "bearer t")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("told", ["clusters: [", "users: 7"])
 async def test_a_kubeconfig_that_cannot_be_read_is_an_error_of_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str

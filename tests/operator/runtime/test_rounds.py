@@ -229,6 +229,7 @@ async def test_an_event_is_taken_up_soon_although_rounds_have_failed_for_long() 
     await rounds.workers.close()
 
 
+@pytest.mark.long
 @in_virtual_time
 async def test_rounds_go_on_when_they_have_failed_for_two_days() -> None:
     """After 1,024 failures in a row, 17 hours at one a minute, 2 to their power is beyond a float."""

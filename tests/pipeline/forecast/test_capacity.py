@@ -77,5 +77,6 @@ def test_capacity_is_what_is_given_or_else_measured_times_the_target(
     assert sizing.most == 8
 
 
+@pytest.mark.long
 def test_without_anything_measured_there_is_no_capacity() -> None:
     assert Capacity(None, 0.7, None, 1, None).sizing(None, 8) == (None, "unknown")

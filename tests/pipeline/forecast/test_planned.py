@@ -50,6 +50,7 @@ def plan(name: str = "orders", **told: object) -> Planned:
     return planned(**{**defaults, **told})
 
 
+@pytest.mark.long
 def test_replicas_of_the_busiest_hours_are_told_first() -> None:
     busiest = plan().busiest(3)
     assert [(one.planned, one.replicas) for one in busiest] == [(120, 4)] * 3
@@ -107,6 +108,7 @@ def test_every_entry_is_within_the_limits() -> None:
     assert {entry["minReplicas"] for entry in entries} == {2, 3}
 
 
+@pytest.mark.long
 def test_a_schedule_of_minutes_is_shortened_and_says_so() -> None:
     minutes = ForecastSettings(now_us=NOW_US, interval_s=60)
     intervals = [
@@ -151,6 +153,7 @@ def test_the_page_shows_forecast_backtest_floor_and_schedule(is_weekly: bool) ->
     assert ("Mon, Tue, Wed, Thu, Fri" in text) is is_weekly
 
 
+@pytest.mark.long
 def test_a_page_of_a_group_without_backtest_and_capacity_says_so() -> None:
     group = plan(season=Season.FLAT, method="flat", scores=(), sizing=None, variant=None)
     text = report([(group, Drawable([], []))], SETTINGS, left_out=0, made_by="me")

@@ -91,6 +91,7 @@ def test_what_costs_least_is_merged_first() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_year_of_minutes_is_shortened_in_time() -> None:
     segments = floors(
         [Need(minute * 60, minute * 60 + 60, 2 + minute * 7919 % 13) for minute in range(20_000)], lead_s=300

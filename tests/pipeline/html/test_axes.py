@@ -17,6 +17,7 @@ START_US = 1_700_000_000_000_000
 SECOND_US = 1_000_000
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seconds", [0, 1, 155, 179, 9_500, 230_000, 5_000_000, 80_000_000])
 def test_time_of_any_length_has_steps_that_fit_on_wide_and_narrow_pages(seconds: int) -> None:
     """Warnings are errors: matplotlib warns of a span for which it has no step."""

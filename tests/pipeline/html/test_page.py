@@ -73,6 +73,7 @@ def dull() -> Read:
     return Read(whole("dull", "calm"))
 
 
+@pytest.mark.long
 def test_it_loads_and_runs_nothing() -> None:
     text = whole("a", "b")
     read = Read(text)
@@ -83,6 +84,7 @@ def test_it_loads_and_runs_nothing() -> None:
     assert re.findall(r"@import|https?:|url\((?!#)|javascript:", text) == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_what_comes_from_data_stays_text(dull: Read, hostile: str) -> None:
     text = whole(hostile, "calm")
@@ -111,6 +113,7 @@ def test_of_a_long_name_the_middle_is_left_out_and_the_whole_is_its_title() -> N
     assert read.values("title") == [name]
 
 
+@pytest.mark.long
 def test_ids_are_those_of_one_drawing_and_what_is_referred_to_is_there() -> None:
     text = whole("a", "b")
     read = Read(text.replace(bars("a", "b").wide, "", 1))
@@ -122,6 +125,7 @@ def test_ids_are_those_of_one_drawing_and_what_is_referred_to_is_there() -> None
     assert first.isdisjoint(second)
 
 
+@pytest.mark.long
 def test_both_schemes_have_every_colour_and_figures_have_no_other() -> None:
     text = whole("a")
     light, dark = re.findall(r":root\{(.*?)\}", text)
@@ -131,6 +135,7 @@ def test_both_schemes_have_every_colour_and_figures_have_no_other() -> None:
     assert re.findall(r"(?<!href=\")(?<!url\()#[0-9a-f]{3,6}", drawing) == []
 
 
+@pytest.mark.long
 def test_the_same_page_is_written_the_same() -> None:
     assert whole("a", "b") == whole("a", "b")
 

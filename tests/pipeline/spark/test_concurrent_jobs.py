@@ -24,6 +24,7 @@ def test_jobs_run_at_the_same_time() -> None:
     assert sorted(run_concurrently([meeting.wait] * AT_ONCE)) == list(range(AT_ONCE))
 
 
+@pytest.mark.long
 def test_the_first_failure_is_raised_and_what_has_not_begun_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

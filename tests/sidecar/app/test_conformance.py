@@ -57,6 +57,7 @@ async def test_every_message_is_acknowledged_once_and_in_order_of_its_key(subjec
         assert seqs == sorted(seqs)
 
 
+@pytest.mark.long
 async def test_a_retry_holds_its_key_and_only_its_key(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering()) as offering:
         slow = offering.offer("a", b"later 1")
@@ -85,6 +86,7 @@ async def test_a_drop_says_why(subject: Subject) -> None:
     assert (verdict.kind, verdict.reason) == (Kind.DROP, "no such order")
 
 
+@pytest.mark.long
 async def test_calls_of_a_key_do_not_overlap_and_others_run_up_to_the_limit(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering(concurrency=3)) as offering:
         for number in range(8):
@@ -103,6 +105,7 @@ async def test_calls_of_a_key_do_not_overlap_and_others_run_up_to_the_limit(subj
     assert most == 3
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("opened", [one for one in ALL if one.values != ("threads",)], indirect=True)
 async def test_a_call_that_takes_too_long_counts_as_failed_and_is_made_again(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering(call_timeout_s=0.4)) as offering:
@@ -114,6 +117,7 @@ async def test_a_call_that_takes_too_long_counts_as_failed_and_is_made_again(sub
     assert offering.dispatcher.counts.timed_out == attempts - 1
 
 
+@pytest.mark.long
 async def test_what_runs_when_the_connection_is_lost_is_ended_once(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering()) as offering:
         offering.offer("a", b"sleep 30")
@@ -127,6 +131,7 @@ async def test_what_runs_when_the_connection_is_lost_is_ended_once(subject: Subj
     }
 
 
+@pytest.mark.long
 async def test_what_has_begun_ends_with_its_own_verdict_when_the_broker_wants_it_back(
     subject: Subject,
 ) -> None:
@@ -138,6 +143,7 @@ async def test_what_has_begun_ends_with_its_own_verdict_when_the_broker_wants_it
     assert [verdict for _, verdict in offering.ended] == [ACK]
 
 
+@pytest.mark.long
 async def test_what_was_taken_ends_once_and_costs_no_other_call(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering()) as offering:
         offering.offer("a", b"sleep 0.5")
@@ -198,6 +204,7 @@ async def test_a_channel_that_waits_refers_to_no_message(subject: Subject) -> No
         await until(lambda: all(one() is None for one in leases))
 
 
+@pytest.mark.long
 async def test_stopping_takes_no_longer_than_the_grace(subject: Subject) -> None:
     offering = Offering()
     async with offering_to(subject.channel, offering):

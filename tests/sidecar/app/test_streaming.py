@@ -207,6 +207,7 @@ async def test_the_application_is_ready_when_it_has_told_its_positions_and_not_b
             assert stream.calls.told == [False, (("p", 5, ((0, 3),)),), True]
 
 
+@pytest.mark.long
 async def test_who_comes_back_within_the_grace_stays_ready() -> None:
     async with a_stream(reconnect_grace_s=0.5) as stream:
         for _ in range(3):
@@ -289,6 +290,7 @@ async def test_a_second_application_and_another_version_are_refused() -> None:
             assert refused.value.status == status
 
 
+@pytest.mark.long
 async def test_a_cancelled_call_ends_when_the_application_confirms() -> None:
     async with a_stream() as stream, stream.connected(HELLO) as socket:
         given = [message(0), message(1)]
@@ -304,6 +306,7 @@ async def test_a_cancelled_call_ends_when_the_application_confirms() -> None:
     assert dict(stream.calls.ended) == {0: INTERRUPTED, 1: ACK}
 
 
+@pytest.mark.long
 async def test_a_cancel_that_is_not_confirmed_closes_the_stream() -> None:
     async with a_stream() as stream, stream.connected(HELLO) as socket:
         given = message(0)
@@ -314,6 +317,7 @@ async def test_a_cancel_that_is_not_confirmed_closes_the_stream() -> None:
         await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
 
 
+@pytest.mark.long
 async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
     async with a_stream() as stream, stream.connected(HELLO) as socket:
         given = [message(0), message(1)]
@@ -329,6 +333,7 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
     assert dict(stream.calls.ended) == {0: ACK, 1: ACK}
 
 
+@pytest.mark.long
 async def test_an_application_that_is_busy_in_blocking_code_keeps_its_stream() -> None:
     """It answers no ping while it works: this client answers them only while it waits for a frame."""
     async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
@@ -341,6 +346,7 @@ async def test_an_application_that_is_busy_in_blocking_code_keeps_its_stream() -
         assert stream.channel.describe()["connections"] == 1
 
 
+@pytest.mark.long
 async def test_an_application_that_answers_pings_while_it_has_nothing_to_do_keeps_its_stream() -> None:
     async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
         with pytest.raises(TimeoutError):
@@ -349,6 +355,7 @@ async def test_an_application_that_answers_pings_while_it_has_nothing_to_do_keep
         assert (await frame(socket))["first"] == 1
 
 
+@pytest.mark.long
 async def test_an_idle_application_that_answers_no_ping_is_dead() -> None:
     async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO):
         await until(lambda: stream.channel.describe()["connected"])
@@ -368,6 +375,7 @@ async def test_an_application_that_pings_is_answered() -> None:
             assert b"after" in [one.data for one in seen]
 
 
+@pytest.mark.long
 async def test_who_reads_nothing_is_not_buried_in_messages_and_loses_its_stream_when_its_calls_time_is_up() -> (
     None
 ):

@@ -108,6 +108,7 @@ def test_a_file_is_closed_with_its_last_message(tmp_path: Path) -> None:
     assert open_files() == before
 
 
+@pytest.mark.long
 def test_files_are_of_bounded_size(tmp_path: Path) -> None:
     memory = memory_at(tmp_path, 1)
     before = open_files()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def test_a_report_names_ten_keys_at_most_and_none_whole_that_is_long() -> None:
     assert sum(count for keys in shown for key, count in keys if key == "k" * 64) == 3
 
 
+@pytest.mark.long
 def test_a_planned_takeover_is_reported_with_its_pause_and_one_after_a_crash_without() -> None:
     world, _, second = two_members()
     of_second = {state.queue for state in second.machine.content().queues if state.is_primary}

@@ -145,6 +145,7 @@ class Life:
         world.run(20)  # a member that stood still goes on
 
 
+@pytest.mark.long
 @over_seeds(8)
 def test_nothing_is_lost_or_out_of_order_and_no_two_calls_of_a_key_are_at_once(seed: int) -> None:
     life = Life(seed)

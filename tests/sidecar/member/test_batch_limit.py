@@ -96,6 +96,7 @@ def test_a_swift_server_has_full_batches_within_a_few_requests() -> None:
     assert swift.limit.size == MOST
 
 
+@pytest.mark.long
 def test_a_server_that_becomes_slow_gets_batches_that_fit_again() -> None:
     serial = server(each_s=0.001)
     serial.settle(50)
@@ -114,6 +115,7 @@ def test_a_slow_first_request_does_not_count_for_long() -> None:
     assert max(waited_s for _, waited_s in serial.answer(50)) <= HANDOFF_S
 
 
+@pytest.mark.long
 def test_a_server_that_has_become_quick_gets_full_batches_again() -> None:
     serial = server(each_s=3.5)
     serial.settle(10)
@@ -123,6 +125,7 @@ def test_a_server_that_has_become_quick_gets_full_batches_again() -> None:
     assert serial.limit.size == MOST
 
 
+@pytest.mark.long
 def test_before_a_move_no_second_message_is_tried_whose_end_might_not_be_awaited() -> None:
     slow = server(once_s=2.0, expects_move=True)
     slow.settle(20)

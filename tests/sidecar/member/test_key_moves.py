@@ -132,6 +132,7 @@ def test_a_member_that_knows_of_a_change_and_has_not_read_its_stream_starts_noth
     assert world.repeats == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 2)])
 def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing(old: int, new: int) -> None:
     world = World(old, queue_count=old, hash_count=16)

@@ -81,6 +81,7 @@ def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_g
     fine(world)
 
 
+@pytest.mark.long
 def test_a_newcomer_consumes_no_queue_before_it_knows_the_others() -> None:
     world = World(3, queue_count=60, hash_count=60)
     for _ in range(5):
@@ -408,6 +409,7 @@ def test_statuses_say_what_a_member_has_of_a_queue() -> None:
     assert {state.status for state in members[0].machine.content().queues} <= {Status.UNBOUND}
 
 
+@pytest.mark.long
 def test_static_members_alone_release_nothing() -> None:
     world = World(23, balancing={"assignment": Assignment.STATIC, "client_count": 2})
     world.join(fixed=0)

@@ -164,6 +164,7 @@ def test_members_that_start_together_agree_within_a_second(count: int) -> None:
     assert net.agreed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(5))
 def test_members_that_joined_before_the_coordinator_did_agree_as_soon(seed: int) -> None:
     net = Net(seed)
@@ -263,6 +264,7 @@ def test_after_losses_and_crashes_everybody_agrees_again(seed: int, data: st.Dat
     assert net.agreed
 
 
+@pytest.mark.long
 def test_a_coordinator_that_hangs_while_many_start_costs_no_hellos_to_all() -> None:
     net = settled(30)
     net.frozen.add(0)

@@ -123,6 +123,7 @@ def outgoing(link: FakeLink | MemberConnection, told: Told, names: Names | None 
     )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["refuses", "silent"])
 @pytest.mark.parametrize("takes", [0, 3])
 async def test_what_is_republished_goes_on_in_order_over_a_new_channel(takes: int, then: str) -> None:
@@ -138,6 +139,7 @@ async def test_what_is_republished_goes_on_in_order_over_a_new_channel(takes: in
     subject.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("then", ["refuses", "silent"])
 async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
     link, told, messages = FakeLink((3, then)), Told(), held_messages()
@@ -153,6 +155,7 @@ async def test_dead_letters_go_on_over_a_new_channel(then: str) -> None:
     subject.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("what", ["republish", "dead_letter"])
 async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(what: str) -> None:
     link, told = FakeLink((0, "silent")), Told()

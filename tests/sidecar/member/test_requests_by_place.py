@@ -264,6 +264,7 @@ def test_a_skip_is_answered_by_the_place_of_the_message(place: Place) -> None:
     finish(bench)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_every_request_at_every_place_leaves_each_message_a_way_on(place: Place) -> None:
     for names in product(REQUESTS, repeat=2):

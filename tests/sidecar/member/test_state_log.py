@@ -82,6 +82,7 @@ def test_some_of_the_queues_are_named_while_others_have_left() -> None:
     assert texts(states, 11.0) == ["65 queues still have no answer after 11 s (queues 0-63, 70)"]
 
 
+@pytest.mark.long
 def test_a_state_that_comes_and_goes_all_the_time_is_no_flood() -> None:
     states = QueueStates[int]()
     lines = 0

@@ -151,6 +151,7 @@ def test_a_broker_that_never_delivers_is_tried_less_and_less_often() -> None:
     assert 5 <= len(stalls(world)) <= 10
 
 
+@pytest.mark.long
 def test_an_idle_group_is_looked_at_less_and_less_often_and_a_busy_one_never() -> None:
     world, _ = settled(2)  # four queues
     looks = looks_at(world)

@@ -16,6 +16,7 @@ from testing.member.place import Place
 from testing.waiting import GUARD_S, until
 
 
+@pytest.mark.long
 async def test_a_member_that_waits_for_its_first_connection_can_be_stopped() -> None:
     settings = MemberSettings(broker=f"amqp://guest:guest@127.0.0.1:{free_port()}/", group="g")
     member = Member(settings, Judge().handler("a"))

@@ -130,6 +130,7 @@ async def quick() -> AsyncIterator[int]:
     await runner.cleanup()
 
 
+@pytest.mark.long
 async def test_who_dribbles_the_head_of_a_request_loses_the_connection(quick: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", quick)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
@@ -148,6 +149,7 @@ async def test_who_dribbles_the_head_of_a_request_loses_the_connection(quick: in
         writer.close()
 
 
+@pytest.mark.long
 async def test_who_asks_nothing_more_loses_the_connection(quick: int) -> None:
     reader, writer = await asyncio.open_connection("127.0.0.1", quick)
     writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")

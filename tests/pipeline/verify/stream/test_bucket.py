@@ -262,6 +262,7 @@ def test_a_message_that_comes_after_one_of_a_later_epoch_is_inverted_in_a_later_
     assert _offences(streamed, "rewound") == [(first, 0, "delivered", 1), (first, 0, "acknowledged", 1)]
 
 
+@pytest.mark.long
 def test_what_is_sent_again_of_an_epoch_that_was_forgotten_is_not_taken_for_inverted() -> None:
     """As after a restore of an old state, while keys of the history are in use, and when all of it was forgotten."""
     second, third = EPOCHS[1:3]

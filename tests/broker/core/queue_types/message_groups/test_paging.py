@@ -257,6 +257,7 @@ def test_the_mark_goes_ahead_of_what_is_delivered_far_behind(monkeypatch: pytest
 
 
 class TestMemory:
+    @pytest.mark.long
     def test_a_message_that_is_looked_past_takes_four_bytes(self) -> None:
         positions = Positions()
         tracemalloc.start()
@@ -268,6 +269,7 @@ class TestMemory:
         assert len(positions) == 200_000
         assert grown < 4.8 * 200_000
 
+    @pytest.mark.long
     @pytest.mark.parametrize("count", repeated([100_000, 1_000_000]))
     def test_any_number_of_idle_groups_takes_nothing(self, count: int) -> None:
         """They are all held at once, and then settled but for ten."""

@@ -16,6 +16,7 @@ def is_fair(owners: tuple[int, ...], flows: int) -> bool:
     return max(loads) - min(loads) <= 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partitions", range(1, 6))
 @pytest.mark.parametrize("flows", range(1, 5))
 def test_loads_differ_by_at_most_one_and_no_fair_mapping_moves_fewer(partitions: int, flows: int) -> None:
