@@ -10,7 +10,6 @@ from lbg_pipeline.errors import HistoryRefused
 from lbg_pipeline.forecast.model import HOUR_S, ForecastSettings
 from lbg_pipeline.forecast.result import Scheduling
 from testing.journal.rows import START_US, delivered, published, write_journal
-from testing.needs import repeated
 from testing.pipeline.demand_series import HOUR_US
 
 
@@ -25,6 +24,8 @@ def _large_imports() -> None:
     from lbg_pipeline.forecast.job import Capacity, Request, answer, collected
     from lbg_pipeline.profile import job as profile
 
+
+pytestmark = pytest.mark.slow
 
 HOURS = 60
 MINUTE_US = 60_000_000
@@ -54,7 +55,7 @@ def asked_of(spark: SparkSession, source: Source, settings: ForecastSettings) ->
     return demand(counted(found.arrived, settings), settings).orderBy("start_us").collect()
 
 
-@pytest.mark.parametrize("interval_s", repeated([HOUR_S, 60]))
+@pytest.mark.parametrize("interval_s", [60, HOUR_S])
 def test_its_table_of_demand_says_the_same_as_the_journals(
     spark: SparkSession, kept: Path, interval_s: int
 ) -> None:

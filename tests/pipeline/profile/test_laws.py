@@ -92,6 +92,7 @@ def gini(loads: Sequence[int]) -> float:
     return apart / (2 * len(loads) * total) if total else 0.0
 
 
+@pytest.mark.slow
 @few
 @given(groups=groups_of(st.one_of(st.integers(0, 5), st.integers(0, 10**12))))
 def test_gini_is_the_mean_difference_and_lorenz_curves_sag(

@@ -44,6 +44,7 @@ def command(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     return call
 
 
+@pytest.mark.slow
 def test_a_sound_journal_with_a_line_that_is_no_record(command: Command, tmp_path: Path) -> None:
     write_lines(tmp_path / "journal" / "a.jsonl", [published(0), delivered(0), "Killed\n"])
     said = command()

@@ -126,6 +126,7 @@ def test_a_newer_version_is_refused_before_a_table_is_written(spark: SparkSessio
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["_lbg-pipeline"]
 
 
+@pytest.mark.slow
 def test_only_the_groups_that_are_asked_for_are_judged(
     spark: SparkSession, judged: Judged, tmp_path: Path
 ) -> None:
@@ -134,6 +135,7 @@ def test_only_the_groups_that_are_asked_for_are_judged(
     assert [(row["group"], row["verdict"]) for row in report.verdicts] == [("moving", "sound")]
 
 
+@pytest.mark.slow
 def test_with_settle_the_lost_are_ranges_whatever_the_times_of_their_confirms(
     spark: SparkSession, tmp_path: Path
 ) -> None:
