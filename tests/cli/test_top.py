@@ -20,7 +20,8 @@ import pytest
 from rich.console import Console
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.groups import create_group, show_group
+from lbg_core.admin.group_reader import GroupReader
+from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.observations import Observations
 from lbg_core.admin.snapshot import PartitionStatus
@@ -307,6 +308,34 @@ async def test_a_queue_of_an_opened_group_is_opened_with_its_members_and_message
     assert (view.is_queue_opened, view.opened) == (False, "orders")
     press("\x1b")
     assert view.opened == "orders", "there is no list to go back to"
+
+
+@pytest.mark.parametrize(
+    ("record", "queue", "shown"),
+    [
+        (None, 0, "cannot be read: it is missing"),
+        ('{"x":', 0, "cannot be read: record"),
+        ('{"V":99}', 0, "is of version 99"),
+        ("unfinished", 0, "group 'orders' is not made to its end"),
+        ("gone", 0, "no group 'orders'"),
+        ("whole", 2, "must be below 2"),
+    ],
+)
+async def test_an_opened_queue_of_a_group_without_a_usable_record_shows_the_cause(
+    record: str | None, queue: int, shown: str
+) -> None:
+    admin: Any = FakeAdmin()
+    spec = GroupSpec("orders", "orders", hash_count=4, queue_count=2, queue_size_mb=1, client_username="app")
+    await create_group(admin, spec)
+    if record == "gone":
+        await delete_group(admin, "orders")
+    elif record is None:
+        del admin.records["orders"]
+    elif record != "whole":
+        admin.records["orders"] = spec.to_unfinished() if record == "unfinished" else record
+    peeked = await GroupReader(admin, None).peek("orders", queue)
+    assert isinstance(peeked, str)
+    assert shown in peeked
 
 
 async def test_keys_sort_filter_open_and_end() -> None:

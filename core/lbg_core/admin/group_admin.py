@@ -137,8 +137,8 @@ class GroupAdmin:
         refused. Members go on.
 
         True if no connection of a publisher from before is left; on RabbitMQ, one that is may publish until it is idle
-        for a second. Raises NotOwned for a group of Kubernetes, GroupNotFound, RecordUnavailable, Unsupported without a
-        management API, Busy and AdminError.
+        for a second. Raises NotOwned for a group of Kubernetes, GroupNotFound, RecordUnavailable, RecordUnreadable,
+        Unsupported without a management API, Busy and AdminError.
         """
         return await ingress.pause_ingress(self._admin, name)
 

@@ -14,6 +14,7 @@ from lbg_core.admin.errors import (
     GroupNotFound,
     ProvisioningError,
     RecordUnavailable,
+    RecordUnreadable,
     Refused,
     Unreachable,
 )
@@ -29,7 +30,7 @@ from lbg_core.admin.member_requests import (
 from lbg_core.admin.observations import Observations, unserved_queues
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import CollectedReports
-from lbg_core.group import GroupSpec
+from lbg_core.group import GroupSpec, SpecError
 
 EVERY_S = 2.0
 LIST_EVERY = 6
@@ -225,7 +226,7 @@ class GroupReader:
             return await peek_group(self._admin, group, Wanted(queue=queue), limit=PEEKED, body_bytes=1)
         except Refused:
             return "an administrator's login shows its messages"
-        except RecordUnavailable as error:
+        except (RecordUnavailable, RecordUnreadable, GroupNotFound, SpecError) as error:
             return str(error)
 
 

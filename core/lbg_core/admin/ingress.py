@@ -12,11 +12,11 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lbg_core.admin.actions import ActOnQueue, OpenIngress
-from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, RecordUnavailable
+from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED
 from lbg_core.admin.ingress_permissions import allows, is_without, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
-from lbg_core.admin.plan import recorded, require_by_hand
+from lbg_core.admin.plan import existing, require_by_hand
 from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
 from lbg_core.admin.record import INGRESS, Record, paused_words
@@ -183,22 +183,18 @@ async def pause_ingress(
     closed.
 
     `require` raises for a group that the caller may not change. Raises NotOwned for a group of Kubernetes,
-    GroupNotFound, RecordUnavailable, Unsupported without a management API, Busy and AdminError.
+    GroupNotFound, RecordUnavailable, RecordUnreadable, Unsupported without a management API, Busy and AdminError.
     """
     names = Names(group)
     management = admin.management_for("ingress can only be paused")
     async with admin.lock(group):
         observed = await observe_existing(admin, group)
         require(group, observed)
-        record = observed.record
-        if not isinstance(record, Record):
-            raise RecordUnavailable(group, cause="it is missing")
-        if not is_paused:
-            spec = recorded(group, observed)
-            is_one_queue = spec is not None and is_native(spec, observed.engine)
-            # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
-            if observed.queue_count_to_be is None or is_one_queue:
-                await admin.perform(OpenIngress(group))
+        spec, record = existing(group, observed), observed.record
+        assert isinstance(record, Record)
+        # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
+        if not is_paused and (observed.queue_count_to_be is None or is_native(spec, observed.engine)):
+            await admin.perform(OpenIngress(group))
         # Publishers wait for the record, and who is refused reads there why.
         words = paused_words(record.paused, INGRESS, is_paused=is_paused)
         await rewrite_record(admin, group, record, paused=words)

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from lbg_broker import Address, ServerSettings, running
-from lbg_core.admin import NotOwned, Unsupported
+from lbg_core.admin import NotOwned, RecordUnreadable, Unsupported
+from lbg_core.admin.actions import DeleteQueue, WriteRecord
+from lbg_core.admin.errors import GroupUnfinished
 from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import (
     adopt_group,
@@ -24,7 +26,7 @@ from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.problems import Progress, Stage
-from lbg_core.admin.record import Claim, kubernetes_owner
+from lbg_core.admin.record import Claim, Record, kubernetes_owner
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
     BasicProperties,
@@ -310,3 +312,25 @@ async def test_without_a_management_api_it_is_refused_before_anything_is_changed
         await pause_ingress(without_api, "orders")
     await without_api.close()
     await require_open(place, admin, orders)
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+async def test_a_group_without_its_record_is_neither_paused_nor_resumed(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, is_paused: bool
+) -> None:
+    await create_group(admin, orders)
+    before = await admin.management_for("").all_permissions()
+    await admin.perform(DeleteQueue(Names("orders").config))
+    with pytest.raises(RecordUnreadable, match="it is missing") as refused:
+        await pause_ingress(admin, "orders", is_paused=is_paused)
+    assert not refused.value.retryable
+    assert await admin.management_for("").all_permissions() == before
+    await delete_group(admin, "orders")
+
+
+async def test_ingress_of_an_unfinished_group_is_not_paused(admin: LiveAdmin, orders: GroupSpec) -> None:
+    await create_group(admin, orders)
+    await admin.perform(WriteRecord("orders", Record(orders.to_unfinished())))
+    with pytest.raises(GroupUnfinished):
+        await pause_ingress(admin, "orders")
+    await delete_group(admin, "orders")

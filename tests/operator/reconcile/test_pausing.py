@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,8 @@ import pytest
 from lbg_core.admin.actions import Announce, OpenIngress, WriteRecord
 from lbg_core.admin.ingress_permissions import allows
 from lbg_core.admin.record import CONSUMPTION, INGRESS
-from lbg_core.group import Names
+from lbg_core.admin.snapshot import Snapshot
+from lbg_core.group import GroupSpec, Names
 from lbg_core.group.members_protocol import Pause
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, DEPLOYMENT
@@ -167,3 +169,25 @@ def test_keda_adds_no_consumers_either(paused: bool) -> None:
     assert scaled is not None
     behavior = scaled["spec"]["advanced"]["horizontalPodAutoscalerConfig"]["behavior"]
     assert behavior.get("scaleUp") == (DISABLED if paused else None)
+
+
+@in_virtual_time
+async def test_a_record_that_is_lost_between_create_and_pause_does_not_end_the_pause_of_ingress() -> None:
+    async with Place() as place:
+        await place.ready()
+        observe, lost = place.broker.observe, 1
+
+        async def without_record(group: str, *, desired: GroupSpec | None = None) -> Snapshot:
+            nonlocal lost
+            observed = await observe(group, desired=desired)
+            if desired is not None or not lost:
+                return observed
+            lost -= 1
+            return replace(observed, record=None)
+
+        place.broker.observe = without_record
+        place.edit_group({"ingress": "Paused"})
+        await asyncio.sleep(30)
+        assert not lost
+        assert place.broker.paused[GROUP_NAME] == {INGRESS}
+        assert not any(may_publish(place))
