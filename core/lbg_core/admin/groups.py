@@ -274,7 +274,8 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
         queues=tuple(one for one in topology.queues if one.name in of_parking),
         bindings=tuple(one for one in topology.bindings if one.queue in of_parking),
     )
-    actions = list(additions(spec, topology, added, observed))
+    judged = None if observed.policies is UNKNOWN else topology
+    actions = list(additions(spec, topology, added, observed, judged=judged))
     if record != observed.record:
         actions.append(WriteRecord(group, record, observed.record))
     return tuple(actions)

@@ -228,7 +228,8 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     writes."""
     names, topology = Names(spec.name), observed.topology_of(spec)
     known_bindings(spec.name, observed)
-    yield from additions(spec, topology, _objects(names, move, topology), observed)
+    objects = _objects(names, move, topology)
+    yield from additions(spec, topology, objects, observed, judged=objects)
     record = observed.record
     assert isinstance(record, Record)
     if record.key_move != move.id:

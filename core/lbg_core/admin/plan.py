@@ -426,14 +426,16 @@ def _creating(
             yield PutUser(one.name, one.user.password, spec.name, is_new=False)
 
 
-def additions(spec: GroupSpec, topology: Topology, added: Topology, observed: Snapshot) -> Iterator[Action]:
+def additions(
+    spec: GroupSpec, topology: Topology, added: Topology, observed: Snapshot, *, judged: Topology | None
+) -> Iterator[Action]:
     """Makes what is missing of the objects that a group gets later, `added`, and of its user's permissions as in
-    `topology`."""
+    `topology`. `judged`: queues whose policies are checked when one is made; None: of none."""
     yield from (DeclareExchange(one) for one in added.exchanges if observed.exchanges.get(one.name) is None)
     queues = [one for one in added.queues if observed.queues.get(one.name) is None]
     yield from map(DeclareQueue, queues)
-    if queues and observed.engine.is_rabbitmq and observed.policies is not UNKNOWN:
-        yield CheckPolicies(spec.name, added)
+    if queues and observed.engine.is_rabbitmq and judged is not None:
+        yield CheckPolicies(spec.name, judged)
     yield from _missing_bindings(added, observed)
     is_ours = spec.client_username in observed.users_of(spec.name)  # else its permissions are not the group's
     present = observed.permissions

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from lbg_core.admin.policies import effects, in_force
+from lbg_core.admin import Unsupported
+from lbg_core.admin.actions import CheckPolicies
+from lbg_core.admin.groups import create_group, plan_parking
+from lbg_core.admin.key_move import beginning
+from lbg_core.admin.policies import effects, in_force, require_order
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot
 from lbg_core.group import Engine, GroupSpec, Publishers, Topology, topology_of
+from lbg_core.group.key_moves import KeyMove
+from testing.admin.fake_admin import FakeAdmin
 
 V3, V4 = Engine.parse("RabbitMQ", "3.10.8"), Engine.parse("RabbitMQ", "4.0.5")
 V4_3 = Engine.parse("RabbitMQ", "4.3.6")
@@ -214,3 +221,33 @@ def test_on_a_broker_without_policies_there_is_nothing_to_find() -> None:
     engine = Engine.parse("LBG", "0.1.0")
     policy = Policy("p", ".*", "all", 0, {"delivery-limit": 1})
     assert seen(engine, policy) == []
+
+
+EXPIRES = Policy("ttl", "^lbg\\.orders\\.q\\.", "queues", 1, {"message-ttl": 1000})
+
+
+async def test_a_key_move_checks_policies_that_could_not_be_read() -> None:
+    admin = FakeAdmin(engine=V4)
+    await create_group(admin, ORDERS)
+    observed = replace(await admin.observe("orders"), policies=UNKNOWN)
+    actions = beginning(ORDERS, KeyMove.between(2, 4, 2), observed)
+    (check,) = (one for one in actions if isinstance(one, CheckPolicies))
+    assert {"lbg.orders.q.0", "lbg.orders.q.3", "lbg.orders.moves"} <= {
+        one.name for one in check.topology.queues
+    }
+
+
+async def test_parking_checks_policies_over_all_queues_of_the_group() -> None:
+    admin = FakeAdmin(engine=V4)
+    await create_group(admin, ORDERS)
+    observed = replace(await admin.observe("orders"), policies=(EXPIRES,))
+    (check,) = (one for one in plan_parking("orders", observed) if isinstance(one, CheckPolicies))
+    with pytest.raises(Unsupported, match="policy 'ttl' sets message-ttl 1000 on queue lbg"):
+        require_order("orders", check.topology, observed)
+
+
+async def test_parking_goes_without_a_check_of_policies_that_could_not_be_read() -> None:
+    admin = FakeAdmin(engine=V4)
+    await create_group(admin, ORDERS)
+    observed = replace(await admin.observe("orders"), policies=UNKNOWN)
+    assert not any(isinstance(one, CheckPolicies) for one in plan_parking("orders", observed))
