@@ -540,16 +540,19 @@ class AmqpAdmin:
     async def bind_own(
         self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]
     ) -> dict[str, Refused]:
-        """Binds to each exchange by each key, all at once; returns the exchanges that cannot be bound to, and why.
+        """Binds to all exchanges at once by one key after the other; returns those that cannot be bound to, and why.
 
         A binding costs the broker the same time wherever it leads, so each further key costs as much as the first.
         """
-        places = [(name, key) for name in exchanges for key in keys]
-        requests = [
-            partial(Channel.queue_bind, queue=queue, exchange=name, routing_key=key) for name, key in places
-        ]
-        answers = zip(places, await self._answers(requests, within_s=None), strict=True)
-        return {name: answer for (name, _), answer in answers if isinstance(answer, Refused)}
+        refused: dict[str, Refused] = {}
+        for key in keys:
+            names = [name for name in exchanges if name not in refused]
+            requests = [
+                partial(Channel.queue_bind, queue=queue, exchange=name, routing_key=key) for name in names
+            ]
+            answers = zip(names, await self._answers(requests, within_s=None), strict=True)
+            refused |= {name: answer for name, answer in answers if isinstance(answer, Refused)}
+        return refused
 
     async def unbind_own(self, queue: str, exchanges: Sequence[str], *, keys: Sequence[str]) -> None:
         async with self.link.channel(within_s=None) as channel:

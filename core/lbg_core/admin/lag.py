@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import Refused
-from lbg_core.admin.management_admin import ManagementAdmin
+from lbg_core.admin.management_admin import Counts, ManagementAdmin
 from lbg_core.admin.observe import seen
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
@@ -97,10 +97,9 @@ class LagReader:
         """
         engine = await self._amqp.engine()
         queues = {key: self._queues(spec, engine) for key, spec in specs.items()}
-        counts: Mapping[str, QueueStatus | Unknown | None]
+        counts: Mapping[str, Counts | QueueStatus | Unknown | None]
         if self._management is not None and not engine.is_rabbitmq:
-            counted = await self._management.counts([spec.name for spec in specs.values()])
-            counts = {name: one for of_group in counted.values() for name, one in of_group.items()}
+            counts = await self._management.counts([spec.name for spec in specs.values()])
             fields: tuple[str, ...] = ("ready", "unacked")
         else:
             counts = await self._amqp.counts_of([name for names in queues.values() for name in names])
@@ -113,9 +112,9 @@ class LagReader:
         return tuple(dict.fromkeys((*queues, *self._surplus(spec.name))))
 
     async def _counted(
-        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Mapping[str, QueueStatus]]]
+        self, spec: GroupSpec, engine: Engine, counts: asyncio.Task[Mapping[str, Counts]]
     ) -> Lag:
-        counted = (await asyncio.shield(counts))[spec.name]
+        counted = await asyncio.shield(counts)
         return _sum(map(counted.get, self._queues(spec, engine)), "ready", "unacked")
 
     async def _from_reports(self, spec: GroupSpec, engine: Engine) -> Lag:
@@ -150,7 +149,7 @@ class LagReader:
             await asyncio.sleep(STEP_S)
         if self._management is None:
             return UNKNOWN
-        sampled = (await self._management.counts([spec.name]))[spec.name]
+        sampled = await self._management.counts([spec.name])
         unacked = _sum(map(sampled.get, queues), "unacked")
         return UNKNOWN if unacked is UNKNOWN else ready + unacked
 
@@ -183,12 +182,12 @@ def _is_bare(status: QueueStatus | Unknown | None) -> bool:
     return isinstance(status, QueueStatus) and status.ready == 0 and status.consumers == 0
 
 
-def _sum(statuses: Iterable[QueueStatus | Unknown | None], *fields: str) -> Lag:
+def _sum(statuses: Iterable[Counts | QueueStatus | Unknown | None], *fields: str) -> Lag:
     """Sum of these counts; UNKNOWN as soon as one is, or a queue is missing."""
     total = 0
     for status in statuses:
         for field in fields:
-            count: Lag = getattr(status, field) if isinstance(status, QueueStatus) else UNKNOWN
+            count: Lag = getattr(status, field, UNKNOWN)
             if count is UNKNOWN:
                 return UNKNOWN
             total += count

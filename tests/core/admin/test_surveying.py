@@ -16,7 +16,7 @@ from lbg_core.admin.lag import Backlog
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, path
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.client import ConfirmingPublisher, connect
+from lbg_core.client import Channel, ConfirmingPublisher, connect
 from lbg_core.group import GroupSpec, Names, routing_key
 from testing.admin.faked_member import member
 from testing.admin.place import Place
@@ -87,6 +87,36 @@ async def test_long_lists_and_those_that_come_in_pages_show_the_same(
     monkeypatch.setattr("lbg_core.admin.management_admin.FEW", 1)
     assert await shown() == whole
     assert await admin.lag_reader.lags(asked) == {"a": 0, "b": 0}
+
+
+async def test_counts_of_many_groups_are_read_once_for_whoever_asks(
+    admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The backlogs of all groups and the lags of some of them come from one list, which has other queues as well."""
+    await create_all(admin, *map(spec_of, ("a", "b", "c")))
+    monkeypatch.setattr("lbg_core.admin.management_admin.FEW", 1)
+    management = admin.management_for("")
+    counts = await management.counts(["a", "b", "c"])
+    assert counts.keys() == {f"lbg.{name}.q.{number}" for name in "abc" for number in range(2)}
+    assert await management.counts(["b", "c"]) is counts
+
+
+async def test_an_exchange_that_is_refused_is_not_bound_to_by_further_keys(
+    admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_all(admin, spec_of("a"))
+    bound, bind = list[tuple[str, str]](), Channel.queue_bind
+
+    async def counted(channel: Channel, queue: str, exchange: str, routing_key: str) -> None:
+        bound.append((exchange, routing_key))
+        await bind(channel, queue, exchange, routing_key)
+
+    monkeypatch.setattr(Channel, "queue_bind", counted)
+    queue = await admin.amqp.own_queue()
+    exchanges = ["lbg.x.members", "lbg.a.members", "lbg.y.members"]
+    refused = await admin.amqp.bind_own(queue, exchanges, keys=("one", "two"))
+    assert refused.keys() == {"lbg.x.members", "lbg.y.members"}
+    assert [one for one in bound if one[1] == "two"] == [("lbg.a.members", "two")]
 
 
 @pytest.mark.long
