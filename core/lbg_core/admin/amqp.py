@@ -396,6 +396,8 @@ class AmqpAdmin:
                 await self._delete_queue(name, only_unused=only_idle, only_empty=only_idle or only_empty)
             case Announce(group, message):
                 await self.send(group, message)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no change by AMQP")
 
     async def _unbind(self, bindings: Sequence[Binding]) -> None:
         try:

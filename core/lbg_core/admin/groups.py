@@ -568,7 +568,8 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
         before = (await observe_existing(admin, group)).record
         if not isinstance(before, Record):
             raise RecordUnreadable(group, cause="it is missing")
-        is_changed = await rewrite_record(admin, group, before, owner=BY_HAND, object_name="")
+        if is_changed := before.owner != BY_HAND:
+            await rewrite_record(admin, group, before, owner=BY_HAND, object_name="")
     return Adopted(before.owner, is_changed)
 
 

@@ -408,6 +408,8 @@ class ManagementAdmin:
                 where = path("lbg", "queues", self._vhost, queue, act)
                 if await self._api.post(where, arguments) is None:
                     raise Refused(f"queue {queue} is not there, or this broker cannot {act} it", status=404)
+            case _:
+                raise TypeError(f"{type(action).__name__} is no change by the management API")
 
     async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
         """First messages of a queue that wait; none where the broker cannot show them."""

@@ -61,9 +61,8 @@ async def observe_existing(admin: BrokerAdmin, group: str) -> Snapshot:
     return observed
 
 
-async def rewrite_record(admin: BrokerAdmin, group: str, before: Record, **changes: Any) -> bool:
-    """Writes the record with these fields; False if it has them. Raises AdminError."""
+async def rewrite_record(admin: BrokerAdmin, group: str, before: Record, **changes: Any) -> None:
+    """Writes the record with these fields unless it has them. Raises AdminError."""
     record = replace(before, **changes)
     if record != before:
         await admin.perform(WriteRecord(group, record, before))
-    return record != before

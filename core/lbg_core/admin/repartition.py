@@ -108,7 +108,7 @@ class SingleQueueLayout:
         moving = status.moving_keys
         return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
 
-    async def unsettled(self, spec: GroupSpec, *, is_late: bool) -> list[str]:
+    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[str]:
         """Conditions for the queue to be Ready, with no key that moves."""
         status = await self._partitions_status()
         left = [] if status.moving_keys is None else [str(status.moving_keys)]
@@ -159,10 +159,11 @@ class SeparateQueuesLayout:
         for action in restriping(spec, await self.admin.observe(self.names.group, desired=spec)):
             await self.admin.perform(action)
 
-    async def unsettled(self, spec: GroupSpec, *, is_late: bool) -> list[str]:
-        """Conditions for all members to have the new number."""
+    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[str]:
+        """Conditions for all members to have the new number, which they should have at `late_at` of the loop's time."""
         await self.admin.perform(repartition_done(self.names.group, spec.queue_count))
         members = members_of(await self.admin.listen(self.names.group, seconds=LISTEN_S))
+        is_late = asyncio.get_running_loop().time() >= late_at
         return list(unsettled(members, spec.queue_count, is_late=is_late))
 
     async def tidy(self, spec: GroupSpec, *, discard: bool) -> None:
@@ -301,7 +302,9 @@ class _Change:
         await manner.prepare(self.desired, discard=self.discard)
         await self._to_record(marked(self.desired, queue_count), before=marked(spec, queue_count))
         report(Progress(Stage.CHANGED, figures=figures))
-        is_settled = await self._settle(self.desired, timeout_s=self.timeout_s, report=self.report)
+        is_settled = await self._settle(
+            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=report
+        )
         report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
         await self._open(self.desired)
         return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
@@ -342,7 +345,9 @@ class _Change:
         queue_count = self.desired.queue_count
         if is_changed := await self.begin_online():
             self.report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": queue_count}))
-        is_settled = await self._settle(self.desired, timeout_s=self.timeout_s, report=self.report)
+        is_settled = await self._settle(
+            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=self.report
+        )
         self.report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
         return Repartitioned(self.spec.queue_count, queue_count, is_changed=is_changed, is_settled=is_settled)
 
@@ -357,16 +362,17 @@ class _Change:
         await self._to_record(text, before=self.record.text)
         return True
 
-    async def _settle(self, spec: GroupSpec, *, timeout_s: float, report: Report) -> bool:
-        """Waits until members, or the broker, are Ready with the number of `spec`; False if they are not by then."""
+    async def _settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
+        """Waits until members, or the broker, are Ready with the number of `spec`; False if they are not by then.
+        `discard`: surplus queues go with their messages."""
         loop = asyncio.get_running_loop()
         began = loop.time()
-        while left := await self.manner.unsettled(spec, is_late=loop.time() >= began + LATE_S):
+        while left := await self.manner.unsettled(spec, late_at=began + LATE_S):
             if loop.time() >= began + timeout_s:
                 break
             report(Progress(Stage.WAITING, left))
             await asyncio.sleep(LOOK_S)
-        await self.manner.tidy(spec, discard=self.discard and spec is self.desired)
+        await self.manner.tidy(spec, discard=discard)
         if left:
             report(Progress(Stage.WAITED, left))
         return not left
@@ -374,7 +380,7 @@ class _Change:
     async def _undo(self) -> None:
         """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
         await self.manner.prepare(self.spec, discard=False)
-        await self._settle(self.spec, timeout_s=0.0, report=unreported)
+        await self._settle(self.spec, discard=False, timeout_s=0.0, report=unreported)
         self.report(Progress(Stage.UNCHANGED))
         await self._open(self.spec)
 

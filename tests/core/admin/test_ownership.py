@@ -128,6 +128,15 @@ async def test_who_works_by_hand_adopts_once_and_only_what_is_there() -> None:
         await adopt_group(admin, "invoices")
 
 
+async def test_an_adoption_leaves_a_record_by_hand_as_it_is() -> None:
+    admin = await made(BY_HAND)
+    admin.objects["orders"] = "team/orders"
+    performed = len(admin.performed)
+    assert not (await adopt_group(admin, "orders")).is_changed
+    assert admin.performed[performed:] == []
+    assert admin.objects["orders"] == "team/orders"
+
+
 async def test_the_owner_creates_again_and_changes_nothing() -> None:
     admin = await made(OBJECT)
     before = state(admin)

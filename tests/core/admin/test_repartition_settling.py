@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lbg_core.admin.ingress import QueueIngress
 from lbg_core.admin.queue_changes import Depth, left_in, unsettled
+from lbg_core.admin.repartition import SeparateQueuesLayout
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.group import balanced_primaries, standbys, static_primaries
+from lbg_core.group import GroupSpec, Names, balanced_primaries, standbys, static_primaries
 from lbg_core.group.members_protocol import Beat, Status
+from testing.admin.fake_admin import FakeAdmin
 from testing.admin.reports import beat_of
+from testing.virtual_time import in_virtual_time
 
 
 def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned") -> tuple[Beat, ...]:
@@ -152,3 +157,17 @@ def test_what_is_left_in_thousands_of_queues_is_a_few_lines() -> None:
 
 def test_what_could_not_be_counted_is_not_empty() -> None:
     assert list(left_in([Depth("q.0", 0, UNKNOWN)])) == ["q.0 could not be counted"]
+
+
+@in_virtual_time
+async def test_a_member_is_late_as_of_the_end_of_its_reports() -> None:
+    class Heard(FakeAdmin):
+        async def listen(self, group: str, *, seconds: float) -> tuple[Beat, ...]:
+            await asyncio.sleep(seconds)
+            return member(4)
+
+    admin, spec = Heard(), GroupSpec("orders", "orders", hash_count=8, queue_count=6, queue_size_mb=10)
+    layout = SeparateQueuesLayout(admin, Names("orders"), QueueIngress(admin, "orders"), is_sampled=False)
+    now = asyncio.get_running_loop().time()
+    assert await layout.unsettled(spec, late_at=now + 0.1) == ["a still uses 4 queues (restart it)"]
+    assert await layout.unsettled(spec, late_at=now + 60.0) == ["a still uses 4 queues"]
