@@ -317,7 +317,17 @@ async def test_a_process_that_is_killed_at_any_time_is_finished_by_the_next(
     )
     admin = place.admin()
     await create_group(admin, group_of("Exclusive"))
-    command = [sys.executable, "-m", "lbgroup", "group", "repartition", "orders", "--queues", "6"]
+    command = [
+        sys.executable,
+        "-m",
+        "lbgroup",
+        "group",
+        "repartition",
+        "orders",
+        "--queues",
+        "6",
+        "--offline",
+    ]
     where = ["--broker", own_broker.url, "--management", own_broker.management_url]
     process = await asyncio.create_subprocess_exec(*command, *where, stderr=asyncio.subprocess.DEVNULL)
     await asyncio.sleep(random.Random(seed).uniform(0.3, 1.6))
