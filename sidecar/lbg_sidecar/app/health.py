@@ -102,9 +102,10 @@ class HealthProbe:
 
     def request_position(self) -> None:
         """For the positions, as when it starts."""
-        self._health = HealthTracker(self._rules)
-        self._calls.ready(False, self._health.why)
-        self._hurry.set()
+        if self._task is not None:
+            self._health = HealthTracker(self._rules)
+            self._calls.ready(False, self._health.why)
+            self._hurry.set()
 
     def answered(self) -> None:
         self._health.answered()

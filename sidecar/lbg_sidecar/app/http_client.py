@@ -336,6 +336,8 @@ class Unreachable(Exception):
 
 def cause_of(error: Exception) -> str:
     """The system's words for an error of a connection, without the number and the address that asyncio adds."""
+    if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
+        return getattr(error, "verify_message", "") or error.reason or str(error)
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
@@ -361,8 +363,8 @@ class HttpClient:
         return await self._request("GET", path, "", b"", reply_max_bytes)
 
     async def connect(self) -> None:
-        """Checks that there can be a connection."""
-        (await self._connected()).close()
+        """Checks that there can be a connection, and closes it in order: TLS servers log an abort."""
+        (await self._connected()).end()
 
     def close(self) -> None:
         for connection in list(self._open):
@@ -441,6 +443,11 @@ class _Connection(asyncio.Protocol):
         self._reader = ReplyReader(reply_max_bytes)
         self._transport.write(request)
         return reply
+
+    def end(self) -> None:
+        """In order: with TLS's close_notify."""
+        assert self._transport is not None
+        self._transport.close()
 
     def close(self) -> None:
         """At once, with whatever is on its way."""

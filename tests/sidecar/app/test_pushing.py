@@ -116,6 +116,12 @@ async def test_positions_that_cannot_be_read_keep_it_unready_and_say_why() -> No
     assert offering.taken == []
 
 
+async def test_a_position_can_be_requested_before_the_start() -> None:
+    channel = PushChannel("http://127.0.0.1:1/", concurrency=1)
+    assert channel.request_position()
+    await channel.stop(1.0)
+
+
 async def test_an_application_that_cannot_be_reached_is_named_with_its_address_and_the_reason() -> None:
     target = f"http://127.0.0.1:{free_port()}/orders"
     channel = PushChannel(target, concurrency=1, health=HealthRules(interval_s=0.02))

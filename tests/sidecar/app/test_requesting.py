@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
 
 import pytest
+import trustme
 
 from lbg_sidecar.app.http_client import HttpClient, Unreachable, parse_target
 from testing.waiting import until
@@ -134,6 +138,41 @@ async def test_a_port_nobody_listens_on_is_unreachable() -> None:
     requester = HttpClient(parse_target(f"http://127.0.0.1:{server.port}/"))
     with pytest.raises(Unreachable, match="Connection refused"):
         await post(requester)
+
+
+@pytest.fixture
+def tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """Of a server named localhost, which `HttpClient` trusts."""
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("localhost").configure_cert(context)
+    authority.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+    return context
+
+
+async def test_a_certificate_that_cannot_be_verified_is_named_as_the_cause(
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listening = await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0, ssl=tls)
+    port = listening.sockets[0].getsockname()[1]
+    with pytest.raises(Unreachable, match=r"IP address mismatch, certificate is not valid for '127.0.0.1'"):
+        await HttpClient(parse_target(f"https://127.0.0.1:{port}/")).connect()
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(Unreachable, match=r"^unable to get local issuer certificate$"):
+        await HttpClient(parse_target(f"https://localhost:{port}/")).connect()
+    listening.close()
+
+
+async def test_a_check_of_a_tls_port_ends_with_close_notify(tls: ssl.SSLContext) -> None:
+    def served(listening: socket.socket) -> bytes:
+        plain, _ = listening.accept()
+        with tls.wrap_socket(plain, server_side=True, suppress_ragged_eofs=False) as connection:
+            return connection.recv(1)
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        received = asyncio.create_task(asyncio.to_thread(served, listening))
+        await HttpClient(parse_target(f"https://localhost:{listening.getsockname()[1]}/")).connect()
+        assert await received == b""
 
 
 async def test_the_path_is_encoded_and_the_host_is_named() -> None:
