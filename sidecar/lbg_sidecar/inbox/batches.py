@@ -10,9 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from lbg_core.forks import ForkGuard, own
@@ -105,13 +107,17 @@ class BatchingInbox(Generic[C]):
         self._connection: C | None = None
         self._guard: ForkGuard
         self._calls: deque[_Call] = deque()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lbg-inbox")
+        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._is_open = False
         self._is_committing = False
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop: asyncio.AbstractEventLoop
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
         self._guard = ForkGuard()
+        self._is_open = True
+        # A daemon: a handler that never returns must not prevent the end of the process.
+        Thread(target=self._run, name="lbg-inbox", daemon=True).start()
         try:
             await self._in_thread(lambda: self._inbox.create(self._connected()))
         except BaseException:
@@ -123,9 +129,10 @@ class BatchingInbox(Generic[C]):
         await self._stop()
 
     async def __call__(self, message: Message) -> Verdict | None:
-        """Process a message. Raises NoIdentity for one that no publisher of LBG stamped, and what `handle` raised."""
+        """Process a message. Raises NoIdentity for one that no publisher of LBG stamped, InboxError if the inbox is not
+        open, and what `handle` raised."""
         identity_of(message)
-        assert self._loop is not None, "use it as `async with BatchingInbox(…) as handler`"
+        self._require_open()
         call = _Call(message, self._loop.create_future())
         self._calls.append(call)
         self._commit_soon()
@@ -136,36 +143,53 @@ class BatchingInbox(Generic[C]):
         found: JsonStreams = await self._in_thread(lambda: self._inbox.processed(self._connected()))
         return found
 
-    async def _in_thread(self, work: Callable[[], Any]) -> Any:
-        def run() -> Any:
-            try:
-                return work()
-            except BaseException as error:  # `sys.exit()` of `connect` would end the member
-                raise _as_exception(error) from None
+    def _require_open(self) -> None:
+        if not self._is_open:
+            raise InboxError("the inbox is not open: use it as `async with BatchingInbox(…) as handler`")
 
-        return await asyncio.get_running_loop().run_in_executor(self._thread, run)
+    def _in_thread(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
+        """The result of `work`, which is done even if the future is cancelled."""
+        self._require_open()
+        done: Future[Any] = Future()
+
+        def run() -> None:
+            try:
+                done.set_result(work())
+            except BaseException as error:  # `sys.exit()` of `connect` would end the thread alone
+                done.set_exception(_as_exception(error))
+
+        self._work.put(run)
+        return asyncio.shield(asyncio.wrap_future(done))
 
     async def _stop(self) -> None:
-        await self._in_thread(self._disconnect)
-        self._thread.shutdown()
+        closed = self._in_thread(self._close)
+        self._work.put(None)
+        self._is_open = False
+        await closed
+
+    def _run(self) -> None:
+        while (work := self._work.get()) is not None:
+            work()
 
     def _commit_soon(self) -> None:
         if self._calls and not self._is_committing:
             self._is_committing = True
-            self._thread.submit(self._commit_all)
+            self._work.put(self._commit_batch)
 
-    def _all_committed(self) -> None:
-        self._is_committing = False
+    def _commit_batch(self) -> None:
+        """In the thread. What else waits for the thread goes before the next batch."""
+        if batch := self._batch():
+            self._process(batch)
+        if is_committing := bool(self._calls):
+            self._work.put(self._commit_batch)
+        with suppress(RuntimeError):  # the loop is closed: no call waits any more
+            self._loop.call_soon_threadsafe(self._committed, batch, is_committing)
+
+    def _committed(self, batch: list[_Call], is_committing: bool) -> None:
+        for call in batch:
+            call.finish()
+        self._is_committing = is_committing
         self._commit_soon()
-
-    def _commit_all(self) -> None:
-        """In the thread: one batch after another, until no call waits."""
-        assert self._loop is not None
-        while self._calls:
-            if batch := self._batch():
-                self._process(batch)
-                self._loop.call_soon_threadsafe(_finish, batch)
-        self._loop.call_soon_threadsafe(self._all_committed)
 
     def _batch(self) -> list[_Call]:
         """Calls that wait. A message that is delivered twice comes in two batches: its second call sees the record of
@@ -249,6 +273,12 @@ class BatchingInbox(Generic[C]):
         self._inbox.settle(self._connection)
         return self._connection
 
+    def _close(self) -> None:
+        """In the thread."""
+        while self._calls:
+            self._commit_batch()
+        self._disconnect()
+
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
@@ -264,8 +294,3 @@ def _fail(calls: list[_Call], error: BaseException | None) -> None:
 
 def _as_exception(error: BaseException | None) -> Exception:
     return error if isinstance(error, Exception) else InboxError(repr(error))
-
-
-def _finish(calls: list[_Call]) -> None:
-    for call in calls:
-        call.finish()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -18,8 +19,34 @@ import pytest
 from lbg_sidecar.inbox import BatchingInbox, InboxError, NoIdentity, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.message import Verdict, drop, retry
+from testing.fork_server import ROOT
 from testing.sidecar.sent import Sent
-from testing.waiting import until
+from testing.waiting import GUARD_S, until
+
+STUCK = """
+import asyncio, sqlite3, threading
+from lbg_sidecar.inbox import BatchingInbox, SQLiteInbox
+from testing.sidecar.sent import Sent
+
+begun = threading.Event()
+
+def handle(connection, message):
+    begun.set()
+    threading.Event().wait()
+
+async def main():
+    handler = BatchingInbox(SQLiteInbox(), lambda: sqlite3.connect(":memory:"), handle)
+    await handler.__aenter__()
+    call = asyncio.create_task(handler(Sent(0)))
+    await asyncio.to_thread(begun.wait)
+    call.cancel()
+    closing = asyncio.create_task(handler.__aexit__())
+    await asyncio.sleep(0)
+    closing.cancel()
+    print("left", flush=True)
+
+asyncio.run(main())
+"""
 
 TABLES = (
     "CREATE TABLE parents (id INTEGER PRIMARY KEY)",
@@ -257,7 +284,17 @@ async def test_a_database_that_cannot_be_reached_is_told_at_the_begin() -> None:
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
         async with BatchingInbox(SQLiteInbox(), connect, lambda connection, message: None):
             pass
-    assert "lbg-inbox" not in [thread.name for thread in threading.enumerate()]
+    await until(lambda: "lbg-inbox" not in [thread.name for thread in threading.enumerate()])
+
+
+async def test_an_error_at_the_begin_has_the_cause_that_the_application_gave() -> None:
+    def connect() -> sqlite3.Connection:
+        raise ConnectionError("no database") from KeyError("password")
+
+    with pytest.raises(ConnectionError) as raised:
+        async with BatchingInbox(SQLiteInbox(), connect, lambda connection, message: None):
+            pass
+    assert repr(raised.value.__cause__) == "KeyError('password')"
 
 
 async def test_a_connect_that_exits_is_told_at_the_begin() -> None:
@@ -288,6 +325,115 @@ async def test_a_call_that_is_cancelled_before_its_batch_does_nothing(database: 
         assert await first is None
         assert await handler(Sent(2)) is None
     assert database.effects() == [0, 2]
+
+
+async def test_a_close_that_is_cancelled_commits_and_disconnects_when_the_handler_returns(
+    tmp_path: Path,
+) -> None:
+    begun, go_on, closed = threading.Event(), threading.Event(), threading.Event()
+
+    class Connection(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            closed.set()
+
+    def connect() -> sqlite3.Connection:
+        return sqlite3.connect(tmp_path / "orders.db", factory=Connection)
+
+    def handle(connection: Any, message: Any) -> None:
+        begun.set()
+        go_on.wait(GUARD_S)
+
+    handler = BatchingInbox(SQLiteInbox(), connect, handle)
+    await handler.__aenter__()
+    first = asyncio.create_task(handler(Sent(0)))
+    await until(begun.is_set)
+    second = asyncio.create_task(handler(Sent(1)))
+    await asyncio.sleep(0)
+    closing = asyncio.create_task(handler.__aexit__())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.gather(closing, return_exceptions=True)
+    assert not closed.is_set()
+    go_on.set()
+    assert await asyncio.gather(first, second) == [None, None]
+    await until(closed.is_set)
+    await until(lambda: "lbg-inbox" not in [thread.name for thread in threading.enumerate()])
+
+
+async def test_a_call_in_the_turn_of_the_close_is_committed_before_it_while_the_event_loop_runs(
+    tmp_path: Path,
+) -> None:
+    go_on = threading.Event()
+    open_connections: list[object] = []
+
+    class Connection(sqlite3.Connection):
+        def close(self) -> None:
+            super().close()
+            open_connections.remove(self)
+
+    def connect() -> sqlite3.Connection:
+        open_connections.append(sqlite3.connect(tmp_path / "orders.db", factory=Connection))
+        return open_connections[-1]
+
+    def handle(connection: Any, message: Any) -> None:
+        assert message.seq == 0 or go_on.wait(GUARD_S)
+
+    handler = BatchingInbox(SQLiteInbox(), connect, handle)
+    await handler.__aenter__()
+    first = asyncio.create_task(handler(Sent(0)))
+    await asyncio.sleep(0)
+    go_on.wait(0.1)  # the thread commits, and its report waits for this loop
+    second = handler(Sent(1))
+    second.send(None)
+    asyncio.get_running_loop().call_later(0.05, go_on.set)
+    await handler.__aexit__()
+    assert await first is None
+    with pytest.raises(StopIteration):
+        second.send(None)
+    assert open_connections == []
+
+
+async def test_a_call_to_an_inbox_that_is_not_open_is_refused() -> None:
+    handler = BatchingInbox(SQLiteInbox(), lambda: sqlite3.connect(":memory:"), lambda *_: None)
+    with pytest.raises(InboxError, match="not open"):
+        await handler(Sent(0))
+    async with handler:
+        pass
+    for refused in (handler.processed(), handler(Sent(0))):
+        with pytest.raises(InboxError, match="not open"):
+            await refused
+
+
+async def test_positions_are_read_between_batches(database: Database) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(connection: Any, message: Any) -> None:
+        begun.set()
+        go_on.wait(GUARD_S)
+
+    async with database.batching(handle, max_messages=1) as handler:
+        calls = asyncio.create_task(outcomes(handler, *(Sent(seq) for seq in range(5))))
+        await until(begun.is_set)
+        positions = asyncio.create_task(handler.processed())
+        await asyncio.sleep(0)
+        go_on.set()
+        ((_, _, [[_, last]]),) = await positions
+        assert last < 4
+        await calls
+
+
+@pytest.mark.process
+def test_a_handler_that_never_returns_does_not_hold_up_the_end_of_the_process() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "testing.program", STUCK],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=GUARD_S,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "left\n"), ended.stderr
 
 
 async def test_a_message_without_identity_is_refused(database: Database) -> None:
