@@ -111,8 +111,7 @@ class _HandlerChannel(AppChannel):
         self._calls: Calls | None = None
         self._guard: ForkGuard
         self._failed_calls = FailedCalls()
-        self._processed = getattr(handler, "processed", None)
-        self._committed = getattr(handler, "committed", None)
+        self._positions_of = handler
         self._request: asyncio.Task[None] | None = None
 
     async def start(self, calls: Calls) -> None:
@@ -144,10 +143,12 @@ class _HandlerChannel(AppChannel):
     async def _report_positions(self, calls: Calls) -> None:
         """Raises AppError."""
         try:
-            if self._processed is not None:
-                calls.processed(parse_processed(await _awaited(self._processed())))
-            if self._committed is not None and calls.session is not None:
-                calls.committed(*parse_committed(await _awaited(self._committed(calls.session))))
+            processed = getattr(self._positions_of, "processed", None)
+            if processed is not None:
+                calls.processed(parse_processed(await _awaited(processed())))
+            committed = getattr(self._positions_of, "committed", None)
+            if committed is not None and calls.session is not None:
+                calls.committed(*parse_committed(await _awaited(committed(calls.session))))
         except Exception as error:
             raise AppError(
                 f"the handler failed to return its processed positions: {type(error).__name__}: {error}"

@@ -108,3 +108,13 @@ async def test_a_number_that_is_none_ends_the_start_with_one_line(wrong: object)
     channel = handler_channel(handler, concurrency=1)
     with pytest.raises(AppError, match=r"the committed position of a session is .*, not a number from 0"):
         await channel.start(AskingCalls("s"))
+
+
+async def test_positions_of_an_object_that_was_opened_after_its_channel_are_reported() -> None:
+    def handler(message: Message) -> None: ...
+
+    calls, channel = AskingCalls(), handler_channel(handler, concurrency=1)
+    handler.processed = Blocking().processed
+    await channel.start(calls)
+    await channel.stop(2.0)
+    assert calls.told == [("p", 3, ((0, 4),))]
