@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from datetime import UTC, datetime
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self
 
 from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
@@ -133,8 +133,10 @@ class Member:
         self.settings = settings
         self._host = host or Host()
         self.contact = contact or ConnectionStatus(wall_s=self._host.wall_s)
-        if hasattr(application, "abort"):
-            self.app = cast(AppChannel, application)
+        if isinstance(application, AppChannel):
+            self.app = application
+        elif not callable(application):
+            raise TypeError(f"{application!r} is neither a function nor an AppChannel")
         else:
             self.app = handler_channel(application, concurrency=settings.concurrency or CONCURRENCY)
         self._observer = observer

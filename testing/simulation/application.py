@@ -125,9 +125,6 @@ class SimChannel(AppChannel):
     async def stop(self, grace_s: float) -> None:
         self._is_stopped = True
 
-    def describe(self) -> dict[str, object]:
-        return {}
-
     def ready(self, is_ready: bool) -> None:
         if self.is_ready is not is_ready:
             self.is_ready = is_ready

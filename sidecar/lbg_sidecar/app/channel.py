@@ -9,6 +9,7 @@ message.
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
@@ -158,7 +159,7 @@ class Calls(Protocol):
         If reported before the application counts as ready, the broker continues after it."""
 
 
-class AppChannel(Protocol):
+class AppChannel(ABC):
     """One way to reach the application: the base class of every channel. All methods are called in the member's event
     loop."""
 
@@ -172,12 +173,15 @@ class AppChannel(Protocol):
     runs_in_process: bool = False
     """True if the application's code runs in the member's own process, and can end it."""
 
+    @abstractmethod
     async def start(self, calls: Calls) -> None:
         """Get ready. Raises AppError if the application can never be reached as it is configured."""
 
+    @abstractmethod
     def wake(self) -> None:
         """Notifies that there may be calls to take. Called often; must be cheap and must not block."""
 
+    @abstractmethod
     def abort(self, messages: Collection[Message]) -> None:
         """Stop these calls now: their messages may be with another member already."""
 
@@ -195,11 +199,13 @@ class AppChannel(Protocol):
         the report. False if the position cannot be reported through this channel."""
         return False
 
+    @abstractmethod
     async def stop(self, grace_s: float) -> None:
         """Takes no more calls, and ends within the grace period, whatever the application does."""
 
     def describe(self) -> dict[str, object]:
         """State of the channel, for a view."""
+        return {}
 
 
 REQUESTED_AGAIN = "the session's position is requested again"

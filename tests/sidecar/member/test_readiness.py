@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
 from lbg_core.group import balanced_primaries
-from lbg_sidecar import Member
+from lbg_sidecar import Member, Message
 from lbg_sidecar.app import AppChannel, Calls, handler_channel
 from testing.member.group_load import Judge, Load, under_load
 from testing.member.place import Place
@@ -16,7 +17,7 @@ from testing.member.world.situations import fine
 from testing.waiting import GUARD_S, until
 
 
-class Moody:
+class Moody(AppChannel):
     """A channel to a function, that says when it is ready."""
 
     def __init__(self, channel: AppChannel, *, ready: bool) -> None:
@@ -24,14 +25,20 @@ class Moody:
         self._ready = ready
         self.calls: Calls | None = None
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._channel, name)
-
     async def start(self, calls: Calls) -> None:
         self.calls = calls
         if not self._ready:
             calls.ready(False, "it starts")
         await self._channel.start(calls)
+
+    def wake(self) -> None:
+        self._channel.wake()
+
+    def abort(self, messages: Collection[Message]) -> None:
+        self._channel.abort(messages)
+
+    async def stop(self, grace_s: float) -> None:
+        await self._channel.stop(grace_s)
 
     def ready(self, is_ready: bool, why: str = "") -> None:
         assert self.calls is not None

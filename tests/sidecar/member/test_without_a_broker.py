@@ -3,17 +3,48 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from lbg_core.client import AuthenticationError
-from lbg_sidecar import Member, MemberSettings, SettingsError
+from lbg_sidecar import Member, MemberSettings, Message, SettingsError
+from lbg_sidecar.app.channel import AppChannel, Calls
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker, free_port
 from testing.member.group_load import Judge, group_spec, load_on
 from testing.member.place import Place
 from testing.waiting import GUARD_S, until
+
+
+class Channel:
+    """The methods of a channel, without its base class."""
+
+    async def start(self, calls: Calls) -> None: ...
+
+    def wake(self) -> None: ...
+
+    def abort(self, messages: Collection[Message]) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
+def test_an_application_that_is_neither_a_function_nor_a_channel_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match=r"Channel object at .* is neither a function nor an AppChannel"):
+        Member(MemberSettings(group="g"), Channel())
+
+
+def test_a_channel_has_its_four_methods_and_defaults_for_the_rest() -> None:
+    with pytest.raises(TypeError, match="abstract methods abort, start, stop, wake"):
+        AppChannel()
+
+    class Inherited(Channel, AppChannel):
+        pass
+
+    member = Member(MemberSettings(group="g"), Inherited())
+    member.app.withdraw([], reassigned=True)
+    assert (member.app.describe(), member.app.request_position()) == ({}, False)
 
 
 @pytest.mark.long
