@@ -105,17 +105,17 @@ class _StoredFile:
         self.path = Path(path)
         try:
             self._descriptor = self._opened()
+            try:
+                self._map = mmap.mmap(self._descriptor, 0)
+                own_map(self._map)
+                self._load()
+            except BaseException:
+                os.close(self._descriptor)
+                raise
         except OSError as error:
             raise CommitsError(
                 f"{self.kind} {self.path} cannot be used: {error.strerror or error}; name another directory, or none"
             ) from error
-        try:
-            self._map = mmap.mmap(self._descriptor, 0)
-            own_map(self._map)
-            self._load()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
 
     def close(self) -> None:
         if self._descriptor >= 0:
@@ -129,7 +129,7 @@ class _StoredFile:
 
     def _is_sound(self, stored: bytes) -> bool:
         """True if what is behind a good head can be used."""
-        return True
+        return len(stored) == self.size_bytes
 
     def _opened(self) -> int:
         make_private_directory(self.path.parent)
@@ -162,7 +162,9 @@ class _StoredFile:
                 f"{self.kind} {self.path} is of version {version}, and this member reads version {VERSION}: upgrade "
                 f"this member, or move the file away{self.if_moved}"
             )
-        if version == VERSION and len(stored) == self.size_bytes and self._is_sound(stored):
+        if version == VERSION and self._is_sound(stored):
+            if len(stored) < self.size_bytes:
+                allocate(descriptor, 0, self.size_bytes)
             return True
         aside = next(
             path
@@ -395,8 +397,8 @@ class PositionFile(_StoredFile):
             self.epoch = epoch_bytes.rstrip(b"\0").decode(errors="replace") or None
 
     def _is_sound(self, stored: bytes) -> bool:
-        """False also for another session's."""
-        return bool(self._records(stored)) or not any(stored[RECORDS_AT[0] :])
+        """False also for another session's; True for one that was cut behind a record."""
+        return bool(self._records(stored)) or (super()._is_sound(stored) and not any(stored[RECORDS_AT[0] :]))
 
     def _records(self, stored: bytes) -> list[tuple[int, int, bool, bytes]]:
         """Generation, number, whether that ends the session, and epoch; without those that were never written, are

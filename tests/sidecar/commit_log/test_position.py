@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import logging
+import mmap
+import os
 import random
 import signal
 import subprocess
@@ -155,6 +158,31 @@ def test_a_file_that_is_all_zeros_was_never_written(tmp_path: Path, caplog: pyte
     assert not caplog.text
 
 
+@pytest.mark.parametrize(("end", "committed"), [(RECORDS_AT[1] + 61, 3), (RECORDS_AT[1], 2)])
+def test_a_file_that_was_cut_behind_a_record_is_extended(
+    tmp_path: Path, end: int, committed: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "p"
+    file = opened(path)
+    for number in (1, 2, 3):
+        file.write(number)
+    file.close()
+    path.write_bytes(path.read_bytes()[:end])
+    file = opened(path)
+    assert file.committed == committed
+    file.write(4)
+    file.write(5)
+    file.close()
+    assert said(path) == 5
+    assert not caplog.text
+
+
+def test_a_file_that_was_cut_behind_its_head_is_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "p").write_bytes(packed_head(PositionFile.magic))
+    assert said(tmp_path / "p") is None
+    assert (tmp_path / "p.damaged-1").exists()
+
+
 def test_a_newer_version_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     content = packed_head(PositionFile.magic, VERSION + 1).ljust(SIZE_BYTES, b"\0")
     (tmp_path / "p").write_bytes(content)
@@ -172,6 +200,17 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
     with pytest.raises(CommitsError, match="in use by another process"):
         opened(tmp_path / "p")
     file.close()
+
+
+def test_a_file_system_that_maps_no_files_is_named_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    with pytest.raises(CommitsError, match="cannot be used: No such device; name another directory, or none"):
+        opened(tmp_path / "p")
 
 
 def test_a_directory_that_cannot_be_is_said(tmp_path: Path) -> None:
