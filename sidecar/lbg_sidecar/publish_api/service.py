@@ -441,7 +441,10 @@ class PublishService:
             self._end(group, publication, request.ended_by(error, size_bytes=publication.size_bytes))
 
     def _end(self, group: OpenGroup, publication: Publication, outcome: Refused | None) -> None:
-        group.open.discard(publication)
+        """Nothing for one that has ended: a confirm can follow the end of its group."""
+        if publication not in group.open:
+            return
+        group.open.remove(publication)
         self._in_flight -= 1
         self.counts.published += outcome is None
         entry, publication.entry = publication.entry, None
