@@ -29,7 +29,7 @@ FOUND = Path("out", "fuzz")
 """In the folder where it runs."""
 SEED = "LBG_TEST_SEED"
 """The variable that turns exploration on, a number from 1: the first of the seeds that tests `over_seeds` are given."""
-FEW_EXAMPLES = {"quick": 6, "test": 25}
+FEW_EXAMPLES = {"quick": 6, "test": 12}
 """For each property in `make quick` and `make test`, also where it names more."""
 EXAMPLES = 500
 """For each property that names no number of its own."""

@@ -148,6 +148,7 @@ def acknowledged(connection: Any, expected: set[int]) -> set[int]:
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_cycles_of_fill_kill_start_and_drain_lose_nothing_that_was_confirmed(
     disk: SmallDisk, tmp_path: Path

@@ -22,6 +22,7 @@ async def test_a_position_that_is_committed_with_its_row_makes_each_message_a_ro
     assert outcome.rows == SMALL.messages
 
 
+@pytest.mark.slow
 @pytest.mark.process
 async def test_a_position_in_a_file_repeats_one_message_for_a_kill_at_most(tmp_path: Path) -> None:
     outcome = await SessionsRun(8, SMALL, tmp_path, with_file=True).play()
