@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_sidecar.core.presence import NEXT, Input, Presence, Stage
+from lbg_sidecar.core.presence import (
+    LISTENERS_S,
+    MARGIN_S,
+    MEMBER_MARGIN_S,
+    NEXT,
+    PUBLISHERS_S,
+    Input,
+    LeavingTime,
+    Presence,
+    Stage,
+)
 
 WAYS = {
     Stage.TAKING_PART: (),
@@ -100,3 +110,11 @@ def test_in_any_history_leaving_is_for_good_and_why_says_whether_it_takes_part(i
         has_left = has_left or input_ is Input.STOP
         assert (presence.stage in (Stage.LEAVING, Stage.GONE)) == has_left
         assert (presence.why is None) == (presence.stage is Stage.TAKING_PART)
+
+
+def test_a_leave_waits_for_confirms_until_what_its_publishers_and_listeners_need_is_left() -> None:
+    leaving = LeavingTime(grace_s=20.0)
+    leaving.begin(0.0)
+    now = 20.0 + MEMBER_MARGIN_S - 1.0
+    left_s = 20.0 + MARGIN_S - (now + leaving.confirms_s(now))
+    assert left_s == pytest.approx(PUBLISHERS_S + LISTENERS_S)
