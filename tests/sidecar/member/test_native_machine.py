@@ -228,8 +228,10 @@ def test_standing_down_gives_everything_back_and_the_next_join_takes_part_again(
     assert member.took(StoodDown)
     member.machine.disconnected(1.3)
     assert member.machine.leaving == "its database is down"
+    assert member.machine.roster.is_leaving
     member.join(5.0)
     assert member.machine.leaving is None
+    assert not member.machine.roster.is_leaving
 
 
 def test_nothing_is_called_for_while_a_stop_waits_for_its_attachment() -> None:
