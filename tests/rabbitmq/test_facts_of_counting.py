@@ -177,7 +177,7 @@ async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_th
 
 async def test_a_delivery_may_be_held_for_half_an_hour_by_default(rabbitmq: RabbitNode) -> None:
     """And what becomes of it then, test_consumer_timeout.py shows."""
-    assert rabbitmq.evaluate("application:get_env(rabbit, consumer_timeout)").strip() == "{ok,1800000}"
+    assert rabbitmq.evaluate("application:get_env(rabbit, consumer_timeout)").strip() == "{ok, 1800000}"
 
 
 async def test_statistics_of_a_channel_and_each_queue_to_which_it_published_are_kept_until_it_is_closed(

@@ -121,7 +121,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     journal = write_journal(tmp_path / "journal", records)
     (journal / "cut.jsonl").write_text('{"v":1,"kind":"publ\n')
     request = asked(
-        FromJournals((str(journal),), "unnamed"),
+        FromJournals((str(journal),)),
         settings=ForecastSettings(now_us=START_US + 72 * HOUR_US),
         capacity=Capacity(None, 0.5, 1, 1, None),
         applying=Applying(None),
