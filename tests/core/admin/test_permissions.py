@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 
 import pytest
@@ -14,7 +14,6 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings, path
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import (
-    AccessRefused,
     Channel,
     ClientConnection,
     ConnectError,
@@ -26,6 +25,7 @@ from lbg_core.group.members_protocol import Beat, Identity
 from lbg_core.group.message_codec import encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from testing.admin.attempts import Attempt, allowed
 from testing.admin.problem_lines import problem_lines
 from testing.rabbitmq.node import RabbitNode
 
@@ -109,7 +109,7 @@ async def publish(channel: Channel, exchange: str, key: str = "orders.0.x") -> N
     await channel.basic_qos(1)
 
 
-REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
+REFUSED: dict[str, Attempt] = {
     # Somebody else's
     "consume from another group's queue": lambda on: on.consume(OTHER.queue(0), print),
     "get from another group's queue": lambda on: on.basic_get(OTHER.queue(0)),
@@ -155,14 +155,7 @@ async def test_the_groups_user_is_refused_what_is_another_groups_or_the_administ
 ) -> None:
     mailbox = await connection.open_channel()
     await mailbox.queue_declare(OWN.mailbox(9), exclusive=True)  # of its own, so that the other name decides
-    allowed = []
-    for name, attempt in REFUSED.items():
-        try:
-            await attempt(await connection.open_channel())
-        except AccessRefused:
-            continue
-        allowed.append(name)
-    assert not allowed
+    assert await allowed(connection, REFUSED) == []
 
 
 async def test_the_groups_user_sends_and_reads_status_reports(

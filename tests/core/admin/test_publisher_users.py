@@ -32,6 +32,7 @@ from lbg_core.client import (
 from lbg_core.group import ONE_USER, TO_OBSERVERS, GroupSpec, Names, Permissions, Publishers
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
+from testing.admin.attempts import Attempt, allowed
 from testing.admin.place import Place
 from testing.admin.problem_lines import problem_lines
 from testing.waiting import GUARD_S, until
@@ -108,7 +109,7 @@ async def test_a_message_that_names_its_publishers_user_can_be_a_dead_letter(
         await until(lambda: member.state()["counts"]["dead_lettered"] == 1)
 
 
-REFUSED: dict[str, Callable[[Channel], Awaitable[object]]] = {
+REFUSED: dict[str, Attempt] = {
     "consume a queue": lambda on: on.consume(OWN.queue(0), print),
     "get from a queue": lambda on: on.basic_get(OWN.queue(0)),
     "purge a queue": lambda on: on.queue_purge(OWN.queue(0)),
@@ -145,14 +146,7 @@ async def test_the_publishers_user_is_refused_what_is_the_members_or_the_adminis
     publisher: ConnectionSettings,
 ) -> None:
     connection = await connect(publisher, name="test")
-    allowed = []
-    for name, attempt in REFUSED.items():
-        try:
-            await attempt(await connection.open_channel())
-        except AccessRefused:
-            continue
-        allowed.append(name)
-    assert not allowed
+    assert await allowed(connection, REFUSED) == []
     await connection.close()
 
 
