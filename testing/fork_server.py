@@ -107,7 +107,7 @@ class ForkServer:
 
 def install() -> None:
     """Once, before the first process starts."""
-    server, fork_exec = ForkServer(), subprocess._fork_exec  # type: ignore[attr-defined]
+    server, fork_exec = ForkServer(), subprocess._fork_exec
     at_start = dict(os.environ)
 
     def start(
@@ -129,7 +129,7 @@ def install() -> None:
         standard = (read, write, write_errors)
         return server.start(told, [n if given < 0 else given for n, given in enumerate(standard)])
 
-    subprocess._fork_exec = start  # type: ignore[attr-defined]
+    subprocess._fork_exec = start
 
 
 def _start(argv: list[str], cwd: Any, environment: list[bytes] | None, own_session: bool) -> Start | None:

@@ -6,8 +6,11 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 GUARD_S = 300.0
 """Longest wait for any event that has to come: less than a test's own limit, which names no event. Ten times what the
@@ -24,6 +27,16 @@ async def until(
         if loop.time() > deadline:
             raise TimeoutError(f"not within {timeout_s:g} s: {what or condition}")
         await asyncio.sleep(every_s)
+
+
+async def until_answer(
+    read: Callable[[], Awaitable[T]], holds: Callable[[T], object] = bool, *, every_s: float = 0.05
+) -> T:
+    """Returns the first answer for which `holds`, of somebody who says nothing unless asked. Raises TimeoutError."""
+    async with asyncio.timeout(GUARD_S):
+        while not holds(answer := await read()):  # noqa: ASYNC110 (only asking tells)
+            await asyncio.sleep(every_s)
+    return answer
 
 
 async def passes(condition: Callable[[], object]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
@@ -13,7 +11,7 @@ from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.app import PushChannel
 from testing.admin.problem_lines import problem_lines
 from testing.command_line import Where
-from testing.waiting import GUARD_S
+from testing.waiting import until_answer
 
 
 async def test_unreadable_verdicts_and_long_waits_are_problems_until_they_are_over(
@@ -31,10 +29,11 @@ async def test_unreadable_verdicts_and_long_waits_are_problems_until_they_are_ov
         return web.json_response({"status": word})
 
     async def problems(count: int) -> list[str]:
-        async with asyncio.timeout(GUARD_S), connect_admin(broker.broker, broker.management) as admin:
-            while len(found := problem_lines(await admin.show_group(group))) != count:  # noqa: ASYNC110 (asked)
-                await asyncio.sleep(0.05)
-        return sorted(found)
+        async with connect_admin(broker.broker, broker.management) as admin:
+            shown = await until_answer(
+                lambda: admin.show_group(group), lambda one: len(problem_lines(one)) == count
+            )
+        return sorted(problem_lines(shown))
 
     app = web.Application()
     app.router.add_post("/", application)

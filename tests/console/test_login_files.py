@@ -23,7 +23,7 @@ from testing.broker.embedded import in_process
 from testing.command_line import start_lbg
 from testing.console import Client
 from testing.kubernetes.mounted import MountedSecret
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, until_answer
 
 ANY = Address("127.0.0.1", 0)
 
@@ -52,9 +52,7 @@ async def create(server: Server, name: str, password: str, cafile: Path) -> None
 
 
 async def load_until(client: Client, path: str, text: str, *, is_there: bool = True) -> None:
-    async with asyncio.timeout(GUARD_S):
-        while (text in (await client.get(path)).text) != is_there:  # noqa: ASYNC110 (of another process)
-            await asyncio.sleep(0.1)
+    await until_answer(lambda: client.get(path), lambda page: (text in page.text) == is_there)
 
 
 def url_of(process: subprocess.Popen[str]) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from lbg_core.client import ConfirmingPublisher, ResourceLocked, connect
 from testing.aside import aside
 from testing.rabbitmq.node import RabbitNode
 from testing.rabbitmq.tried_queue import CLASSIC, QUORUM, Arguments, of_a_group, queue_on
-from testing.waiting import GUARD_S
+from testing.waiting import until, until_answer
 
 pytestmark = pytest.mark.slow
 
@@ -110,9 +108,7 @@ async def test_the_management_api_has_no_count_of_a_queue_before_its_first_sampl
         if first is None:
             break
     assert first is None
-    async with asyncio.timeout(GUARD_S):
-        while count(f"q{number}") is None:  # noqa: ASYNC110 (the sample comes unannounced)
-            await asyncio.sleep(0.2)
+    await until(lambda: count(f"q{number}") is not None, every_s=0.2)
     assert count(f"q{number}") == 0
     await connection.close()
 
@@ -142,9 +138,9 @@ async def test_a_passive_declare_tells_what_is_ready_at_once_and_no_door_of_the_
             assert counted.message_count == 20
             if 30 in told:  # a tick fell between the delivery and the question
                 continue
-            async with asyncio.timeout(GUARD_S):
-                while [unacked(door, queue.name) for door in doors] != [30] * len(doors):  # noqa: ASYNC110 (sampled)
-                    await asyncio.sleep(0.2)
+            await until(
+                lambda: [unacked(door, queue.name) for door in doors] == [30] * len(doors), every_s=0.2
+            )
             return
     pytest.fail(f"the API told at once what is delivered: {told}")
 
@@ -170,9 +166,9 @@ async def test_a_passive_declare_counts_0_of_a_queue_that_does_not_answer_and_th
         online = [rabbitmq.name] if rabbitmq.version >= SINCE_4 else []
         assert rabbitmq.ask("GET", where) == {"members": [rabbitmq.name], "online": online}
         await server("restart_server")
-        async with asyncio.timeout(GUARD_S):
-            while (await channel.queue_declare("q", passive=True)).message_count != 7:  # noqa: ASYNC110 (it says nothing)
-                await asyncio.sleep(0.1)
+        await until_answer(
+            lambda: channel.queue_declare("q", passive=True), lambda queue: queue.message_count == 7
+        )
 
 
 async def test_a_delivery_may_be_held_for_half_an_hour_by_default(rabbitmq: RabbitNode) -> None:
@@ -198,10 +194,7 @@ async def test_statistics_of_a_channel_and_each_queue_to_which_it_published_are_
     publisher = ConfirmingPublisher(publishing)
     for queue in queues:
         await publisher.publish("", queue, b"")
-    async with asyncio.timeout(GUARD_S):
-        while await pairs() < len(queues):  # noqa: ASYNC110 (it says nothing)
-            await asyncio.sleep(0.1)
-        await publishing.close()
-        while await pairs():  # noqa: ASYNC110 (it says nothing)
-            await asyncio.sleep(0.1)
+    await until_answer(pairs, lambda count: count >= len(queues))
+    await publishing.close()
+    await until_answer(pairs, lambda count: not count)
     await connection.close()

@@ -21,7 +21,7 @@ from lbg_core.client import (
 )
 from lbg_core.group import Permissions
 from testing.rabbitmq.node import RabbitNode
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, until_answer
 
 pytestmark = pytest.mark.slow
 
@@ -74,12 +74,8 @@ async def test_the_management_api_closes_a_connection_from_its_first_sample_on(
     admin: LiveAdmin, client: ClientConnection, unique: str
 ) -> None:
     management = admin.management_for("connections")
-    while not (names := await management.connections_of(unique)):  # noqa: ASYNC110 (nobody tells)
-        await asyncio.sleep(0.1)
-    (name,) = names
-    while (called := await management.connection_name(name)) is None:  # noqa: ASYNC110 (sampled)
-        await asyncio.sleep(0.1)
-    assert called == client.name
+    (name,) = await until_answer(lambda: management.connections_of(unique))
+    assert await until_answer(lambda: management.connection_name(name)) == client.name
     await management.close_connection(name, reason="for a reason")
     async with asyncio.timeout(GUARD_S):
         closed = await client.closed

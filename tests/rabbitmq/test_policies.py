@@ -22,7 +22,7 @@ from testing.member.group_load import Judge, Load
 from testing.member.place import Place
 from testing.rabbitmq.installation import NodeFailedError
 from testing.rabbitmq.node import RabbitNode
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 
 @asynccontextmanager
@@ -53,9 +53,7 @@ async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None
     async def count() -> int:
         return int(await aside(node.evaluate, f"length({under})"))
 
-    async with asyncio.timeout(GUARD_S):
-        while await count() < place.spec.queue_count:  # noqa: ASYNC110 (the broker tells nobody)
-            await asyncio.sleep(0.02)
+    await until_answer(count, lambda queues: queues >= place.spec.queue_count)
     await asyncio.sleep(0.5)
 
 
@@ -109,9 +107,7 @@ async def test_a_message_ttl_policy_loses_messages_without_a_word(
     async with policy(rabbitmq, place, message_ttl=1, of_operator=of_operator):
         await load.publish(100)
         await load.publisher.flush()
-        async with asyncio.timeout(GUARD_S):
-            while await ready(place):  # noqa: ASYNC110 (the broker tells nobody)
-                await asyncio.sleep(0.1)
+        await until_answer(lambda: ready(place), lambda messages: not messages)
     assert load.publisher.report().confirmed == 100
 
 

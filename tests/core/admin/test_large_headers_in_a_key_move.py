@@ -16,7 +16,7 @@ from lbg_core.group import GroupSpec, Names
 from lbg_sidecar import Member, MemberSettings
 from testing.admin.place import Place
 from testing.member.large_headers import App, key_of, publish
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 
 async def has_passed(admin: LiveAdmin, group: str, queue: int) -> bool:
@@ -40,9 +40,7 @@ async def test_a_late_message_that_cannot_be_forwarded_is_a_dead_letter_and_hold
         await asyncio.to_thread(publish, url, spec, (other, "blocks"), left_bytes=100_000)
         await until(lambda: app.begun == ["blocks"])
         change = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=GUARD_S))
-        async with asyncio.timeout(GUARD_S):
-            while not await has_passed(admin, "orders", 0):  # noqa: ASYNC110 (a state on the broker)
-                await asyncio.sleep(0.05)
+        await until_answer(lambda: has_passed(admin, "orders", 0))
         late_ones = ((late, "large"), (late, "1"), (late, "2"))
         await asyncio.to_thread(publish, url, spec, *late_ones, left_bytes=20, queue=0)
         await until(lambda: app.begun == ["blocks", "1", "2"])

@@ -20,7 +20,7 @@ from lbg_core.client import ConfirmingPublisher, connect
 from lbg_core.group import MEMBERS_VERSION, TO_OBSERVERS, GroupSpec, Names, routing_key
 from testing.admin.faked_member import FakedMember, member
 from testing.admin.place import Place
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 LISTEN_S = 0.5
 
@@ -106,14 +106,9 @@ async def test_a_survey_of_members_that_report_by_both_keys_shows_each_change(
         return [each.paused for each in getattr(one, "members", ())]
 
     async with members(place, spec, [0], [1]) as (first, _):
-        async with asyncio.timeout(GUARD_S):
-            while await paused() != [False, False]:
-                pass
+        await until_answer(paused, lambda told: told == [False, False])
         first.paused = True
-        async with asyncio.timeout(GUARD_S):
-            while await paused() == [False, False]:
-                pass
-        assert await paused() == [True, False]
+        assert await until_answer(paused, lambda told: told != [False, False]) == [True, False]
 
 
 @pytest.mark.long

@@ -25,7 +25,7 @@ from testing.admin.place import Place
 from testing.admin.problem_lines import problem_lines
 from testing.aside import aside
 from testing.rabbitmq.node import RabbitNode
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 
 @pytest.fixture
@@ -69,9 +69,7 @@ async def test_a_group_is_deleted_as_soon_as_its_consumers_have_ended(
         for _ in range(3):
             channel.publish("", queue, b"")
         await until(lambda: len(deliveries) == 3, what="deliveries")
-        async with asyncio.timeout(GUARD_S):
-            while await counted() != 3:  # noqa: ASYNC110 - the broker is asked
-                await asyncio.sleep(0.05)
+        await until_answer(counted, lambda messages: messages == 3)
         channel.ack(0, multiple=True)
     finally:
         await connection.close()

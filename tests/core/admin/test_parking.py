@@ -40,7 +40,7 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.place import Place
 from testing.admin.problem_lines import problem_lines
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 NAMES = Names("orders")
 
@@ -154,9 +154,7 @@ async def test_a_group_with_running_members_gets_no_parking_queue(
 
     settings = replace(place.settings, username=orders.client_username, password="members")
     async with Member(MemberSettings(broker=settings, group="orders", name="m"), handle) as member:
-        async with asyncio.timeout(GUARD_S):
-            while not (await admin.observe("orders")).is_served("orders"):  # noqa: ASYNC110 (asked)
-                await asyncio.sleep(0.05)
+        await until_answer(lambda: admin.observe("orders"), lambda found: found.is_served("orders"))
         with pytest.raises(StillInUse, match="stop its members first"):
             await enable_parking(admin, "orders")
         member.stop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 
@@ -24,7 +24,7 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.admin.moving_member import until_held_up
 from testing.admin.place import Place
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 KEYS = [f"k{number}" for number in range(20)]
 PASSWORD = "secret"
@@ -131,13 +131,7 @@ async def until_parked(scene: Scene, *keys: str) -> None:
     async def are_parked() -> bool:
         return not set(keys) - (await scene.parked()).keys()
 
-    await until_true(are_parked)
-
-
-async def until_true(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(GUARD_S):
-        while not await condition():  # noqa: ASYNC110 - the broker is asked
-            await asyncio.sleep(0.1)
+    await until_answer(are_parked)
 
 
 @pytest.mark.parametrize("place", ["rabbitmq"], indirect=True)
@@ -152,7 +146,7 @@ async def test_keys_that_are_released_around_changes_keep_their_order(place: Pla
         app.goes.clear()
         changing = asyncio.create_task(repartition_group(admin, "orders", 6, timeout_s=GUARD_S))
         async with place.administered() as other:
-            await until_true(scene.is_moving)
+            await until_answer(scene.is_moving)
             for refused in (
                 administration.release(other, "orders", None, timeout_s=GUARD_S),
                 administration.replay_first(other, "orders", first),

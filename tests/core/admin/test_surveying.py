@@ -21,7 +21,7 @@ from lbg_core.group import GroupSpec, Names, routing_key
 from testing.admin.faked_member import member
 from testing.admin.place import Place
 from testing.admin.problem_lines import problem_lines
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, until, until_answer
 
 LISTEN_S = 0.3
 
@@ -180,18 +180,14 @@ async def test_the_lag_counts_what_is_delivered_and_follows(admin: LiveAdmin, pl
         return (await admin.lag_reader.lags({"it": spec}, max_age_s=0.0))["it"]
 
     async def becomes(wanted: int) -> None:
-        async with asyncio.timeout(GUARD_S):
-            while await lag() != wanted:
-                pass
+        await until_answer(lag, lambda messages: messages == wanted, every_s=0)
 
     assert await lag() == 0
     await publish(place, spec, 40)
     assert await lag() == 40
     async with member(place, spec) as faked:
         await becomes(40)  # whom nobody heard yet is listened to first
-        async with asyncio.timeout(GUARD_S):
-            while faked.in_flight < 30:  # noqa: ASYNC110 (deliveries come unasked)
-                await asyncio.sleep(0.01)
+        await until(lambda: faked.in_flight >= 30)
         await becomes(40)
         faked.ack_all()
         await becomes(10)
@@ -260,9 +256,8 @@ async def test_without_a_management_api_members_are_heard_and_heard_again_when_t
     async with member(place, spec) as faked:
         for wanted in (6, 7):
             await publish(place, spec, 1)
-            async with asyncio.timeout(GUARD_S):
-                while faked.in_flight < wanted or await lag() != wanted:  # noqa: ASYNC110 (deliveries come unasked)
-                    await asyncio.sleep(0.01)
+            await until(lambda wanted=wanted: faked.in_flight >= wanted)
+            await until_answer(lag, lambda messages, wanted=wanted: messages == wanted)
             await admin.amqp.delete_own(await queue_of_beats(api, place))  # as an administrator may
     await admin.close()
 
@@ -281,9 +276,8 @@ async def test_a_group_that_was_deleted_and_made_anew_is_heard_again(
     for _ in range(2):
         await create_all(admin, spec)
         await publish(place, spec, 3)
-        async with member(place, spec), asyncio.timeout(GUARD_S):
-            while not await heard():  # noqa: ASYNC110 (the beats come unasked)
-                await asyncio.sleep(0.05)
+        async with member(place, spec):
+            await until_answer(heard)
         await delete_group(admin, "anew", force=True, with_user=False)
     await admin.close()
 

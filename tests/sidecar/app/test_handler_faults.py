@@ -59,7 +59,7 @@ async def raise_without_text(_: Message) -> None:
 
 
 async def answer_with_a_wrong_time(_: Message) -> Verdict:
-    return retry("later", after_s="5")  # type: ignore[arg-type]  # as a handler without types
+    return retry("later", after_s="5")
 
 
 async def answer_with_no_time(_: Message) -> Verdict:

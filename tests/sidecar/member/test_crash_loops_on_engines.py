@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +15,7 @@ from lbg_core.publisher import GroupPublisher
 from testing.member.crash_loop import CrashLoop, crash_loop
 from testing.member.place import Place
 from testing.needs import repeated
-from testing.waiting import until
+from testing.waiting import until, until_answer
 
 KEYS, COUNT = 20, 400
 KILLER = 43
@@ -85,8 +84,8 @@ async def test_a_message_that_kills_members_costs_its_own_attempts_and_holds_up_
             await until(lambda: calls_of_killer(loop) > ATTEMPTS, timeout_s=WITHIN_S, every_s=0.2)
         target = {"dead-letter": place.names.dead, "park": place.names.parking}.get(when_exhausted)
         expected = 1 if goes_on else 1 + BEHIND
-        while target is not None and await place.count(target) < expected:  # noqa: ASYNC110 (asked)
-            await asyncio.sleep(0.2)
+        if target is not None:
+            await until_answer(lambda: place.count(target), lambda messages: messages >= expected)
     done = Counter(key for key, _ in loop.ended())
     assert len(loop.ended()) == count
     assert done[OF_KEY] == in_front + (BEHIND if goes_on else 0)

@@ -23,7 +23,7 @@ from lbg_sidecar.io.last_wills import LastWills
 from testing.member.place import Place
 from testing.member.process import MemberProcess
 from testing.rabbitmq.node import RabbitNode
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 NEVER_S = 10 * GUARD_S
 PAIRS = 16
@@ -170,9 +170,9 @@ async def test_the_will_comes_when_its_member_is_cut_off_and_only_to_the_one_tha
         await until(lambda: next_.came == [0], what="the will of member 0")
         assert other.came == []
         next_.wills.watch(None)
-        async with asyncio.timeout(GUARD_S):
-            while await counts_of(place, 0) is not None:  # deleted with its last consumer
-                pass
+        await until_answer(
+            lambda: counts_of(place, 0), lambda counts: counts is None
+        )  # with its last consumer
 
 
 async def test_a_will_is_replaced_before_the_consumer_timeout_without_an_alarm(place: Place) -> None:

@@ -19,7 +19,7 @@ from testing.member.group_load import Judge, Load, under_load
 from testing.member.place import Place
 from testing.member.process import MemberProcess
 from testing.pipeline.reference import judge as judge_journal
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 
 async def test_a_lost_connection_aborts_calls_and_the_member_comes_back_with_its_index(
@@ -190,9 +190,10 @@ async def test_a_member_whose_application_hangs_leaves_within_its_grace_period(
 
 
 async def until_ready(place: Place, count: int) -> None:
-    async with asyncio.timeout(GUARD_S):
-        while sum([await place.count(place.names.queue(n)) for n in range(4)]) != count:  # noqa: ASYNC110 (the broker tells nobody)
-            await asyncio.sleep(0.05)
+    async def ready() -> int:
+        return sum([await place.count(place.names.queue(number)) for number in range(4)])
+
+    await until_answer(ready, lambda messages: messages == count)
 
 
 async def test_a_member_that_was_stopped_for_long_neither_calls_nor_acknowledges_when_it_wakes(

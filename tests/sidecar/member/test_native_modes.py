@@ -17,7 +17,7 @@ from testing.member.group_load import Judge, Load, load_on, under_load
 from testing.member.mode_place import DELAY_S, PARTITIONS, place_in
 from testing.member.place import Place
 from testing.member.process import Call, MemberProcess
-from testing.waiting import GUARD_S, until
+from testing.waiting import until, until_answer
 
 
 @pytest.fixture(params=["Partitioned", "MessageGroups"])
@@ -196,9 +196,7 @@ async def test_the_lag_is_what_waits_and_what_each_member_holds(place: Place, lo
                 lags.append(watch.lag())
             return sum(one.messages for one in lags if one is not None)
 
-        async with asyncio.timeout(GUARD_S):
-            while await lag() != 100:  # noqa: ASYNC110 (deliveries come unasked, and move what was counted)
-                await asyncio.sleep(0.02)
+        await until_answer(lag, lambda messages: messages == 100)  # deliveries move what was counted
         gate.set()
         await load.all_seen(judge)
 

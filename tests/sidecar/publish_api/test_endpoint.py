@@ -16,7 +16,7 @@ import pytest
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker, free_port
 from testing.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
-from testing.waiting import GUARD_S, until
+from testing.waiting import GUARD_S, until, until_answer
 
 pytestmark = pytest.mark.process
 
@@ -112,8 +112,7 @@ async def test_a_broker_killed_while_requests_wait_loses_nothing_and_doubles_no_
 
         async def send(first: int) -> None:
             events = [event(number) for number in range(first, first + 20)]
-            while (await endpoint.batch(events))[0] != 200:  # noqa: ASYNC110 (only asking again tells)
-                await asyncio.sleep(0.05)
+            await until_answer(lambda: endpoint.batch(events), lambda answer: answer[0] == 200)
 
         sending = [asyncio.create_task(send(first)) for first in range(50, 450, 20)]
         await asyncio.sleep(0)
