@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import resource
+import ssl
 from collections.abc import Hashable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,10 +44,21 @@ _LISTEN_REMEDIES = {
 }
 
 
+def system_reason(error: BaseException) -> str:
+    """The system's words for an error of a connection, in place of which asyncio has a sentence of its own."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return error.verify_message
+    if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
+        return f"TLS: {getattr(error, 'reason', None) or error}"
+    if isinstance(error, OSError):
+        words = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror
+        return words or str(error) or type(error).__name__
+    return str(error) or type(error).__name__
+
+
 def listen_reason(error: OSError) -> str:
-    """The reason for which an address cannot be listened on, and what to do: in the system's words, in place of which
-    asyncio has a sentence of its own."""
-    reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+    """The reason for which an address cannot be listened on, and what to do."""
+    reason = system_reason(error)
     remedy = _LISTEN_REMEDIES.get(error.errno or 0)
     return reason if remedy is None else f"{reason} ({remedy})"
 

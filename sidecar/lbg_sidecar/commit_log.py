@@ -46,6 +46,7 @@ import mmap
 import os
 import struct
 import tempfile
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -87,7 +88,7 @@ def version_of(stored: bytes, magic: bytes) -> int | None:
     return version if stored.startswith(packed_head(magic, version)) else None
 
 
-class _StoredFile:
+class _StoredFile(ABC):
     """An open, locked and mapped file whose head is good. Raises CommitsError for a file that is in use, of a newer
     version, or cannot be made; one that is damaged is set aside, and a new one takes its place.
 
@@ -123,12 +124,12 @@ class _StoredFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
+    @abstractmethod
     def _load(self) -> None:
         """Reads the map."""
-        raise NotImplementedError
 
     def _is_sound(self, stored: bytes) -> bool:
-        """True if what is behind a good head can be used."""
+        """True if the file behind a good head can be used; one that is shorter than `size_bytes` is extended then."""
         return len(stored) == self.size_bytes
 
     def _opened(self) -> int:

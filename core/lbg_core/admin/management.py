@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 import socket
 import ssl
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -22,6 +21,7 @@ from yarl import URL
 from lbg_core.admin.errors import Denied, Refused, Unreachable
 from lbg_core.client import BrokerAddress, ConnectionSettings, Credentials, CredentialsUnreadable
 from lbg_core.client.settings import AddressFilter, AddressRefused, permitted
+from lbg_core.peers import system_reason
 
 T = TypeVar("T")
 
@@ -297,8 +297,6 @@ def _why(error: BaseException) -> str:
         )
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its host's name cannot be resolved"
-    if isinstance(error, OSError) and error.errno and error.errno > 0:
-        if "[SSL" in str(error):  # in TLS 1.3 a refused client certificate shows in the answer only
-            return f"TLS: {error.strerror}"
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
+    if isinstance(error, aiohttp.ClientOSError) and "[SSL" in str(error):
+        return f"TLS: {error.strerror}"  # in TLS 1.3 a refused client certificate shows in the answer only
+    return system_reason(error)

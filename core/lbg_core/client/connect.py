@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import os
 import random
 import socket
 import ssl
@@ -18,6 +17,7 @@ from lbg_core.client.backoff import Backoff
 from lbg_core.client.connection import ClientConnection
 from lbg_core.client.errors import ConnectError, CredentialsUnreadable, NoListener, SettingsError, TlsError
 from lbg_core.client.settings import ConnectionSettings, permitted
+from lbg_core.peers import system_reason
 
 
 async def connect(
@@ -129,14 +129,12 @@ async def _open_transport(
     try:
         await _create_connection(made, settings, context, server_name)
     except ssl.SSLCertVerificationError as error:
-        raise TlsError(f"{settings.address}: the broker's certificate: {error.verify_message}") from None
+        raise TlsError(f"{settings.address}: the broker's certificate: {system_reason(error)}") from None
     except ssl.SSLError as error:
-        raise TlsError(f"{settings.address}: TLS: {error.reason or error}") from None
+        raise TlsError(f"{settings.address}: {system_reason(error)}") from None
     except OSError as error:
-        # asyncio puts "Connect call failed" in place of the system's word for it.
-        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or error
         kind = NoListener if error.errno == errno.ECONNREFUSED else ConnectError
-        raise kind(f"{settings.address}: {reason}") from None
+        raise kind(f"{settings.address}: {system_reason(error)}") from None
 
 
 async def _create_connection(

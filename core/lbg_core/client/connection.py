@@ -28,6 +28,7 @@ from lbg_core.client.errors import ClientError, ConnectError, ConnectionClosed, 
 from lbg_core.client.handshake import Handshake, client_properties
 from lbg_core.client.settings import ConnectionSettings
 from lbg_core.forks import own, own_loop
+from lbg_core.peers import system_reason
 
 FLUSH_BYTES = 256 * 1024
 """Output goes to the transport at the end of the loop turn, or when so much has gathered."""
@@ -530,7 +531,7 @@ class ClientConnection(asyncio.Protocol):
         if self.opened.done():
             return ConnectionLost(f"the connection was lost: {reason}")
         if isinstance(error, ssl.SSLError):  # in TLS 1.3 a refused client certificate shows only now
-            return TlsError(f"{self._settings.address}: TLS: {error.reason or error}")
+            return TlsError(f"{self._settings.address}: {system_reason(error)}")
         return self._handshake.explain_loss(reason)
 
     def _error(self) -> ClientError:

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext, suppress
 from types import TracebackType
+from typing import Generic, TypeVar
 
 from lbg_core.forks import ForkGuard
 from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls, parse_committed, parse_processed
@@ -24,6 +25,7 @@ log = logging.getLogger("lbg.member")
 
 AsyncHandler = Callable[[Message], Awaitable[Verdict | None]]
 SyncHandler = Callable[[Message], Verdict | None]
+H = TypeVar("H")
 
 ExceptionInfo = tuple[type[BaseException], BaseException, TracebackType | None]
 
@@ -101,17 +103,17 @@ def _text_of(error: BaseException) -> str:
         return f"its text cannot be made: {type(fault).__name__}"
 
 
-class _HandlerChannel(AppChannel):
-    """Positions that the object of a handler has committed itself."""
+class _HandlerChannel(AppChannel, Generic[H]):
+    """A channel to a function of this process, whose object may report positions that it committed itself."""
 
     runs_in_process = True
 
-    def __init__(self, handler: object, *, concurrency: int) -> None:
+    def __init__(self, handler: H, *, concurrency: int) -> None:
+        self._handler = handler
         self._concurrency = concurrency
         self._calls: Calls | None = None
         self._guard: ForkGuard
         self._failed_calls = FailedCalls()
-        self._positions_of = handler
         self._request: asyncio.Task[None] | None = None
 
     async def start(self, calls: Calls) -> None:
@@ -122,6 +124,8 @@ class _HandlerChannel(AppChannel):
     def request_position(self) -> bool:
         if self._calls is not None:
             self._calls.ready(False, REQUESTED_AGAIN)
+            if self._request is not None:
+                self._request.cancel()
             self._request = asyncio.get_running_loop().create_task(self._request_position(self._calls))
         return True
 
@@ -143,10 +147,10 @@ class _HandlerChannel(AppChannel):
     async def _report_positions(self, calls: Calls) -> None:
         """Raises AppError."""
         try:
-            processed = getattr(self._positions_of, "processed", None)
+            processed = getattr(self._handler, "processed", None)
             if processed is not None:
                 calls.processed(parse_processed(await _awaited(processed())))
-            committed = getattr(self._positions_of, "committed", None)
+            committed = getattr(self._handler, "committed", None)
             if committed is not None and calls.session is not None:
                 calls.committed(*parse_committed(await _awaited(committed(calls.session))))
         except Exception as error:
@@ -159,7 +163,7 @@ async def _awaited(answer: object) -> object:
     return await answer if inspect.isawaitable(answer) else answer
 
 
-class _CoroutineChannel(_HandlerChannel):
+class _CoroutineChannel(_HandlerChannel[AsyncHandler]):
     """A fixed number of worker tasks: a call costs no task of its own, and has one to be cancelled with.
 
     A task that was cancelled is not used for another call: what is left of the cancellation would end that one, or the
@@ -168,7 +172,6 @@ class _CoroutineChannel(_HandlerChannel):
 
     def __init__(self, handler: AsyncHandler, *, concurrency: int) -> None:
         super().__init__(handler, concurrency=concurrency)
-        self._handler = handler
         self._workers: set[asyncio.Task[None]] = set()
         self._idle: deque[asyncio.Future[None]] = deque()
         self._running: dict[InFlight, tuple[Message, asyncio.Task[None]]] = {}
@@ -272,12 +275,11 @@ class _CoroutineChannel(_HandlerChannel):
             return self._failed_calls.verdict(error)
 
 
-class _ThreadChannel(_HandlerChannel):
+class _ThreadChannel(_HandlerChannel[SyncHandler]):
     """As many threads as calls may run; results come back to the loop in batches."""
 
     def __init__(self, handler: SyncHandler, *, concurrency: int) -> None:
         super().__init__(handler, concurrency=concurrency)
-        self._handler = handler
         self._loop: asyncio.AbstractEventLoop | None = None
         self._inbox: queue.SimpleQueue[Message | None] = queue.SimpleQueue()
         self._results: deque[tuple[Message, Verdict]] = deque()

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import reprlib
 import ssl
 from collections import deque
@@ -23,6 +22,7 @@ from urllib.parse import quote, urlsplit
 
 import httptools
 
+from lbg_core.peers import system_reason
 from lbg_sidecar.errors import SettingsError
 from lbg_sidecar.message import (
     ACK,
@@ -304,9 +304,8 @@ class ReplyReader:
         if self._is_whole:
             return
         status = self._parser.get_status_code()
-        if (
-            100 <= status < 200 and status != 101
-        ):  # RFC 9110, 15.2: an interim one; the reply is still to come
+        # RFC 9110, 15.2: an interim one; the reply is still to come.
+        if 100 <= status < 200 and status != 101:
             self._retry_after = self._coding = None
             self._is_framed = False
             return
@@ -334,15 +333,6 @@ class Unreachable(Exception):
     """No reply: refused, reset, or cut off before it. `str()` gives the cause."""
 
 
-def cause_of(error: Exception) -> str:
-    """The system's words for an error of a connection, without the number and the address that asyncio adds."""
-    if isinstance(error, ssl.SSLError):  # its number is OpenSSL's
-        return getattr(error, "verify_message", "") or error.reason or str(error)
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return (isinstance(error, OSError) and error.strerror) or str(error) or type(error).__name__
-
-
 class HttpClient:
     """Raises Unreachable from each request; a request that is cancelled closes its connection."""
 
@@ -364,11 +354,11 @@ class HttpClient:
 
     async def connect(self) -> None:
         """Checks that there can be a connection, and closes it in order: TLS servers log an abort."""
-        (await self._connected()).end()
+        (await self._connected()).close()
 
     def close(self) -> None:
         for connection in list(self._open):
-            connection.close()
+            connection.abort()
 
     async def _request(self, method: str, path: str, fields: str, body: bytes, limit: int) -> Reply:
         head = (
@@ -381,13 +371,13 @@ class HttpClient:
         except ReplyError as error:
             raise Unreachable(str(error)) from error
         except OSError as error:
-            raise Unreachable(cause_of(error)) from error
+            raise Unreachable(system_reason(error)) from error
         finally:
             if connection.is_reusable:
                 connection.used_at = asyncio.get_running_loop().time()
                 self._idle.append(connection)
             else:
-                connection.close()
+                connection.abort()
 
     def _idle_connection(self) -> _Connection | None:
         fresh_since = asyncio.get_running_loop().time() - IDLE_MAX_S
@@ -395,9 +385,9 @@ class HttpClient:
             connection = self._idle.pop()
             if connection.is_reusable and connection.used_at >= fresh_since:
                 while self._idle and self._idle[0].used_at < fresh_since:
-                    self._idle.popleft().close()
+                    self._idle.popleft().abort()
                 return connection
-            connection.close()
+            connection.abort()
         return None
 
     async def _connected(self) -> _Connection:
@@ -416,7 +406,7 @@ class HttpClient:
         except TimeoutError as error:
             raise Unreachable(f"not connected within {CONNECT_TIMEOUT_S:g} s") from error
         except OSError as error:
-            raise Unreachable(cause_of(error)) from error
+            raise Unreachable(system_reason(error)) from error
         return connection
 
 
@@ -444,12 +434,12 @@ class _Connection(asyncio.Protocol):
         self._transport.write(request)
         return reply
 
-    def end(self) -> None:
+    def close(self) -> None:
         """In order: with TLS's close_notify."""
         assert self._transport is not None
         self._transport.close()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """At once, with whatever is on its way."""
         self._among.discard(self)
         if self._transport is not None:
@@ -465,12 +455,12 @@ class _Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         reader, reply = self._reader, self._reply
         if reader is None or reply is None or reply.done():
-            self.close()  # no request is open, and these bytes would be read as the next reply
+            self.abort()  # no request is open, and these bytes would be read as the next reply
             return
         try:
             whole = reader.receive(data)
         except ReplyError as error:
-            self.close()
+            self.abort()
             reply.set_exception(error)
             return
         if whole is not None:
@@ -495,5 +485,5 @@ class _Connection(asyncio.Protocol):
         if reusable and not self._transport.get_write_buffer_size():
             self._reader = self._reply = None
         else:
-            self.close()
+            self.abort()
         reply.set_result(whole)

@@ -40,7 +40,8 @@ REPLY_MAX_BYTES = 64 * 1024
 
 
 class _HttpChannel(AppChannel):
-    """`target`: see `parse_target`; `wall_s` gives seconds since 1970. Raises SettingsError."""
+    """A channel that pushes messages by HTTP requests. `target`: see `parse_target`; `wall_s` gives seconds since 1970.
+    Raises SettingsError."""
 
     def __init__(
         self, target: str, health: HealthRules | None = None, wall_s: Callable[[], float] = time.time

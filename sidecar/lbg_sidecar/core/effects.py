@@ -327,8 +327,8 @@ class Failure(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CallFailed(LogEffect):
-    """A call of the application failed, `attempts` of this message so far. `seconds`: the duration that
-    was exceeded, 0 where none was."""
+    """A call of the application failed, `attempts` of this message so far. `seconds`: the duration that was exceeded, 0
+    where none was."""
 
     kind: Failure
     queue: int
@@ -341,8 +341,8 @@ class CallFailed(LogEffect):
 
 @dataclass(frozen=True, slots=True)
 class Stalled(LogEffect):
-    """A queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which
-    should serve it."""
+    """A queue has `ready` messages, and for `quiet_s` the broker delivered none to this member, which should serve
+    it."""
 
     queue: int
     ready: int

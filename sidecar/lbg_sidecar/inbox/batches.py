@@ -83,7 +83,7 @@ class BatchingInbox(Generic[C]):
 
     A batch has at most `max_messages`, and at most as many as the member's `concurrency`: that setting is the bound.
     If a commit fails, each message of the batch is processed again in a transaction of its own. `connect` is called
-    at the begin and after a failed transaction. It may execute statements: a transaction that it leaves open is
+    at the beginning and after a failed transaction. It may execute statements: a transaction that it leaves open is
     committed, so that no batch is part of it.
 
     Raises what `connect` raises, from `__aenter__`, and InboxError for a connection that cannot be used; ValueError
@@ -172,7 +172,7 @@ class BatchingInbox(Generic[C]):
             work()
 
     def _commit_soon(self) -> None:
-        if self._calls and not self._is_committing:
+        if self._is_open and self._calls and not self._is_committing:
             self._is_committing = True
             self._work.put(self._commit_batch)
 
@@ -180,7 +180,7 @@ class BatchingInbox(Generic[C]):
         """In the thread. What else waits for the thread goes before the next batch."""
         if batch := self._batch():
             self._process(batch)
-        if is_committing := bool(self._calls):
+        if is_committing := self._is_open and bool(self._calls):
             self._work.put(self._commit_batch)
         with suppress(RuntimeError):  # the loop is closed: no call waits any more
             self._loop.call_soon_threadsafe(self._committed, batch, is_committing)
@@ -258,9 +258,8 @@ class BatchingInbox(Generic[C]):
         except _Undone:
             self._inbox.forget(connection, call.message)
         except InboxError:
-            if (
-                call.error is not None
-            ):  # the error that ended the transaction, and with it what the batch wrote before
+            if call.error is not None:
+                # It ended the transaction, and with it what the batch wrote before.
                 raise call.error from None
             raise
 

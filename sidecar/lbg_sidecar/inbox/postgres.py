@@ -106,10 +106,8 @@ class PostgresInbox:
     @contextmanager
     def transaction(self, connection: Connection[Any]) -> Iterator[None]:
         """A transaction, committed at its end. Raises InboxError within another, whose savepoint it would be."""
-        if _status(connection) not in (
-            TransactionStatus.IDLE,
-            TransactionStatus.UNKNOWN,
-        ):  # unknown: it is closed
+        # Unknown: it is closed.
+        if _status(connection) not in (TransactionStatus.IDLE, TransactionStatus.UNKNOWN):
             raise InboxError(
                 "the connection has a transaction under way: commit it before, or connect with autocommit=True"
             )

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Concatenate, Protocol
 
 from lbg_core.client import (
     Channel,
     ChannelClosed,
     ClientConnection,
     ClientError,
-    Delivery,
     PreconditionFailed,
 )
 from lbg_core.group import EMBEDDED, RABBITMQ
-from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import Ack, Attach, Capacity, Detach, Limit, Requeue
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.state_log import Cause
 from lbg_sidecar.io.log_events import StateLogger
+from lbg_sidecar.io.member_events import MemberEvents
 
 ATTACH_WITHIN_S = 5.0
 
@@ -41,26 +40,6 @@ def closed_channel(error: ClientError) -> Cause:
     """State of a queue whose channel the broker closed. Each reply code is a state of its own."""
     code = f"_{error.reply_code}" if isinstance(error, ChannelClosed) else ""
     return Cause(f"channel_closed{code}", "no channel", _CONSUMED, hint="the broker closed it")
-
-
-class MemberEvents(Protocol):
-    """The driver, as the parts of a connection and the executor report events to it. `feed`: an event of the core, with
-    its arguments but the time. The effects of what is reported to the `machine` itself are run with the next one.
-    `disconnect` ends the use of the connection."""
-
-    @property
-    def machine(self) -> MemberCore: ...
-    def feed(self, event: Callable[Concatenate[MemberCore, ...], object], *arguments: object) -> None: ...
-    def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None: ...
-    def on_revoked(self, attachment: Attachment, tags: Sequence[int], reassigned: bool) -> None: ...
-    def on_confirmed(self, in_flight: InFlight) -> None: ...
-    def on_staging_found(self, move: str, is_found: bool) -> None: ...
-    def on_exit(self) -> None: ...
-    def on_reread(self, why: str) -> None: ...
-    def on_request_position(self) -> None: ...
-    def on_failed(self, error: Exception) -> None: ...
-    def on_stood_down(self) -> None: ...
-    def disconnect(self, why: str) -> None: ...
 
 
 class QueueConsumers:

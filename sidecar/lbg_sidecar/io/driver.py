@@ -18,6 +18,7 @@ from lbg_core.group.message_codec import decode
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
 from lbg_sidecar.app import AppChannel
+from lbg_sidecar.app.channel import REQUESTED_AGAIN
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -38,8 +39,6 @@ from lbg_sidecar.message import Kind, Message, Verdict, forwarded, in_flight_of,
 
 LARGE_HEADER_BYTES = 1024
 """Up to here they leave room in any frame."""
-
-WHY = "the session's position is requested again"
 
 
 log = logging.getLogger("lbg.member")
@@ -152,7 +151,7 @@ class Driver:
     def on_request_position(self) -> None:
         """The application counts as not ready until it has answered: it is asked when no call runs."""
         self._is_position_due = True
-        self.ready(False, WHY)
+        self.ready(False, REQUESTED_AGAIN)
         self._request_position_if_due()
 
     def _request_position_if_due(self) -> None:

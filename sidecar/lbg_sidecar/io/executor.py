@@ -12,10 +12,10 @@ from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.io.connection import MemberConnection
-from lbg_sidecar.io.consumers import MemberEvents
 from lbg_sidecar.io.delivery_journal import DeliveryJournal
 from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.log_events import EffectLogger
+from lbg_sidecar.io.member_events import MemberEvents
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
 from lbg_sidecar.message import Message, held_message

@@ -15,7 +15,7 @@ from lbg_core.stream_follower import StreamFollower, entry_properties
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
-from lbg_sidecar.io.consumers import MemberEvents
+from lbg_sidecar.io.member_events import MemberEvents
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink
 
 log = logging.getLogger("lbg.member")

@@ -14,7 +14,7 @@ from lbg_core.stream_follower import StreamFollower, entry_properties, follow_pa
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.parked_keys import Parking
-from lbg_sidecar.io.consumers import MemberEvents
+from lbg_sidecar.io.member_events import MemberEvents
 from lbg_sidecar.io.outbox import ExchangePublisher, StreamLink, WallClock, refused_properties
 
 log = logging.getLogger("lbg.member")

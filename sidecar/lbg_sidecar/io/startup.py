@@ -94,9 +94,8 @@ class DurableState:
         try:
             try:
                 notes = self._opened_notes(machine)
-            except (
-                FileNotFoundError
-            ):  # another member has just removed the directory, as the last that used it
+            except FileNotFoundError:
+                # Another member has just removed the directory, as the last that used it.
                 notes = self._opened_notes(machine)
         except OSError as error:
             log.warning(

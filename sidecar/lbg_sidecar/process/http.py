@@ -174,7 +174,8 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
     async def drained(request: web.Request) -> web.Response:
         """For the preStop hook of the application's container: it waits, and does not make the member leave."""
         limit, address = asyncio.timeout(_wait_s(request)), request.remote or "unknown"
-        if not life.left.is_set():
+        left = life.left.is_set()
+        if not left:
             has_place, loser = waits.enter(address, limit)
             if loser is not None and not loser.expired():
                 loser.reschedule(0.0)
@@ -183,10 +184,9 @@ def observed_routes(life: MemberLifecycle, measures: Measures, lag: LagWatch) ->
                     {"left": False, "why": "too many requests wait"}, status=429, headers={"Retry-After": "1"}
                 )
             try:
-                await _left(life, limit)
+                left = await _left(life, limit)
             finally:
                 waits.leave(address, limit)
-        left = life.left.is_set()
         return _json({"left": left}, status=200 if left else 503)
 
     return [

@@ -441,7 +441,7 @@ class PublishService:
             self._end(group, publication, request.ended_by(error, size_bytes=publication.size_bytes))
 
     def _end(self, group: OpenGroup, publication: Publication, outcome: Refused | None) -> None:
-        """Nothing for one that has ended: a confirm can follow the end of its group."""
+        """Does nothing for one that has ended: a confirm can follow the end of its group."""
         if publication not in group.open:
             return
         group.open.remove(publication)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
@@ -98,6 +99,22 @@ async def test_it_is_asked_again_and_is_not_ready_until_it_has_said_so() -> None
     assert calls.readiness == [False]
     await until(lambda: calls.readiness == [False, True])
     assert calls.told[-1] == 12
+    await channel.stop(2.0)
+
+
+async def test_a_second_request_takes_the_place_of_one_that_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lbg_sidecar.app.callable.REQUEST_EVERY_S", 0.001)
+    handler, calls = Committing(), AskingCalls("s")
+    channel = handler_channel(handler, concurrency=1)
+    await channel.start(calls)
+    handler.position = None  # unreadable, so it is asked again and again
+    tasks = asyncio.all_tasks()
+    for _ in range(2):
+        channel.request_position()
+        await asyncio.sleep(0.01)
+    assert len(asyncio.all_tasks() - tasks) == 1
     await channel.stop(2.0)
 
 
