@@ -3,8 +3,9 @@
 Most of what a test's process costs is the import of what it needs: 0.3 s for a broker, 0.7 s for a member. `install`
 makes every `subprocess.Popen` of this process (and so each of asyncio's) start `python -m lbgroup` and `python -m
 testing.…` as a fork of one process that has imported the modules. It is a process of its own and a child of this one,
-with the descriptors, umask, working directory and environment that it would have. Other programs, other options of
-Python, and an environment that differs where Python or a library reads it at its start, make an ordinary process.
+with the descriptors, umask, working directory and environment that it would have. Two servers take turns: texts hash
+otherwise in each, as in any two processes. Other programs, other options of Python, and an environment that differs
+where Python or a library reads it at its start, make an ordinary process.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import ctypes
 import gc
 import importlib
 import io
+import itertools
 import os
 import pickle
 import runpy
@@ -26,8 +28,9 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 ROOT = Path(__file__).resolve().parents[1]
 IMPORTED = (
@@ -72,8 +75,9 @@ class Start:
 class ForkServer:
     """The process with the modules, from the first `start` on."""
 
+    _lock: ClassVar = threading.Lock()  # of all: while one starts a process, orphans are this process's
+
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._socket: socket.socket | None = None
 
     def start(self, told: Start, descriptors: list[int]) -> int:
@@ -107,8 +111,8 @@ class ForkServer:
 
 def install() -> None:
     """Once, before the first process starts."""
-    server, fork_exec = ForkServer(), subprocess._fork_exec
-    at_start = dict(os.environ)
+    servers, fork_exec = itertools.cycle((ForkServer(), ForkServer())), subprocess._fork_exec
+    owner, at_start = os.getpid(), dict(os.environ)
 
     def start(
         args: list[Any],
@@ -123,11 +127,11 @@ def install() -> None:
         argv = [os.fsdecode(one) for one in args]
         told = _start(argv, cwd, environment, own_session)
         is_plain = close_fds and kept == (failed,) and rest[:6] == [-1, None, None, None, -1, None]
-        if told is None or not is_plain or not _is_free(told.environment, at_start):
+        if os.getpid() != owner or told is None or not is_plain or not _is_free(told.environment, at_start):
             pid: int = fork_exec(args, executables, close_fds, kept, cwd, environment, *more)
             return pid
         standard = (read, write, write_errors)
-        return server.start(told, [n if given < 0 else given for n, given in enumerate(standard)])
+        return next(servers).start(told, [n if given < 0 else given for n, given in enumerate(standard)])
 
     subprocess._fork_exec = start
 
@@ -136,13 +140,17 @@ def _start(argv: list[str], cwd: Any, environment: list[bytes] | None, own_sessi
     """None for a command that an ordinary process has to be."""
     with_parent = tuple(argv[:3]) == WITH_PARENT
     python, *words = argv[3:] if with_parent else argv
-    is_ours = words[:1] == ["-m"] and words[1:2] and words[1].partition(".")[0] in ("lbgroup", "testing")
-    if python != sys.executable or not is_ours or words[1] == "testing.fork_server":
+    if python != sys.executable or words[:1] != ["-m"] or words[1:2] in ([], ["testing.fork_server"]):
+        return None
+    place = os.path.abspath(os.fsdecode(cwd or "."))
+    package = words[1].partition(".")[0]
+    is_found = package == "lbgroup" or (package == "testing" and place == str(ROOT))
+    if not is_found or not os.path.isdir(place):
         return None
     pairs = (os.fsdecode(one).partition("=") for one in environment or ())
     return Start(
         words[1:],
-        os.path.abspath(os.fsdecode(cwd or ".")),
+        place,
         dict(os.environ) if environment is None else {name: value for name, _, value in pairs},
         os.getpid(),
         _umask(),
@@ -162,15 +170,14 @@ def _is_free(environment: dict[str, str], at_start: dict[str, str]) -> bool:
     return all(name.startswith(FREE_NAMES) for name in differing)
 
 
-def _become(told: Start, descriptors: list[int]) -> Callable[[], object]:
-    """In the new process; returns its program."""
-    while os.getppid() != told.parent:  # until the process in between is gone
+def _become(told: Start, descriptors: list[int], between: int) -> Callable[[], object]:
+    """In the new process; returns its program. SIGINT is blocked until the program begins, and comes then."""
+    while os.getppid() == between:
         time.sleep(0.0005)
     if told.with_parent:
         _LIBC.prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL))
-        if os.getppid() != told.parent:
-            os._exit(1)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if os.getppid() != told.parent:  # who started it is gone
+        os._exit(1)
     for number, descriptor in enumerate(descriptors):
         os.dup2(descriptor, number)
         os.close(descriptor)
@@ -184,7 +191,13 @@ def _become(told: Start, descriptors: list[int]) -> Callable[[], object]:
         sys.stdout.reconfigure(line_buffering=os.isatty(1))
     sys.path[0] = told.cwd
     sys.argv = told.argv
-    return lambda: runpy.run_module(told.argv[0], run_name="__main__", alter_sys=True)
+    return partial(_run, told.argv[0])
+
+
+def _run(module: str) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 def _serve(requests: socket.socket) -> Callable[[], object]:
@@ -196,13 +209,14 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
         to_read, to_write = os.pipe()
         between = os.fork()
         if not between:
+            between = os.getpid()
             if child := os.fork():
                 os.write(to_write, str(child).encode())
                 os._exit(0)
             for descriptor in (to_read, to_write):
                 os.close(descriptor)
             requests.close()
-            return _become(pickle.loads(request), descriptors)
+            return _become(pickle.loads(request), descriptors, between)
         os.waitpid(between, 0)
         with suppress(BrokenPipeError):
             requests.send(os.read(to_read, 100))
@@ -211,7 +225,7 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
 
 
 def main() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     for name in IMPORTED:
         importlib.import_module(name)
     gc.collect()

@@ -8,4 +8,4 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    exec(compile(sys.argv.pop(1), "<program>", "exec"), {"__name__": "__main__"})
+    exec(compile(sys.argv.pop(1), "<program>", "exec", dont_inherit=True), {"__name__": "__main__"})
