@@ -74,7 +74,9 @@ def main() -> int:
         and given.parking in (None, one.has_parking)
     ]
     if not settings:
-        parser.error("there is no such installation")
+        parser.error(
+            "there is no such installation; on RabbitMQ mode Partitioned has the histories of Exclusive"
+        )
     if given.seed is not None:
         return tell(given.seed, settings[0])
     first_seed = secrets.randbelow(10**9) if given.first_seed is None else given.first_seed

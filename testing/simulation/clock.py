@@ -62,10 +62,6 @@ class Clock:
         self.now = until
 
 
-class Cancelled(Exception):
-    """Ends a task whose connection is lost."""
-
-
 class Sleep:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
