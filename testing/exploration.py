@@ -71,6 +71,11 @@ def example_count(count: int, *, of_few: float = 1.0) -> int:
     return count if few is None else min(count, round(few * of_few))
 
 
+def repetitions(count: int, *, few: int) -> int:
+    """So many repetitions of a test that has no examples, or the few of `make quick` and `make test`."""
+    return few if settings.get_current_profile_name() in FEW_EXAMPLES else count
+
+
 def over_seeds(count: int) -> pytest.MarkDecorator:
     """Runs the test once for each of so many seeds: 0 and on, or when exploring such as nobody has tried."""
     first = int(os.environ.get(SEED, "0"))

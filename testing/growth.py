@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from math import log
 from time import thread_time
 
-ROUNDS = 3
+from testing.exploration import repetitions
+
+ROUNDS = repetitions(5, few=3)
 
 
 async def growth(work: Callable[[int], Callable[[], Awaitable[None]]], size: int, times: int) -> float:

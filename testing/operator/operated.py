@@ -46,6 +46,8 @@ def wall_clock() -> datetime:
 
 SETTLED_S = 10.0
 """Of virtual time: by then nothing more happens by itself."""
+MOVING_S = 60.0
+"""For keys to be on their way: the operator looks at them every second."""
 
 
 @dataclass

@@ -25,13 +25,14 @@ from lbg_core.amqp.methods import (
 )
 from testing.amqp.plain_client import ClosedError, PlainClient
 from testing.broker.embedded import EmbeddedBroker
+from testing.exploration import repetitions
 from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 
 QUEUE = "stream"
 WINDOW = 400
-KILLS = 3
+KILLS = repetitions(5, few=3)
 
 
 @dataclass

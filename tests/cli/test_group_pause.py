@@ -112,7 +112,7 @@ def test_a_member_that_does_not_know_the_request_is_named(
     lbg: Lbg, broker: Where, group: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Driver, "pause", lambda self, is_paused: None)
-    monkeypatch.setattr(pause_group, "__kwdefaults__", {"is_paused": True, "within_s": 0.1})
+    monkeypatch.setitem(pause_group.__kwdefaults__, "within_s", 0.1)
 
     async def handle(message: Message) -> None:
         """Nothing is published."""

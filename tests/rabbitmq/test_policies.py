@@ -48,7 +48,8 @@ async def policy(
 async def in_force(node: RabbitNode, place: Place, *, of_operator: bool) -> None:
     """RabbitMQ tells a queue's process of its policy a moment after it has taken it."""
     vhost, kind = place.url.rsplit("/", 1)[1], "get_operator_policy" if of_operator else "get_policy"
-    under = f'[Q || Q <- rabbit_amqqueue:list(<<"{vhost}">>), amqqueue:{kind}(Q) =/= undefined]'
+    listed = f'Q <- rabbit_amqqueue:list(<<"{vhost}">>), amqqueue:{kind}(Q) =/= undefined'
+    under = f'[Q || {listed}, re:run(element(4, amqqueue:get_name(Q)), "[.]q[.]") =/= nomatch]'
 
     async def count() -> int:
         return int(await aside(node.evaluate, f"length({under})"))

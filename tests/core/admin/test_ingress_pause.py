@@ -41,6 +41,7 @@ from lbg_core.group import UNCOUNTED_MODES, GroupSpec, Names, recounted, routing
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
 from testing.admin.problem_lines import problem_lines
+from testing.needs import repeated
 from testing.waiting import GUARD_S
 
 
@@ -264,13 +265,14 @@ async def test_a_new_partitioned_group_that_is_paused_is_repartitioned_and_stays
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("first", repeated([1, 2]))
 @pytest.mark.parametrize("mode", ["Exclusive", "Partitioned"])
 async def test_a_pause_that_ends_while_the_number_of_queues_changes_leaves_ingress_closed(
-    embedded: Place, mode: str
+    embedded: Place, mode: str, first: int
 ) -> None:
     spec = group_of(mode)
     async with embedded.administered() as admin:
-        changes, was_killed = 1, True
+        changes, was_killed = first, True
         while was_killed:
             await create_group(admin, spec)
             await pause_ingress(admin, "orders")

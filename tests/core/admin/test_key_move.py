@@ -35,9 +35,12 @@ from lbg_core.group import (
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.moving_member import MovingMember, until_held_up
 from testing.admin.place import Place
+from testing.needs import repeated
 from testing.waiting import GUARD_S, until
 
 KEYS = 12
+STEP = 13
+"""Changes by which the next run is killed later. Odd: every other kill comes when the last change is done."""
 
 
 @pytest.fixture(autouse=True)
@@ -194,14 +197,17 @@ async def test_each_old_queue_that_hashes_leave_has_a_staging_queue_and_each_of_
 
 @pytest.mark.long
 @pytest.mark.parametrize("place", ["embedded"], indirect=True)
-@pytest.mark.parametrize(("then", "part"), [(6, 0), (4, 1), (3, 2)])
+@pytest.mark.parametrize(
+    ("then", "first"),
+    [(6, 0), (4, 1), *repeated((3 + first % 4, first) for first in range(2, STEP))],
+)
 async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_number(
-    place: Place, admin: LiveAdmin, orders: GroupSpec, then: int, part: int
+    place: Place, admin: LiveAdmin, orders: GroupSpec, then: int, first: int
 ) -> None:
     """Every other time the last change is done as well, and its answer lost."""
     await create_group(admin, orders)
     member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
-    changes, was_killed, kills = part, True, 0
+    changes, was_killed, kills = first, True, 0
     async with running(member):
         async with running(publishing):
             while was_killed:
@@ -211,8 +217,7 @@ async def test_killed_after_any_change_the_next_run_finishes_and_goes_to_its_num
                     was_killed = False
                 except KilledError:
                     kills += 1
-                    # A run goes a few changes further than the one before: the next is killed later.
-                    changes += 14 + part
+                    changes += STEP
                 finally:
                     await cut.close()
             await repartition_group(admin, "orders", then, timeout_s=GUARD_S)

@@ -57,7 +57,8 @@ from testing.waiting import GUARD_S
 repartition_group = partial(changed, offline=True)
 
 MODES = ["Exclusive", "Partitioned"]
-PARTS = 6
+PARTS = 5
+"""Odd: in each part every other kill comes when the last change is done."""
 
 
 @pytest.fixture
@@ -137,10 +138,10 @@ async def killed_after(place: Place, count: int, changes: int, *, half: bool) ->
 async def test_killed_after_any_change_a_second_run_finishes_or_takes_back(
     place: Place, mode: str, count: int, then: int, stride: int, part: int
 ) -> None:
-    """Every other time the last change is done as well, and its answer lost. Each part has every sixth of them."""
+    """Every other time the last change is done as well, and its answer lost. Each part has every fifth of them."""
     spec = group_of(mode)
     admin = place.admin()
-    changes = part * stride
+    changes, kills = part * stride, 0
     while True:
         await create_group(admin, spec)
         was_killed = await killed_after(place, count, changes, half=changes // stride % 2 == 1)
@@ -149,8 +150,9 @@ async def test_killed_after_any_change_a_second_run_finishes_or_takes_back(
         await delete_group(admin, "orders", force=True)
         if not was_killed:
             break
+        kills += 1
         changes += PARTS * stride
-    assert changes >= 6
+    assert kills or part == PARTS - 1, "the shortest change has one point for each part but the last"
     await admin.close()
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from testing.exploration import repetitions
 from testing.http_fuzz import STARTED, TARGETS, Findings, Fuzzer, fuzz, tracebacks
 
 
@@ -13,7 +14,7 @@ from testing.http_fuzz import STARTED, TARGETS, Findings, Fuzzer, fuzz, tracebac
 def test_malformed_requests_cause_no_500_and_no_traceback(process: None, tmp_path: Path, target: str) -> None:
     findings = Findings()
     with STARTED[target](tmp_path) as (routes, _pid, log):
-        fuzz(routes, Fuzzer(7), findings, goes_on=lambda requests: requests < 250)
+        fuzz(routes, Fuzzer(7), findings, goes_on=lambda requests: requests < repetitions(500, few=250))
         text = log()
     assert findings.failures + tracebacks(text) == []
     assert findings.statuses[200] > 20  # those without a fault are answered

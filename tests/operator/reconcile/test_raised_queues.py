@@ -17,13 +17,11 @@ from lbg_core.admin.snapshot import MovingKeys, PartitionsStatus
 from lbg_core.group import Engine, GroupSpec, Names, recounted, topology_of
 from lbg_operator.kube.kinds import AUTOSCALER, CONFIG_MAP, DEPLOYMENT, GROUP, POD
 from testing.admin.fake_admin import EMBEDDED_ENGINE
-from testing.operator.operated import BEGAN, ORDERS, SETTLED_S, Place
+from testing.operator.operated import BEGAN, MOVING_S, ORDERS, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
 BROKER_GROUP = "shop-orders"
 PARENT = Names(BROKER_GROUP).parent
-MOVING_S = 60.0
-"""For keys to be on their way: the operator looks at them every second."""
 LATER_S = 700.0
 """A time by which a failed step was retried, and a survey has seen what changed."""
 ELASTIC: dict[str, Any] = {

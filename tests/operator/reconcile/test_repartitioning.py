@@ -13,12 +13,10 @@ from lbg_core.admin.errors import Refused
 from lbg_core.admin.snapshot import MovingKeys, PartitionsStatus
 from lbg_core.group import GroupSpec, Names, marked, topology_of
 from lbg_operator.kube.kinds import GROUP as GROUP_KIND
-from testing.operator.operated import ORDERS, SETTLED_S, Place
+from testing.operator.operated import MOVING_S, ORDERS, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
 GROUP = "shop-orders"
-MOVING_S = 60.0
-"""For keys to be on their way: the operator looks at them every second."""
 LATER_S = 700.0
 """A time by which a failed step was retried."""
 

@@ -21,6 +21,7 @@ from lbg_core.group.members_protocol import Positions
 from lbg_sidecar import commit_log
 from lbg_sidecar.commit_log import CommitLog, CommitsError
 from lbg_sidecar.core.delivery import Processed
+from testing.exploration import repetitions
 
 
 def known(path: Path, *, streams_max: int = 65_536) -> dict[tuple[str, int], SequenceSet]:
@@ -66,7 +67,7 @@ def test_a_writer_killed_at_any_moment_is_remembered_to_its_last_write(tmp_path:
     chance = random.Random(16)
     path = tmp_path / "m.commits"
     begins_at = 0
-    for _ in range(60):
+    for _ in range(repetitions(200, few=60)):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:

@@ -7,6 +7,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -383,7 +384,10 @@ async def test_a_call_in_the_turn_of_the_close_is_committed_before_it_while_the_
     await handler.__aenter__()
     first = asyncio.create_task(handler(Sent(0)))
     await asyncio.sleep(0)
-    go_on.wait(0.1)  # the thread commits, and its report waits for this loop
+    reader = sqlite3.connect(tmp_path / "orders.db")
+    while not SQLiteInbox().processed(reader):
+        time.sleep(0.001)  # noqa: ASYNC251 - the thread commits, and its report must wait for this loop
+    reader.close()
     second = handler(Sent(1))
     second.send(None)
     asyncio.get_running_loop().call_later(0.05, go_on.set)

@@ -1,4 +1,4 @@
-"""Cells of `make promises`, of one mode that members assign and one that the broker assigns, all at once."""
+"""Cells of `make promises`, with every mode of the embedded broker and every channel, several at once."""
 
 from __future__ import annotations
 
@@ -16,18 +16,26 @@ from testing.promises.scenario import Scenario
 pytestmark = pytest.mark.process
 
 CELLS = [
-    Cell("Exclusive", "embedded", "join", 50, "http"),
-    Cell("Sessions", "embedded", "rolling", 50, "stream"),
+    [
+        Cell("Exclusive", "embedded", "join", 50, "http"),
+        Cell("Sessions", "embedded", "rolling", 50, "stream"),
+    ],
+    [
+        Cell("Exclusive", "embedded", "join", 50, "callable"),
+        Cell("Partitioned", "embedded", "join", 50, "command"),
+        Cell("MessageGroups", "embedded", "leave", 50, "http"),
+    ],
 ]
 
 
-async def test_cells_show_what_they_must(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cells", repeated(CELLS), ids=["two modes", "three channels"])
+async def test_cells_show_what_they_must(cells: list[Cell], tmp_path: Path) -> None:
     brokers = Brokers()
 
     async def run(number: int, cell: Cell) -> Result:
         return Result.of(cell, await Scenario(cell, brokers, tmp_path / str(number)).play(), 0.0)
 
-    results = await asyncio.gather(*(run(number, cell) for number, cell in enumerate(CELLS)))
+    results = await asyncio.gather(*(run(number, cell) for number, cell in enumerate(cells)))
     assert [line for result in results for line in result.lines() if not result.is_as_expected] == []
     assert all(result.messages >= 100 and len(result.by_process) >= 2 for result in results)
 
