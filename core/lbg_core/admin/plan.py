@@ -351,13 +351,19 @@ def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
         return None
 
 
-def existing(group: str, observed: Snapshot) -> GroupSpec:
-    """The recorded group. Raises GroupNotFound, also for an unfinished one, and RecordUnreadable."""
+def record_in(group: str, observed: Snapshot) -> Record:
+    """The record of the group. Raises GroupNotFound, and RecordUnreadable where it is missing."""
     if observed.is_empty:
         raise GroupNotFound(group)
     if not isinstance(observed.record, Record):
         raise RecordUnreadable(group, cause="it is missing")
-    return spec_in(observed.record.text, group)
+    return observed.record
+
+
+def existing(group: str, observed: Snapshot) -> tuple[GroupSpec, Record]:
+    """The recorded group, and its record. Raises GroupNotFound, also for an unfinished one, and RecordUnreadable."""
+    record = record_in(group, observed)
+    return spec_in(record.text, group), record
 
 
 def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
