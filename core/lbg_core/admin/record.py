@@ -183,8 +183,6 @@ async def read_group(channel: Channel, group: str, *, reads: int = EMPTY_READS) 
     RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
     """
     record = await read_record(channel, group, reads=reads)
-    if record is None:
-        raise RecordUnreadable(group, cause="its queue is empty")
     return spec_in(record.text, group)
 
 
@@ -217,10 +215,10 @@ def require_open(spec: GroupSpec, record: Record) -> None:
         raise IngressIsPaused(spec.name)
 
 
-async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record | None:
-    """The record with its owner; None when the queue is there and stays empty.
+async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record:
+    """The record with its owner.
 
-    Raises GroupNotFound, RecordUnavailable, ClientError.
+    Raises GroupNotFound, RecordUnavailable, RecordUnreadable when the queue stays empty, and ClientError.
     """
     name = Names(group).config
     for attempt in range(reads):
@@ -238,7 +236,7 @@ async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS)
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
             return _record_in(delivery)
-    return None
+    raise RecordUnreadable(group, cause="its queue is empty")
 
 
 async def read_copy(channel: Channel, group: str) -> Record:
