@@ -57,12 +57,16 @@ KUBERNETES = "kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Message with a group's attributes. `owner` is empty where it was not read. `paused`: words for what is
-    paused, `CONSUMPTION` and `INGRESS`; None: not read.
-    `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
-    on the stream of parked keys is read; empty: from its first entry on. `key_move`: id of the change of the number of
-    queues that is on its way, with a stream of its own (`lbg_core.group.key_moves`); empty without one.
-    `object_name`: NAMESPACE/NAME of the LoadBalancedGroup, where the group has a name of its own; else empty."""
+    """Message with a group's attributes.
+
+    - `owner`: empty where it was not read.
+    - `paused`: words for what is paused, `CONSUMPTION` and `INGRESS`; None: not read.
+    - `has_parking`: the group has a queue for the messages of parked keys.
+    - `parked_from`: the `SnapshotPlace` from which on the stream of parked keys is read; empty: from its first entry.
+    - `key_move`: id of the change of the number of queues that is on its way, with a stream of its own
+      (`lbg_core.group.key_moves`); empty without one.
+    - `object_name`: NAMESPACE/NAME of the LoadBalancedGroup, where the group has a name of its own; else empty.
+    """
 
     text: str
     owner: str = ""

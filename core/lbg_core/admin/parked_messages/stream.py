@@ -48,7 +48,7 @@ class NoParking(DeadLetterError):
 
 
 class ParkedStream:
-    """`keys` and `copies` follow the stream from the place on that `record`, the group's, has, or from its first entry.
+    """`keys` and `copies` follow the stream from the place that the group's `record` has, or from its first entry.
     `read_count`: entries that were read, those in snapshots counted each. `changed` is set with each of them."""
 
     def __init__(
