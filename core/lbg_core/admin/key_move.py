@@ -42,9 +42,9 @@ from lbg_core.admin.queue_changes import (
     Depth,
     by_queue,
     forwarding_bindings,
-    identity,
     left_in,
     repartition_done,
+    sender,
     surplus_queues,
     unsettled,
 )
@@ -218,7 +218,7 @@ class KeyMoveSteps:
 
 def key_move_announced(group: str, move: KeyMove) -> Announce:
     """A change is on its way: members that do not take part in it yet follow its stream."""
-    return Announce(group, KeysMove(identity(), move.id))
+    return Announce(group, KeysMove(sender(), move.id))
 
 
 def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
