@@ -271,8 +271,7 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
         queues=tuple(one for one in topology.queues if one.name in of_parking),
         bindings=tuple(one for one in topology.bindings if one.queue in of_parking),
     )
-    judged = None if observed.policies is UNKNOWN else topology
-    actions = list(additions(spec, topology, added, observed, judged=judged))
+    actions = list(additions(spec, topology, added, observed, judged=topology, requires_policies=False))
     if record != before:
         actions.append(WriteRecord(group, record, before))
     return tuple(actions)
