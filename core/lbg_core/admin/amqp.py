@@ -25,6 +25,7 @@ from lbg_core.admin.errors import (
     Busy,
     Denied,
     GroupNotFound,
+    RecordUnreadable,
     Refused,
     StillInUse,
     Unreachable,
@@ -369,7 +370,7 @@ class AmqpAdmin:
         try:
             async with self.link.channel() as channel:
                 return await read_record(channel, group, reads=RECORD_READS)
-        except GroupNotFound:
+        except (GroupNotFound, RecordUnreadable):
             return None
 
     async def perform(self, action: Action) -> None:

@@ -362,11 +362,21 @@ class Description:
 
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None
-        member = self.member_of(tag)
-        state = QueueState(one.partition, Role.PRIMARY, one.is_served, Status(one.status), one.unacked)
-        bindings = () if member is None else ((member, state),)
-        counts, moved = (one.ready, one.unacked), (one.handoff_s, one.settled)
-        return ServiceRow(one.partition, one.status, member, tag, *counts, bindings, *moved)
+        bindings: tuple[tuple[Beat, QueueState], ...] = ()
+        if (member := self.member_of(tag)) is not None:
+            state = QueueState(one.partition, Role.PRIMARY, True, Status(one.status), one.unacked)
+            bindings = ((member, state),)
+        return ServiceRow(
+            one.partition,
+            one.status if one.status in set(Status) else UNKNOWN_STATUS,
+            member,
+            tag,
+            one.ready,
+            one.unacked,
+            bindings,
+            handoff_s=one.handoff_s,
+            settled=one.settled,
+        )
 
     def _service_row(self, number: int, queue: ObservedQueue | None) -> ServiceRow:
         member = self.active_member(number)

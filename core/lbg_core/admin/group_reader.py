@@ -12,9 +12,8 @@ from lbg_core.admin.describe import Description, describe
 from lbg_core.admin.errors import (
     AdminError,
     GroupNotFound,
+    GroupProblem,
     ProvisioningError,
-    RecordUnavailable,
-    RecordUnreadable,
     Refused,
     Unreachable,
 )
@@ -45,13 +44,13 @@ HEADS_MAX = 50
 
 @dataclass(slots=True)
 class _Known:
-    """A group's record as of look `read_at`. `paused`: consumption and ingress. `without_record`: the group, where the
-    record is missing or unreadable."""
+    """A group's record as of look `read_at`. `without_record`: the group, where the record is missing or unreadable."""
 
     read_at: int
     spec: GroupSpec | None
     object_name: str
-    paused: tuple[bool | None, bool | None]
+    is_paused: bool | None
+    is_ingress_paused: bool | None
     without_record: Description | None
 
 
@@ -100,7 +99,8 @@ class GroupRecords:
                 self._looks,
                 one.spec,
                 observed.object_name,
-                (one.is_paused, one.is_ingress_paused),
+                one.is_paused,
+                one.is_ingress_paused,
                 one if is_there and one.spec is None and (one.queues or one.problems) else None,
             )
 
@@ -111,15 +111,13 @@ class GroupRecords:
 
     def with_pause(self, one: Description) -> Description:
         """With the pauses that its record had when it was last read, where nothing newer is known."""
-        known = self._known.get(one.group)
-        is_paused, is_ingress_paused = (None, None) if known is None else known.paused
-        if one.members is not UNKNOWN and one.members:
+        is_paused, is_ingress_paused = one.is_paused, one.is_ingress_paused
+        if is_paused is None and one.members is not UNKNOWN and one.members:
             is_paused = all(member.paused for member in one.members)
-        return replace(
-            one,
-            is_paused=is_paused if one.is_paused is None else one.is_paused,
-            is_ingress_paused=is_ingress_paused if one.is_ingress_paused is None else one.is_ingress_paused,
-        )
+        if (known := self._known.get(one.group)) is not None:
+            is_paused = known.is_paused if is_paused is None else is_paused
+            is_ingress_paused = known.is_ingress_paused if is_ingress_paused is None else is_ingress_paused
+        return replace(one, is_paused=is_paused, is_ingress_paused=is_ingress_paused)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +224,7 @@ class GroupReader:
             return await peek_group(self._admin, group, Wanted(queue=queue), limit=PEEKED, body_bytes=1)
         except Refused:
             return "an administrator's login shows its messages"
-        except (RecordUnavailable, RecordUnreadable, GroupNotFound, SpecError) as error:
+        except (GroupProblem, SpecError) as error:
             return str(error)
 
 

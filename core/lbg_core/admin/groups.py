@@ -31,7 +31,6 @@ from lbg_core.admin.drift import conflicting_user, is_only_a_record_queue
 from lbg_core.admin.errors import (
     ApplyFailed,
     MembersRun,
-    RecordUnreadable,
     Refused,
     SessionNotFound,
     StillInUse,
@@ -45,6 +44,7 @@ from lbg_core.admin.plan import (
     plan_create,
     plan_delete,
     publishers_of,
+    record_in,
     refuse_under_way,
     require_by_hand,
     require_owned,
@@ -130,7 +130,7 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
     Raises GroupNotFound, RecordUnreadable, SessionNotFound, and Unsupported for a group without sessions, and where the
     broker does not report them.
     """
-    spec = existing(group, observed)
+    spec, present = existing(group, observed)
     if spec.mode != SESSIONS:
         raise Unsupported(
             f"group {group!r} is in mode {spec.mode}, and only a group in mode {SESSIONS} can be closed: stop its "
@@ -149,8 +149,8 @@ def plan_close(group: str, observed: Snapshot, *, session: str | None) -> tuple[
         raise Unsupported(f"group {group!r} cannot be closed: queue {parent} is missing, or has no sessions")
     if session is None:
         actions: list[Action] = []
-        if (record := _rewritten(closed_record(spec), observed)) != observed.record:
-            actions.append(WriteRecord(group, record, _rewritten(spec.to_record(), observed)))
+        if (record := replace(present, text=closed_record(spec))) != present:
+            actions.append(WriteRecord(group, record, replace(present, text=spec.to_record())))
         return (*actions, *(() if sessions.closed else (ActOnQueue(parent, "close"),)))
     states = {one.session: one.state for one in sessions.sessions}
     if session not in states:
@@ -165,7 +165,7 @@ def plan_rotate(
 
     Raises GroupNotFound, RecordUnreadable, Unsupported, and Taken when `username` is not free.
     """
-    spec = _existing(group, observed)
+    spec, record = _existing(group, observed)
     desired = spec.altered(client_username=username or spec.client_username)
     _refuse_taken(group, desired.client_username, observed, other=observed.publishers.username)
     is_new = observed.user(desired.client_username) is None
@@ -175,10 +175,9 @@ def plan_rotate(
         permissions = observed.topology_of(spec).permissions
         actions.append(PutPermissions(desired.client_username, permissions, None if is_new else permissions))
     if desired != spec:
-        assert isinstance(observed.record, Record)
-        is_closed = is_closed_in(observed.record.text)  # a group that is closed stays so
+        is_closed = is_closed_in(record.text)  # a group that is closed stays so
         text = closed_record(desired) if is_closed else desired.to_record()
-        actions.append(WriteRecord(group, _rewritten(text, observed), observed.record))
+        actions.append(WriteRecord(group, replace(record, text=text), record))
     # Last: the password before this one cannot be put back.
     return tuple(actions if is_new else [*actions, put_user])
 
@@ -198,8 +197,7 @@ def plan_publisher(
 
     Raises GroupNotFound, NotOwned, RecordUnreadable, Unsupported, UnderWay, and Taken when `username` is not free.
     """
-    spec = _existing(group, observed, claim)
-    assert isinstance(observed.record, Record)
+    spec, before = _existing(group, observed, claim)
     former = observed.publishers
     may_publish = former.members_publish if members_publish is None else members_publish
     name = valid_username(
@@ -221,12 +219,12 @@ def plan_publisher(
     if is_new or name != former.username or observed.publisher_permissions != topology.publisher_permissions:
         assert topology.publisher_permissions is not None
         actions.append(PutPermissions(name, topology.publisher_permissions))
-    record = replace(observed.record, publishers=publishers)
-    if actions or record != observed.record:
-        actions.append(WriteRecord(group, record, observed.record))
+    record = replace(before, publishers=publishers)
+    if actions or record != before:
+        actions.append(WriteRecord(group, record, before))
     if observed.permissions != topology.permissions:
-        before = observed.permissions if isinstance(observed.permissions, Permissions) else None
-        actions.append(PutPermissions(spec.client_username, topology.permissions, before))
+        present = observed.permissions if isinstance(observed.permissions, Permissions) else None
+        actions.append(PutPermissions(spec.client_username, topology.permissions, present))
     if user.is_to_be_set(there):  # last: the password before this one cannot be put back
         actions.append(PutUser(name, user.password, group, is_new=False))
     return tuple(actions)
@@ -237,7 +235,7 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
 
     Raises StillInUse while one of them has connections, or their number is unknown, unless `force`.
     """
-    spec = _existing(group, observed)
+    spec, _ = _existing(group, observed)
     present = (spec.client_username, observed.publishers.username)
     before = [name for name in observed.users_of(group) if name not in present]
     if before and not force:
@@ -257,15 +255,14 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
     Raises GroupNotFound, NotOwned, RecordUnreadable, UnderWay, KeysMove, Unsupported for modes without parking, and
     MembersRun while members run, which would not read the parked keys.
     """
-    spec = existing(group, observed)
-    assert isinstance(observed.record, Record)
+    spec, before = existing(group, observed)
     require_owner(spec, observed, claim)
-    refuse_change(spec, observed.record)
+    refuse_change(spec, before)
     if reason := why_without_parking(spec, observed.engine):
         raise Unsupported(f"group {group!r} can have no parking queue in mode {spec.mode}: {reason}")
     if not observed.has_parking:
         refuse_served(group, observed)
-    record = replace(observed.record, has_parking=True)
+    record = replace(before, has_parking=True)
     topology = replace(observed, record=record).topology_of(spec)
     of_parking = (Names(group).parking, Names(group).parked)
     added = replace(
@@ -274,10 +271,9 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
         queues=tuple(one for one in topology.queues if one.name in of_parking),
         bindings=tuple(one for one in topology.bindings if one.queue in of_parking),
     )
-    judged = None if observed.policies is UNKNOWN else topology
-    actions = list(additions(spec, topology, added, observed, judged=judged))
-    if record != observed.record:
-        actions.append(WriteRecord(group, record, observed.record))
+    actions = list(additions(spec, topology, added, observed, judged=topology, requires_policies=False))
+    if record != before:
+        actions.append(WriteRecord(group, record, before))
     return tuple(actions)
 
 
@@ -291,26 +287,20 @@ def refuse_served(group: str, observed: Snapshot) -> None:
         )
 
 
-def _rewritten(text: str, observed: Snapshot) -> Record:
-    """The group's record with another text, and all else that it has."""
-    before = observed.record if isinstance(observed.record, Record) else Record(text, paused=None)
-    return replace(before, text=text)
-
-
 def _refuse_taken(group: str, username: str, observed: Snapshot, *, other: str) -> None:
     if conflicts := list(conflicting_user(group, username, observed, other=other)):
         raise Taken(group, conflicts=conflicts)
 
 
-def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> GroupSpec:
+def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> tuple[GroupSpec, Record]:
     if not is_of_kubernetes(claim.owner):
         require_by_hand(group, observed)
-    spec = existing(group, observed)
+    spec, record = existing(group, observed)
     if is_of_kubernetes(claim.owner):
         require_owner(spec, observed, claim)
     refuse_under_way(spec, observed)
     require_users(observed, "changed")
-    return spec
+    return spec, record
 
 
 GENERATED_PASSWORD_BYTES = 24
@@ -565,9 +555,7 @@ async def adopt_group(admin: BrokerAdmin, group: str) -> Adopted:
     Raises ProvisioningError, and SpecError for what cannot be a group's name.
     """
     async with admin.lock(group):
-        before = (await observe_existing(admin, group)).record
-        if not isinstance(before, Record):
-            raise RecordUnreadable(group, cause="it is missing")
+        before = record_in(group, await admin.observe(group))
         if is_changed := before.owner != BY_HAND:
             await rewrite_record(admin, group, before, owner=BY_HAND, object_name="")
     return Adopted(before.owner, is_changed)

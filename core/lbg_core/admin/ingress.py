@@ -19,7 +19,7 @@ from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.plan import existing, require_by_hand
 from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
-from lbg_core.admin.record import INGRESS, Record, paused_words
+from lbg_core.admin.record import INGRESS, paused_words
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import Names, is_native
 
@@ -190,8 +190,7 @@ async def pause_ingress(
     async with admin.lock(group):
         observed = await observe_existing(admin, group)
         require(group, observed)
-        spec, record = existing(group, observed), observed.record
-        assert isinstance(record, Record)
+        spec, record = existing(group, observed)
         # A change of the number of separate queues needs the permission withdrawn, and restores it itself.
         if not is_paused and (observed.queue_count_to_be is None or is_native(spec, observed.engine)):
             await admin.perform(OpenIngress(group))

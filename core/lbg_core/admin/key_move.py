@@ -33,7 +33,7 @@ from lbg_core.admin.errors import (
 )
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
-from lbg_core.admin.plan import additions, existing, recorded
+from lbg_core.admin.plan import additions, existing, record_in
 from lbg_core.admin.problems import NAMED_MAX, Kind, Progress, Report, Stage, sentence_of, text_of, unreported
 from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
@@ -42,13 +42,12 @@ from lbg_core.admin.queue_changes import (
     Depth,
     by_queue,
     forwarding_bindings,
-    identity,
     left_in,
     repartition_done,
+    sender,
     surplus_queues,
     unsettled,
 )
-from lbg_core.admin.record import Record
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
 from lbg_core.group import (
@@ -219,7 +218,7 @@ class KeyMoveSteps:
 
 def key_move_announced(group: str, move: KeyMove) -> Announce:
     """A change is on its way: members that do not take part in it yet follow its stream."""
-    return Announce(group, KeysMove(identity(), move.id))
+    return Announce(group, KeysMove(sender(), move.id))
 
 
 def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Action]:
@@ -229,9 +228,8 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     names, topology = Names(spec.name), observed.topology_of(spec)
     known_bindings(spec.name, observed)
     objects = _objects(names, move, topology)
-    yield from additions(spec, topology, objects, observed, judged=objects)
-    record = observed.record
-    assert isinstance(record, Record)
+    yield from additions(spec, topology, objects, observed, judged=objects, requires_policies=True)
+    record = record_in(spec.name, observed)
     if record.key_move != move.id:
         yield AppendEntry(spec.name, BeginEntry(move))
         yield WriteRecord(spec.name, replace(record, key_move=move.id), record)
@@ -307,14 +305,12 @@ class KeyMoveRun:
 
     async def _round(self) -> bool:
         observed = await self.admin.observe(self.group)
-        spec = existing(self.group, observed)
-        assert isinstance(observed.record, Record)
-        if observed.record.key_move:
+        spec, record = existing(self.group, observed)
+        if record.key_move:
             move = observed.key_move(spec.name)
             if move is None:
                 raise Unsupported(
-                    f"the change of the number of queues of group {spec.name!r} cannot be read: "
-                    f"{observed.record.key_move!r}"
+                    f"the change of the number of queues of group {spec.name!r} cannot be read: {record.key_move!r}"
                 )
             await self._go_on(spec, move, observed)
             return False
@@ -323,7 +319,7 @@ class KeyMoveRun:
             await self._begin(spec, observed)
             return False
         if spec.to_record() != desired.to_record():  # the limit of members
-            await rewrite_record(self.admin, self.group, observed.record, text=desired.to_record())
+            await rewrite_record(self.admin, self.group, record, text=desired.to_record())
             self.is_changed = True
         return not observed.is_key_move_left(spec.name) or await self._settled(spec, observed)
 
@@ -403,9 +399,7 @@ class KeyMoveRun:
 
     async def _end(self, move: KeyMove, observed: Snapshot) -> None:
         """The record has the new number from here on."""
-        record, spec = observed.record, recorded(self.group, observed)
-        assert isinstance(record, Record)
-        assert spec is not None
+        spec, record = existing(self.group, observed)
         limit = self.max_clients or (spec.max_clients if spec.limits_clients else None)
         ended = recounted(spec, move.new, max_clients=None if limit is None else min(limit, move.new))
         await rewrite_record(self.admin, self.group, record, text=ended.to_record(), key_move="")
@@ -445,9 +439,7 @@ class KeyMoveRun:
         return True
 
     async def _take_back(self, spec: GroupSpec, observed: Snapshot) -> None:
-        record = observed.record
-        assert isinstance(record, Record)
-        await rewrite_record(self.admin, self.group, record, key_move="")
+        await rewrite_record(self.admin, self.group, record_in(self.group, observed), key_move="")
         await self.admin.perform(repartition_done(self.group, spec.queue_count))
         await self._tidy(spec, observed)
         self._report(Stage.UNCHANGED)

@@ -36,6 +36,7 @@ from lbg_core.admin.snapshot import (
     native_of,
 )
 from lbg_core.group import Names, Permissions
+from lbg_core.group.names import SERVED_QUEUE
 from lbg_core.group.topology import Binding
 
 T = TypeVar("T")
@@ -59,7 +60,6 @@ _SAMPLED = f"consumers,message_bytes_ready,{','.join(_ACTIVE)},effective_policy_
 _EXCHANGE = "name,type,arguments"
 _WITHOUT_SAMPLES = "&disable_stats=true&enable_queue_totals=true"
 _RECORD_QUEUE = re.compile(r"lbg\.([a-z0-9-]+)\.config")
-_SERVED_QUEUE = re.compile(r"lbg\.[a-z0-9-]+\.q(\.[0-9]+)?")
 _GROUP_EXCHANGE = re.compile(r"lbg\.([a-z0-9-]+)")
 
 PAGE_SIZE = 500
@@ -146,7 +146,7 @@ def _counts(queue: Mapping[str, Any]) -> Counts:
 
 def _all_counts(queues: Iterable[Mapping[str, Any]] | None) -> dict[str, Counts]:
     named = ((str(one["name"]), one) for one in queues or ())
-    return {name: _counts(one) for name, one in named if _SERVED_QUEUE.fullmatch(name)}
+    return {name: _counts(one) for name, one in named if SERVED_QUEUE.fullmatch(name)}
 
 
 _NOTHING: Mapping[str, Any] = {}
@@ -182,7 +182,6 @@ class ManagementAdmin:
 
     async def exchanges_of(self, groups: Sequence[str]) -> Mapping[str, Mapping[str, ExchangeState]]:
         """Every exchange of each of `groups`."""
-
         return await self._of_groups("exchanges", groups, "(\\.|$)", _EXCHANGE, _exchange)
 
     async def exchanges_named(self, names: Sequence[str]) -> dict[str, ExchangeState]:
@@ -199,7 +198,6 @@ class ManagementAdmin:
         only in a request without them; and then leaves out the queues whose leader's node is down. These are there,
         and that is all that is known of them.
         """
-
         if not is_sampled:
             columns = f"{_OF_NOW},{_SAMPLED},{COLUMNS}"
             return await self._of_groups("queues", groups, "\\.", columns, lambda one: _queue(one, one))
@@ -223,8 +221,7 @@ class ManagementAdmin:
         rest, columns = "\\.q(\\.|$)", f"{_COUNTS},consumers{_WITHOUT_SAMPLES}"
         if _are_few(groups, rest):
             return _all_counts(await self._chosen("queues", _pattern(groups, rest), columns))
-        where = f"{path('queues', self._vhost)}?columns={columns}"
-        return await self._api.get_as(where, _all_counts, key=None)
+        return await self._api.get_as(self._everything("queues", columns), _all_counts, key=None)
 
     async def all_answer(self, queues: Sequence[str]) -> bool:
         """True if each of these queues is there and can count."""
@@ -270,7 +267,7 @@ class ManagementAdmin:
             return _by_group(groups, await self._listed(kind, groups, rest, columns), status_of)
         names = frozenset(groups)
         return await self._api.get_as(
-            f"{path(kind, self._vhost)}?columns={columns}",
+            self._everything(kind, columns),
             lambda rows: _by_group(groups, _of(names, rows or ()), status_of),
             key=(rest, names),
         )
@@ -279,8 +276,12 @@ class ManagementAdmin:
         if _are_few(groups, rest):
             listed = await self._chosen(kind, _pattern(groups, rest), columns)
         else:
-            listed = await self._list(f"{path(kind, self._vhost)}?columns={columns}")
+            listed = await self._list(self._everything(kind, columns))
         return _of(frozenset(groups), listed)
+
+    def _everything(self, kind: str, columns: str) -> str:
+        """Path of the list of all objects of this kind, with these columns."""
+        return f"{path(kind, self._vhost)}?columns={columns}"
 
     async def _named(self, kind: str, names: Sequence[str], columns: str) -> list[Mapping[str, Any]]:
         where = [f"{path(kind, self._vhost, name)}?columns={columns}" for name in names]

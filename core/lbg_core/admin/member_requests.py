@@ -20,7 +20,7 @@ from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
 from lbg_core.admin.protocol import observe_existing, rewrite_record
-from lbg_core.admin.record import Record, paused_words
+from lbg_core.admin.record import paused_words
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
 from lbg_core.admin.status_reports import REPORT_KEYS, message_in, receiving, watch_reports
@@ -138,7 +138,7 @@ async def peek_group(
     Raises GroupNotFound, RecordUnreadable, SpecError for a queue that the group does not have, and AdminError.
     """
     observed = await observe_existing(admin, group)
-    spec = existing(group, observed)
+    spec, _ = existing(group, observed)
     if wanted.queue is not None and wanted.queue >= _count(spec):
         raise SpecError(
             "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
@@ -213,10 +213,9 @@ async def pause_group(
     async with admin.lock(group):
         observed = await observe_existing(admin, group)
         require_by_hand(group, observed)
-        existing(group, observed)
-        assert isinstance(observed.record, Record)
-        words = paused_words(observed.record.paused, is_paused=is_paused)
-        await rewrite_record(admin, group, observed.record, paused=words)
+        _, record = existing(group, observed)
+        words = paused_words(record.paused, is_paused=is_paused)
+        await rewrite_record(admin, group, record, paused=words)
     deadline = asyncio.get_running_loop().time() + within_s
     while True:
         await admin.perform(pause_announced(group, is_paused=is_paused))

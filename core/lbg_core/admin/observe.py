@@ -191,8 +191,8 @@ class SnapshotReader:
         )
         lists = (engine, exchanges, queues, users, permissions)
         last_specs, last_lists = self._last
-        is_last = last_specs == tuple(specs) and len(last_lists) == len(lists)
-        if is_last and not why and not policies and all(map(is_, last_lists, lists)):
+        is_same = last_specs == tuple(specs) and all(map(is_, last_lists, lists))
+        if is_same and not why and not policies:
             return self.surveyed
         snapshots = {}
         for spec in specs:

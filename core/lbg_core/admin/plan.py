@@ -351,13 +351,19 @@ def recorded(group: str, observed: Snapshot) -> GroupSpec | None:
         return None
 
 
-def existing(group: str, observed: Snapshot) -> GroupSpec:
-    """The recorded group. Raises GroupNotFound, also for an unfinished one, and RecordUnreadable."""
+def record_in(group: str, observed: Snapshot) -> Record:
+    """The record of the group. Raises GroupNotFound, and RecordUnreadable where it is missing."""
     if observed.is_empty:
         raise GroupNotFound(group)
     if not isinstance(observed.record, Record):
         raise RecordUnreadable(group, cause="it is missing")
-    return spec_in(observed.record.text, group)
+    return observed.record
+
+
+def existing(group: str, observed: Snapshot) -> tuple[GroupSpec, Record]:
+    """The recorded group, and its record. Raises GroupNotFound, also for an unfinished one, and RecordUnreadable."""
+    record = record_in(group, observed)
+    return spec_in(record.text, group), record
 
 
 def unfinished(group: str, observed: Snapshot) -> GroupSpec | None:
@@ -427,14 +433,23 @@ def _creating(
 
 
 def additions(
-    spec: GroupSpec, topology: Topology, added: Topology, observed: Snapshot, *, judged: Topology | None
+    spec: GroupSpec,
+    topology: Topology,
+    added: Topology,
+    observed: Snapshot,
+    *,
+    judged: Topology,
+    requires_policies: bool,
 ) -> Iterator[Action]:
     """Makes what is missing of the objects that a group gets later, `added`, and of its user's permissions as in
-    `topology`. `judged`: queues whose policies are checked when one is made; None: of none."""
+    `topology`. `judged`: queues whose policies are checked when one is made. Where policies could not be read they are
+    not checked, so that AMQP alone is enough for a parking queue, unless `requires_policies`: a key move, which leads
+    all messages to what it makes, fails then."""
     yield from (DeclareExchange(one) for one in added.exchanges if observed.exchanges.get(one.name) is None)
     queues = [one for one in added.queues if observed.queues.get(one.name) is None]
     yield from map(DeclareQueue, queues)
-    if queues and observed.engine.is_rabbitmq and judged is not None:
+    is_checked = requires_policies or observed.policies is not UNKNOWN
+    if queues and observed.engine.is_rabbitmq and is_checked:
         yield CheckPolicies(spec.name, judged)
     yield from _missing_bindings(added, observed)
     is_ours = spec.client_username in observed.users_of(spec.name)  # else its permissions are not the group's

@@ -20,22 +20,20 @@ from lbg_core.group import (
 from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
 from lbg_core.group.topology import Binding
 
-SENDER = "lbg group repartition"
 
-
-def identity() -> Identity:
+def sender() -> Identity:
     """The sender of announcements."""
-    return Identity(0, SENDER, secrets.token_hex(IDENTITY_BYTES))
+    return Identity(0, "lbg group repartition", secrets.token_hex(IDENTITY_BYTES))
 
 
 def repartition_announced(group: str, queue_count: int) -> Announce:
     """The number of queues changes: members report what they processed, for those that get their keys from now on."""
-    return Announce(group, Repartition(identity(), queue_count, done=False))
+    return Announce(group, Repartition(sender(), queue_count, done=False))
 
 
 def repartition_done(group: str, queue_count: int) -> Announce:
     """The number of queues has changed, as the record has it."""
-    return Announce(group, Repartition(identity(), queue_count, done=True))
+    return Announce(group, Repartition(sender(), queue_count, done=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,12 +57,16 @@ KUBERNETES = "kubernetes"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """Message with a group's attributes. `owner` is empty where it was not read. `paused`: words for what is
-    paused, `CONSUMPTION` and `INGRESS`; None: not read.
-    `has_parking`: the group has a queue for the messages of parked keys. `parked_from`: the `SnapshotPlace` from which
-    on the stream of parked keys is read; empty: from its first entry on. `key_move`: id of the change of the number of
-    queues that is on its way, with a stream of its own (`lbg_core.group.key_moves`); empty without one.
-    `object_name`: NAMESPACE/NAME of the LoadBalancedGroup, where the group has a name of its own; else empty."""
+    """Message with a group's attributes.
+
+    - `owner`: empty where it was not read.
+    - `paused`: words for what is paused, `CONSUMPTION` and `INGRESS`; None: not read.
+    - `has_parking`: the group has a queue for the messages of parked keys.
+    - `parked_from`: the `SnapshotPlace` from which on the stream of parked keys is read; empty: from its first entry.
+    - `key_move`: id of the change of the number of queues that is on its way, with a stream of its own
+      (`lbg_core.group.key_moves`); empty without one.
+    - `object_name`: NAMESPACE/NAME of the LoadBalancedGroup, where the group has a name of its own; else empty.
+    """
 
     text: str
     owner: str = ""
@@ -183,8 +187,6 @@ async def read_group(channel: Channel, group: str, *, reads: int = EMPTY_READS) 
     RecordUnreadable when the queue stays empty or holds no valid record, and ClientError.
     """
     record = await read_record(channel, group, reads=reads)
-    if record is None:
-        raise RecordUnreadable(group, cause="its queue is empty")
     return spec_in(record.text, group)
 
 
@@ -217,10 +219,10 @@ def require_open(spec: GroupSpec, record: Record) -> None:
         raise IngressIsPaused(spec.name)
 
 
-async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record | None:
-    """The record with its owner; None when the queue is there and stays empty.
+async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record:
+    """The record with its owner.
 
-    Raises GroupNotFound, RecordUnavailable, ClientError.
+    Raises GroupNotFound, RecordUnavailable, RecordUnreadable when the queue stays empty, and ClientError.
     """
     name = Names(group).config
     for attempt in range(reads):
@@ -238,7 +240,7 @@ async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS)
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
             return _record_in(delivery)
-    return None
+    raise RecordUnreadable(group, cause="its queue is empty")
 
 
 async def read_copy(channel: Channel, group: str) -> Record:

@@ -33,7 +33,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.plan import existing, recorded, require_owner, require_supported
+from lbg_core.admin.plan import existing, record_in, recorded, require_owner, require_supported
 from lbg_core.admin.problems import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
@@ -243,7 +243,7 @@ async def repartition_group(
     management = admin.management_for("the number of queues can only be changed")
     async with admin.lock(group):
         observed = await admin.observe(group)
-        spec = existing(group, observed)
+        spec, record = existing(group, observed)
         desired = recounted(spec, queue_count, max_clients=max_clients)
         is_interrupted = observed.queue_count_to_be is not None
         is_offline = offline or is_interrupted
@@ -261,9 +261,8 @@ async def repartition_group(
                 f"messages of group {group!r} can only be discarded with --offline: online each is processed"
             )
         if is_online or is_offline:
-            assert isinstance(observed.record, Record)
             manner = _manner_of(admin, management, spec, observed)
-            change = _Change(admin, manner, spec, desired, observed.record, discard, timeout_s, report)
+            change = _Change(admin, manner, spec, desired, record, discard, timeout_s, report)
             return await (change.online() if is_online else change.offline())
     run = KeyMoveRun(admin, group, queue_count, max_clients, report)
     await change_queues(run, timeout_s=timeout_s)
@@ -425,9 +424,9 @@ async def change_online(
         if after_moves and moving is not None and moving.partitions != desired.queue_count:
             return None
         if has_partitions(spec, observed.engine):
-            assert isinstance(observed.record, Record)
+            record = record_in(desired.name, observed)
             layout = SingleQueueLayout(admin, Names(desired.name))
-            change = _Change(admin, layout, spec, desired, observed.record, False, within_s, unreported)
+            change = _Change(admin, layout, spec, desired, record, False, within_s, unreported)
             run.is_changed = await change.begin_online()
             run.is_complete = True  # the broker does the rest
             return desired if run.is_changed else None

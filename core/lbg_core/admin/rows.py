@@ -39,7 +39,7 @@ def member_json(member: Beat) -> dict[str, Any]:
 class ServiceRow:
     """A queue or partition, who serves it, and its messages.
 
-    - `status`: Ready, Paused, Unassigned, Unbound or Unknown.
+    - `status`: Ready, Paused, Unassigned, Unbound or Unknown, which a word of a newer broker is too.
     - `member`: the one that serves it, where it is known; `consumer`: the tag of the active consumer, where the broker
       reports it.
     - `bindings`: the members that report to consume it, or that should serve it, each with its report.

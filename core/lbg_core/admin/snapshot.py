@@ -36,8 +36,8 @@ and nothing is ready, it only gets less: a count of 0 that was taken after that 
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """`status` is Ready, Paused, Unassigned or Unbound, `consumer_tag` that of the consumer that has it or, where it is
-    Unbound, had it; None where none did."""
+    """`status` is Ready, Paused, Unassigned or Unbound, or another word of a newer broker; `consumer_tag` that of the
+    consumer that has it or, where it is Unbound, had it; None where none did."""
 
     partition: int
     status: str

@@ -241,6 +241,9 @@ class Names:
         return f"lbg.{self.group}.validation"
 
 
+SERVED_QUEUE = re.compile(r"lbg\.[a-z0-9-]+\.q(\.[0-9]+)?")
+"""Names of the queues that carry messages to members: those of which `Names.is_served` is true for some group."""
+
 LAST_WILL_FIRST = 1 << 41
 """Number of the first last will, above every index of a member and every number of a temporary mailbox."""
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import NoReturn
 from weakref import WeakSet
 
-from lbg_core.admin.errors import GroupNotFound, ProvisioningError, RecordUnreadable
+from lbg_core.admin.errors import GroupNotFound, ProvisioningError
 from lbg_core.admin.record import Record, read_copy, read_record, spec_in
 from lbg_core.client import (
     AccessRefused,
@@ -117,9 +117,7 @@ async def _read(connection: ClientConnection, group: str) -> _Facts:
     return _facts(group, await _read_by(connection, partial(read_copy, group=group)))
 
 
-async def _read_by(
-    connection: ClientConnection, read: Callable[[Channel], Awaitable[Record | None]]
-) -> Record | None:
+async def _read_by(connection: ClientConnection, read: Callable[[Channel], Awaitable[Record]]) -> Record:
     channel = await connection.open_channel()
     try:
         record = await read(channel)
@@ -130,9 +128,7 @@ async def _read_by(
     return record
 
 
-def _facts(group: str, record: Record | None) -> _Facts:
-    if record is None:
-        raise RecordUnreadable(group, cause="its queue is empty")
+def _facts(group: str, record: Record) -> _Facts:
     if is_closed_in(record.text):
         raise GroupClosed(group)
     why_closed: IngressClosed | IngressPaused | None = None

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from lbg_core.admin import ProvisioningError
-from lbg_core.admin.errors import RecordUnreadable
 from lbg_core.admin.record import MEMBER_READS, Record, read_record, spec_in
 from lbg_core.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_core.group import (
@@ -175,8 +174,6 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     channel = await consume_connection.open_channel()
     try:
         record = await read_record(channel, name, reads=MEMBER_READS)
-        if record is None:
-            raise RecordUnreadable(name, cause="its queue is empty")
         spec = spec_in(record.text, name)
     except BaseException:
         channel.close_soon()  # it may still get the record, and must not retain it

@@ -85,6 +85,17 @@ async def test_a_partition_whose_consumer_is_gone_is_nobodys_though_the_broker_r
     assert description.unserved == [0]
 
 
+async def test_a_partition_in_a_status_of_a_newer_broker_is_in_an_unknown_one() -> None:
+    newer = {**PARTITIONS, "partitions": [{**PARTITIONS["partitions"][0], "status": "Draining"}]}
+
+    description = await shown(await made("Partitioned", said=newer), BEAT)
+
+    (line,) = description.reported_services
+    assert (line.status, line.member, line.bindings) == ("Unknown", None, ())
+    assert description.unserved == [0]
+    assert description.to_json()["partitions"][0]["status"] == "Unknown"
+
+
 async def test_message_groups_are_counted() -> None:
     description = await shown(await made("MessageGroups"))
 

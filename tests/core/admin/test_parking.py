@@ -199,11 +199,9 @@ async def test_a_record_without_the_header_is_of_a_group_without_parking(
     connection = await connect(place.settings, name="test")
     channel = await connection.open_channel()
     record = await read_record(channel, "orders")
-    assert record is not None
     assert not record.has_parking
     await enable_parking(admin, "orders")
     record = await read_record(channel, "orders")
-    assert record is not None
     assert record.has_parking
     await connection.close()
     await delete_group(admin, "orders")

@@ -20,7 +20,10 @@ from lbg_core.client.ack_window import APPLIED_AFTER_S
 from lbg_core.client.retransmit import ANSWER_S
 from lbg_core.group import GroupSpec, Names
 
-Page = list[tuple[DeadLetter, Delivery]]
+Copy = tuple[DeadLetter, Delivery]
+"""A letter, and the message that it was read from."""
+
+Page = list[Copy]
 
 TURN_S = 900.0
 """RabbitMQ closes a channel with a message unacknowledged for `consumer_timeout`, 30 min by default: before, everything
@@ -50,7 +53,7 @@ class DeadQueue:
         self._channel = channel
         self._turn_s = turn_s
         self._left = total  # of those that were there, without those acknowledged here
-        self._selected: deque[tuple[DeadLetter, Delivery]] = deque()
+        self._selected: deque[Copy] = deque()
         self._arrived = asyncio.Event()
         self._begin(channel)
 

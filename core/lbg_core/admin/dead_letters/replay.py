@@ -128,12 +128,12 @@ async def count(queue: DeadQueue, selection: Selection) -> int:
 
 
 async def require_open_group(queue: DeadQueue) -> None:
-    """Raises the errors of `require_open`: a binding that `Binding` made then would lead a message to two queues."""
+    """Raises the errors of `read_record` and `require_open`: a binding that `Binding` made during a change of the
+    number of queues would lead a message to two of them."""
     channel = await queue.connection.open_channel()
     record = await read_record(channel, queue.spec.name)
     await channel.close()
-    if record is not None:
-        require_open(queue.spec, record)
+    require_open(queue.spec, record)
 
 
 async def replay(

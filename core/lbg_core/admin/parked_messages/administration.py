@@ -160,5 +160,4 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
         group = stream.spec.name
         await admin.renew_lock(group)
         record = await read_record(await stream.connection.open_channel(), group)
-        if record is not None:
-            await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))
+        await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
 from lbg_core.admin.dead_letters.letter import OF_DEAD_LETTERS, PAGE_MESSAGES, DeadLetter
-from lbg_core.admin.dead_letters.queue import DeadQueue
+from lbg_core.admin.dead_letters.queue import Copy, DeadQueue
 from lbg_core.admin.dead_letters.replay import Binding, Listing, refusal_text, save_letters
 from lbg_core.admin.parked_messages.queue import (
     ParkingStopped,
@@ -52,9 +52,6 @@ parking queue again, and copies in mailboxes may be lost."""
 
 COLLECTED_MAX_BYTES = 64 * 1024 * 1024
 """Of bodies in one round, as they are sorted. The keys beyond are in the next round."""
-
-
-Copy = tuple[DeadLetter, Delivery]
 
 
 @dataclass(slots=True)

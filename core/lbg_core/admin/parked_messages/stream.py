@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.dead_letters.letter import DeadLetterError
-from lbg_core.admin.errors import AdminError, RecordUnavailable, RecordUnreadable
+from lbg_core.admin.errors import AdminError, RecordUnavailable
 from lbg_core.admin.record import Record, read_record, spec_in
 from lbg_core.admin.status_reports import member_reports
 from lbg_core.client import (
@@ -48,7 +48,7 @@ class NoParking(DeadLetterError):
 
 
 class ParkedStream:
-    """`keys` and `copies` follow the stream from the place on that `record`, the group's, has, or from its first entry.
+    """`keys` and `copies` follow the stream from the place that the group's `record` has, or from its first entry.
     `read_count`: entries that were read, those in snapshots counted each. `changed` is set with each of them."""
 
     def __init__(
@@ -162,8 +162,6 @@ async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -
     try:
         channel = await connection.open_channel()
         record = await read_record(channel, group)
-        if record is None:
-            raise RecordUnreadable(group, cause="its queue is empty")
         if not record.has_parking:
             raise NoParking(group)
         publisher = await ConfirmingPublisher.open(connection)
