@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
@@ -42,8 +42,8 @@ class Lanes:
         self._due: list[tuple[float, int, InFlight]] = []
         """By time, delays with their numbers; also of messages that are delayed no more, or anew."""
         self._delays = 0
-        self.after_call: dict[tuple[int, Hashable], list[InFlight]] = {}
-        """By queue and lane of a call through a closed attachment that has not ended: what came through a newer one."""
+        self.after_call: dict[InFlight, list[InFlight]] = {}
+        """By call through a closed attachment that has not ended: what waits for it."""
 
     # Messages
 
@@ -75,12 +75,23 @@ class Lanes:
             rota.rotate(-1)
             in_flight = ready.popleft()
             in_flight.state = State.TAKEN  # as `move` does, and faster
-            if self.after_call and (attachment.queue, in_flight.lane) in self.after_call:
+            if self.after_call and self._call_before(in_flight) is not None:
                 self.move(in_flight, Event.WAIT)
                 continue
             if in_flight.tag > attachment.highest:
                 attachment.highest = in_flight.tag
             return in_flight
+        return None
+
+    def _call_before(self, in_flight: InFlight) -> InFlight | None:
+        """A call of its lane through a closed attachment: of any queue, as keys move and queues are renumbered. Where
+        all of a queue is one lane, of this queue or of its hash."""
+        queue, lane, hash_ = in_flight.attachment.queue, in_flight.lane, in_flight.hash_
+        for call in self.after_call:
+            if call.lane == lane and (
+                lane or call.attachment.queue == queue or (hash_ is not None and call.hash_ == hash_)
+            ):
+                return call
         return None
 
     def put_back(self, in_flight: InFlight) -> None:
@@ -165,12 +176,14 @@ class Lanes:
             waiting.remove(in_flight)
 
     def _enter_after_call(self, in_flight: InFlight) -> None:
-        self.after_call[in_flight.attachment.queue, in_flight.lane].append(in_flight)
+        call = self._call_before(in_flight)
+        assert call is not None
+        self.after_call[call].append(in_flight)
 
     def _leave_after_call(self, in_flight: InFlight) -> None:
-        waiting = self.after_call.get((in_flight.attachment.queue, in_flight.lane))
-        if waiting is not None:  # the call has not ended
-            waiting.remove(in_flight)
+        for waiting in self.after_call.values():
+            if in_flight in waiting:
+                waiting.remove(in_flight)
 
     def _enter_running(self, in_flight: InFlight) -> None:
         self.running[in_flight] = in_flight.attachment.running[in_flight] = None
@@ -179,7 +192,7 @@ class Lanes:
         attachment = in_flight.attachment
         del self.running[in_flight], attachment.running[in_flight]
         if attachment.closed:
-            for waiting in self.after_call.pop((attachment.queue, in_flight.lane), ()):
+            for waiting in self.after_call.pop(in_flight, ()):
                 self.move(waiting, Event.TURN)
 
     def _enter_delayed(self, in_flight: InFlight) -> None:
@@ -257,7 +270,7 @@ class Lanes:
         running = list(attachment.running)
         for in_flight in running:
             if in_flight.lane is not None:
-                self.after_call.setdefault((attachment.queue, in_flight.lane), [])
+                self.after_call[in_flight] = []
             self.move(in_flight, Event.CLOSE)
         for in_flight in unacked:
             if not in_flight.is_called:

@@ -34,6 +34,7 @@ class Call:
     item: Item
     ended: bool = False
     hangs: bool = False  # until it is aborted
+    is_deaf: bool = False  # to an abort: it goes on to its end
 
 
 class Application:
@@ -47,7 +48,9 @@ class Application:
     def call(self, member: Member, message: Message) -> None:
         history, in_flight, has_lost = self._history, message.in_flight, self._broker.has_lost
         item = history.published[in_flight.identity]
-        call = member.calls[in_flight] = Call(member, message, item)
+        chances = history.chances
+        is_deaf = bool(chances.deaf) and history.random.random() < chances.deaf
+        call = member.calls[in_flight] = Call(member, message, item, is_deaf=is_deaf)
         if in_flight.calls == 1 and (history.finished[item.identity] or history.dead[item.identity]):
             history.repeats += 1
         if member.link is not None and member.link.is_given_up:
@@ -69,7 +72,7 @@ class Application:
                             f"{history.now:.3f} {item} at {member.name} before {earlier} is processed"
                         )
         self._started.add(item.identity)
-        random, chances = history.random, history.chances
+        random = history.random
         slow = random.random() < chances.slow
         seconds = chances.slow_s if slow else random.random() * 2 * chances.call_s
         if history.calm:
@@ -81,6 +84,8 @@ class Application:
             self.aborts(member.calls[message.in_flight])
 
     def aborts(self, call: Call) -> None:
+        if call.is_deaf:
+            return
         self._history.clock.after(self._history.delay(), call.member.process, self._ends, call, INTERRUPTED)
 
     def leave(self, call: Call) -> None:

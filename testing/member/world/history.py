@@ -78,6 +78,7 @@ class Chances:
     drop: float = 0.0
     slow: float = 0.0
     slow_s: float = 6.0
+    deaf: float = 0.0  # of a call that is not cut short by an abort
     look_fails: float = 0.0
     call_s: float = 0.01
     delay_s: float = 0.002

@@ -37,7 +37,7 @@ class World(History):
     def stall(self, member: SimMember, seconds: float) -> None:
         """SIGSTOP: the broker gives up on it after 10 s without a heartbeat; its calls hang from then on."""
         for call in member.calls.values():
-            call.hangs = True
+            call.hangs = not call.is_deaf
         process = member.process
         process.frozen_until = until = max(process.frozen_until, self.now + seconds)
         if member.link is not None and seconds >= HEARTBEAT_S:

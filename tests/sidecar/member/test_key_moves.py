@@ -297,6 +297,30 @@ def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
     check(world)
 
 
+def test_a_call_of_before_a_change_that_goes_on_behind_it_is_no_second_call_of_its_key() -> None:
+    """A newcomer found it in the tables: once the change had ended, nobody looked for such calls any more."""
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.join()
+    world.run(3)
+    world.chances.deaf, world.chances.slow, world.chances.slow_s = 1.0, 1.0, 30.0
+    world.publish("k", hash_=2)
+    world.run(0.1)
+    assert first.calls
+    world.chances.deaf = world.chances.slow = 0.0
+    world.drop_connection(first)
+    world.run(1)
+    mover.start(3)
+    world.run(8)
+    assert not mover.is_running
+    assert first.calls
+    assert world.served_by()[2] == first.index
+    world.publish("k", hash_=2)
+    finish(world, mover)
+    check(world)
+
+
 def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() -> None:
     """Seed 348 of histories with all features: a member that stood still consumed the queue that had this number in an
     earlier change, and called a message before those of its key in the old queue."""

@@ -175,14 +175,28 @@ def test_a_lane_waits_for_its_aborted_call_also_in_a_newer_attachment() -> None:
     assert all_called(lanes) == [a2]
 
 
-def test_the_same_key_on_another_queue_is_another_lane() -> None:
+def test_a_key_waits_for_its_aborted_call_also_in_another_queue() -> None:
     lanes, one, two = Lanes(concurrency=4), Attachment(0, 1), Attachment(1, 1)
     (a,) = admitted(lanes, one, "a")
     all_called(lanes)
     closed(lanes, one)
-    (other,) = admitted(lanes, two, "a")
-    assert all_called(lanes) == [other]
+    a_moved, b = admitted(lanes, two, "a", "b")
+    assert all_called(lanes) == [b]
     lanes.move(a, Event.END)
+    assert all_called(lanes) == [a_moved]
+
+
+def test_where_a_queue_is_one_lane_a_hash_waits_for_its_aborted_call_also_in_another_queue() -> None:
+    lanes, one, two, three = Lanes(concurrency=4), *(Attachment(queue, 1) for queue in range(3))
+    (first,) = admitted(lanes, one, "")
+    first.hash_ = 6
+    all_called(lanes)
+    closed(lanes, one)
+    for queue, hash_ in ((two, 6), (three, 5), (three, None)):
+        admitted(lanes, queue, "")[0].hash_ = hash_
+    assert [message.hash_ for message in all_called(lanes)] == [5]
+    lanes.move(first, Event.END)
+    assert [message.hash_ for message in all_called(lanes)] == [6]
 
 
 @given(
