@@ -190,7 +190,9 @@ def progress_of(attachment: Attachment | None) -> Progress:
     oldest = attachment.ack_window.oldest
     if oldest is not None and not IS_UNDERWAY[oldest.state]:
         has_failed = oldest.attempts > oldest.is_called
-        others_run = attachment.ready or len(attachment.running) > oldest.is_called
+        others_run = len(attachment.running) > oldest.is_called or any(
+            one is not oldest for one in attachment.ready
+        )
         if has_failed and (attachment.ack_window.unacked >= attachment.prefetch or not others_run):
             return Progress.BLOCKED
     return Progress.WORKING if attachment.is_at_work else Progress.IDLE

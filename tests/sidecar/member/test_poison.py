@@ -342,6 +342,18 @@ def test_a_message_is_skipped_during_a_handoff_by_one_of_the_two_or_by_neither()
         fine(world)
 
 
+def test_a_poisoned_message_holds_its_queue_up_also_while_the_group_is_paused() -> None:
+    world, member = alone()
+    publish(world, "bad")
+    world.run(30)
+    assert progress(member) == [Progress.BLOCKED, Progress.IDLE]
+    member.driver.pause(True)
+    world.run(30)
+    assert progress(member) == [Progress.BLOCKED, Progress.IDLE]
+    member.driver.pause(False)
+    fine(world)
+
+
 def test_queues_move_while_the_group_is_paused_and_nothing_is_called_or_repeated() -> None:
     world = World(3, queue_count=4, hash_count=8, rules=BLOCK, balancing={"prefetch": PREFETCH})
     first = world.join()
