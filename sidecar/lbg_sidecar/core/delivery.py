@@ -20,7 +20,7 @@ from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
 from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions, Suspected
 from lbg_core.group.sequences import MessageIdentity
-from lbg_sidecar.core.message_states import IS_RUNNING, NO_HOLD, PAUSES, Hold, State
+from lbg_sidecar.core.message_states import HANDOFF_HOLDS, IS_RUNNING, NO_HOLD, Hold, State
 
 
 class Outcome(enum.StrEnum):
@@ -196,7 +196,7 @@ class Attachment:
 
     @property
     def paused(self) -> bool:
-        return bool(self.holds & PAUSES)
+        return bool(self.holds & HANDOFF_HOLDS)
 
     @property
     def is_at_work(self) -> bool:

@@ -2,8 +2,8 @@
 
 What the table does not have is illegal, and raises `IllegalTransitionError`. `Lanes` alone changes a state, and keeps
 the collections that are indexes of it. The model is `rabbit_fifo` (RabbitMQ's quorum queue): a message is in one place,
-and each command has one clause. A paused group takes nothing (`Dispatcher.take`): its messages keep their states, and
-requests and events of the broker change them as ever. tests/sidecar/member/test_message_states.py walks each state with
+and each command has one clause. While the group is paused nothing is taken (`Dispatcher.take`), and every other event
+is as ever: calls end, waits end, fences are passed. tests/sidecar/member/test_message_states.py walks each state with
 each event.
 """
 
@@ -25,35 +25,40 @@ class State(enum.IntEnum):
     BEHIND = 1
     """Behind another one of its lane."""
     READY = 2
-    """The first of its lane: it may be taken, if its attachment may start it."""
+    """The first of its lane: it is taken on its turn, unless its attachment is held."""
     AFTER_CALL = 3
-    """Behind a call of its lane that has not ended, and came through an attachment that is closed."""
+    """Behind a call of its lane that goes on though its attachment is closed."""
     TAKEN = 4
-    """It is its turn. In the same step the first that applies decides what becomes of it: it was processed before, its
-    hash moves, its key is parked, it may have ended the process of a member. Else it is called."""
+    """It is its turn. In the same step the first that applies decides what becomes of it: it was processed before; its
+    hash left this queue (FORWARDING), or is not done elsewhere (HELD); its key is parked; it may have ended the process
+    of a member (called alone, refused or parked). Else it is called."""
     CALLED = 5
     """Inside the application."""
     LAST_CALL = 6
     """Inside the application, and to be refused unless this call succeeds: an administrator skips it."""
     DELAYED = 7
-    """Between two calls, or waiting for room in the parking queue. A poisoned message, whose attempts are used up and
-    which is retried, is here between its calls, and begins as READY at its next member."""
+    """Until a time at which its turn is again: before its next call, or before it asks anew for what it waits for. A
+    poisoned message, whose attempts are used up and which is retried, is here between its calls; in its next attachment
+    it is not poisoned until it fails once more."""
     HELD = 8
-    """Waiting for other messages of its hash, which moves to another queue."""
+    """Of a change of the number of queues: until its state is known, and messages of its hash in other queues, or their
+    calls here, are done."""
     REFUSED = 9
     """On its way to the dead letters. Its lane waits."""
     FORWARDING = 10
-    """On its way to the queue to which its hash went. Its lane waits."""
+    """Behind the fence of its hash, which was passed, and on its way to the queue to which the hash went. Its lane
+    waits."""
     REPUBLISHING = 11
     """Processed, and on its way to the validator."""
     PARKING = 12
-    """On its way to the parking queue, and its entry to the stream of parked keys."""
+    """On its way to the parking queue, and its entry to the stream of parked keys. Its lane goes on."""
     SETTLING = 13
-    """A parked message that is done, as the stream of parked keys is still to have."""
+    """A parked message that is done. The entry that says so is not confirmed yet."""
     FENCE = 14
-    """A fence of a change of the number of queues, which is not passed."""
+    """A fence of a change of the number of queues. It is passed when no message of a hash that leaves its queue is
+    unsettled in its attachment: what came before is called here as ever."""
     PASSING = 15
-    """A fence that is passed, as the stream of the change is still to have."""
+    """A fence that is passed. The entry that says so was not read yet."""
     DONE = 16
     """It has its outcome, and is acknowledged in its turn."""
     ABANDONED = 17
@@ -78,10 +83,10 @@ class Event(enum.IntEnum):
     CALL = 7
     DELAY = 8
     AWAIT = 9
-    """Its hash moves, and messages before it are in another queue."""
+    """It becomes HELD."""
     REFUSE = 10
     SKIP = 11
-    """An administrator skips it. In another state the request is answered, and changes nothing."""
+    """An administrator skips it: a poisoned message only. Of another one the request is answered (`Requests`)."""
     FORWARD = 12
     REPUBLISH = 13
     PARK = 14
@@ -90,9 +95,9 @@ class Event(enum.IntEnum):
     FINISH = 17
     """It has its outcome."""
     RELEASE = 18
-    """It goes back to the broker."""
+    """It is the broker's again; of a released copy, which comes again by itself, nothing goes back."""
     RECALL = 19
-    """The broker requests it."""
+    """The broker requests it: where it assigns messages to members. Keys do not move there."""
     REASSIGN = 20
     """The broker has delivered it to another consumer."""
     CLOSE = 21
@@ -109,7 +114,7 @@ _S = State
 _WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD)
 _RUNNING: Final = (_S.CALLED, _S.LAST_CALL)
 _CONFIRMED: Final = (_S.REFUSED, _S.FORWARDING, _S.REPUBLISHING)
-"""Waiting for a confirm of the broker, which is requested until it comes."""
+"""Waiting for a confirm of the broker, which is requested until it comes or the channel is gone."""
 
 _RECORDED: Final = (_S.PARKING, _S.SETTLING)
 """Waiting for the stream of parked keys."""
@@ -182,4 +187,5 @@ class Hold(enum.Flag):
 
 
 NO_HOLD: Final = Hold(0)
-PAUSES: Final = Hold.DRAIN | Hold.HALT | Hold.TAKEOVER
+HANDOFF_HOLDS: Final = Hold.DRAIN | Hold.HALT | Hold.TAKEOVER
+"""A pause of the group is none of them (`Dispatcher.paused`)."""

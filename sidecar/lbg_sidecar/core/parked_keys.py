@@ -35,10 +35,6 @@ ENDS_WITHIN_S = 10.0
 Else it is parked: who releases them may be gone."""
 
 
-PUBLISHED_ELSEWHERE = (State.FORWARDING, State.REPUBLISHING)
-"""States in which a message of the set is not settled: another queue has it."""
-
-
 class Judgement(enum.Enum):
     DELIVER = enum.auto()
     PARK = enum.auto()
@@ -184,7 +180,7 @@ class Parking(Part):
 
     def settles(self, in_flight: InFlight, outcome: Outcome) -> bool:
         """A message of the set is acknowledged when the stream has that it is settled."""
-        if in_flight.state in PUBLISHED_ELSEWHERE or not self.is_parked(in_flight):
+        if in_flight.state is State.FORWARDING or not self.is_parked(in_flight):
             return False
         assert in_flight.key is not None
         assert in_flight.identity is not None

@@ -10,12 +10,12 @@ import pytest
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.lanes import Lanes
 from lbg_sidecar.core.message_states import (
+    HANDOFF_HOLDS,
     IS_FIRST,
     IS_RUNNING,
     IS_UNDERWAY,
     NEXT,
     NO_HOLD,
-    PAUSES,
     Event,
     Hold,
     IllegalTransitionError,
@@ -26,7 +26,7 @@ HOLDS = [
     NO_HOLD,
     *Hold,
     *(one | other for one, other in itertools.combinations(Hold, 2)),
-    PAUSES | Hold.PARKED_KEYS | Hold.KEY_MOVES,
+    HANDOFF_HOLDS | Hold.PARKED_KEYS | Hold.KEY_MOVES,
 ]
 NEVER_RESTS = (State.ARRIVED, State.TAKEN)
 """A message leaves these states before anything else happens."""
