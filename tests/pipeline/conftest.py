@@ -29,6 +29,7 @@ def spark(process: None) -> Iterator[SparkSession]:
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",
             "spark.sql.codegen.wholeStage": "false",
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield session
