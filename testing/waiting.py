@@ -45,6 +45,12 @@ async def passes(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0)
 
 
+def whole_lines(path: Path) -> list[str]:
+    """Those that are there to their end, of a file that another process writes; [] if there is none yet."""
+    text = path.read_text() if path.exists() else ""
+    return text[: text.rfind("\n") + 1].splitlines()
+
+
 def stop(pid: int) -> None:
     """SIGSTOP; returns when every thread stands: one that waits for a processor goes on for a while after the signal.
 

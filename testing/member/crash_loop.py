@@ -11,6 +11,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from testing.waiting import whole_lines
+
 RESTART_S = 0.3
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +27,7 @@ class CrashLoop:
 
     def lines(self, word: str) -> list[tuple[str, str, int]]:
         """Member, key and number of each line with this word."""
-        found = (line.split() for line in self.record.read_text().splitlines())
+        found = (line.split() for line in whole_lines(self.record))
         return [(name, key, int(seq)) for kind, name, key, seq in found if kind == word]
 
     def ended(self) -> set[tuple[str, int]]:

@@ -12,6 +12,7 @@ from testing.promises.judge import Call, Findings, begun_between, by_key, by_pro
 from testing.promises.load import Generator, load_of
 from testing.promises.matrix import COUNTED_MODES, HASHES, QUEUES, Cell
 from testing.promises.processes import Brokers, MemberProcess, PublisherProcess, is_closed_first, lbg
+from testing.waiting import whole_lines
 
 REPARTITIONED = "12"
 AT_FIRST = {"join": 1, "leave": 2, "scale": 1, "rolling": 2, "repartition": 2}
@@ -223,12 +224,7 @@ class Scenario:
         await asyncio.sleep(POLL_S)
 
     def _calls(self) -> list[Call]:
-        calls: list[Call] = []
-        for member in self.lives:
-            if member.lines.exists():
-                text = member.lines.read_text()
-                calls.extend(calls_of(member.life, text[: text.rfind("\n") + 1].splitlines()))
-        return calls
+        return [call for one in self.lives for call in calls_of(one.life, whole_lines(one.lines))]
 
     def _note_problem(self, problem: str | None) -> None:
         if problem is not None:

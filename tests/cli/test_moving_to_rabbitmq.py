@@ -14,7 +14,7 @@ from pathlib import Path
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import Lbg, Where, start_lbg
 from testing.rabbitmq.node import RabbitNode
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, whole_lines
 
 ROWS, KEYS = 3000, 50
 
@@ -47,7 +47,7 @@ class Side:
         return self._place.read_text().count("\n")
 
     def got(self) -> list[dict[str, int]]:
-        return [json.loads(json.loads(line)["data"]) for line in self._place.read_text().splitlines()]
+        return [json.loads(json.loads(line)["data"]) for line in whole_lines(self._place)]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:

@@ -20,6 +20,7 @@ from lbg_core.admin import Refused
 from lbg_core.admin.management import ManagementApi, ManagementSettings, path
 from lbg_core.client import ConnectionSettings
 from testing.command_line import Lbg, Where, start_lbg
+from testing.waiting import whole_lines
 
 ON_RABBITMQ = pytest.mark.parametrize("broker", ["rabbitmq"], indirect=True)
 RATE = 500
@@ -156,8 +157,8 @@ class Load:
         return asyncio.run(run())
 
     def delivered(self) -> int:
-        lines = (self.directory / "validator.out").read_text().splitlines()
-        events = [json.loads(line) for line in lines if line.startswith("{") and line.endswith("}")]
+        lines = whole_lines(self.directory / "validator.out")
+        events = [json.loads(line) for line in lines if line.startswith("{")]
         return max((int(event.get("delivered", 0)) for event in events), default=0)
 
     def goes_on(self) -> None:

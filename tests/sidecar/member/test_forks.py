@@ -21,7 +21,7 @@ from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import group_spec
 from testing.member.place import Place
 from testing.sidecar.forking_member import EXIT_STATUS, FORKS_EVERY, WORKERS
-from testing.waiting import until
+from testing.waiting import until, whole_lines
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 
@@ -69,17 +69,17 @@ class Calls:
         self.path.touch()
 
     def lines(self, first: str) -> list[list[str]]:
-        return [words for line in self.path.read_text().splitlines() if (words := line.split())[0] == first]
+        return [words for line in whole_lines(self.path) if (words := line.split())[0] == first]
 
     def ended(self) -> Counter[int]:
-        lines = (line.split() for line in self.path.read_text().splitlines())
+        lines = (line.split() for line in whole_lines(self.path))
         return Counter(int(words[3]) for words in lines if words[1] == "end")
 
     def overlaps(self) -> list[str]:
         """Calls that began while another of their key was under way, or made by another process than the first."""
         running: dict[str, str] = {}
         found = []
-        lines = [line.split() for line in self.path.read_text().splitlines()]
+        lines = [line.split() for line in whole_lines(self.path)]
         for process, what, *rest in (words for words in lines if words[0] != "child"):
             key, number = rest
             if process != lines[0][0] or (what == "begin" and key in running):

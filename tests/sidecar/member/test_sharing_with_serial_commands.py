@@ -17,7 +17,7 @@ from testing.broker.embedded import EmbeddedBroker
 from testing.member.mode_place import place_in
 from testing.member.place import Place
 from testing.promises.judge import Call, calls_of, judge
-from testing.waiting import until
+from testing.waiting import until, whole_lines
 
 pytestmark = pytest.mark.process
 
@@ -41,8 +41,7 @@ class Serial:
         self.member = Member(place.settings(name, rebalance_delay_s=None), channel)
 
     def calls(self) -> list[Call]:
-        text = self._lines.read_text() if self._lines.exists() else ""
-        return calls_of(self.name, text[: text.rfind("\n") + 1].splitlines())
+        return calls_of(self.name, whole_lines(self._lines))
 
     @property
     def finished(self) -> int:
