@@ -29,36 +29,39 @@ class State(enum.IntEnum):
     AFTER_CALL = 3
     """Behind a call of its lane that goes on though its attachment is closed."""
     TAKEN = 4
-    """It is its turn. In the same step the first that applies decides what becomes of it: it was processed before; its
-    hash left this queue (FORWARDING), or is not done elsewhere (HELD); its key is parked; it may have ended the process
-    of a member (called alone, refused or parked). Else it is called."""
+    """It is its turn. In the same step the first that applies decides what becomes of it: a call of its lane goes on
+    (AFTER_CALL); it was processed before, or is a dead letter; its hash left this queue (FORWARDING), or is not done
+    elsewhere (HELD); its key is parked; it may have ended the process of a member (called alone, refused or parked).
+    Else it is called."""
     CALLED = 5
     """Inside the application."""
     LAST_CALL = 6
     """Inside the application, and to be refused unless this call succeeds: an administrator skips it."""
     DELAYED = 7
     """Until a time at which its turn is again: before its next call, or before it asks anew for what it waits for. A
-    poisoned message, whose attempts are used up and which is retried, is here between its calls; in its next attachment
-    it is not poisoned until it fails once more."""
+    poisoned message is here between its calls: its attempts are used up, and it is retried, in a group that parks where
+    it cannot be parked. In its next attachment it is not poisoned until it fails once more."""
     HELD = 8
     """Of a change of the number of queues: until its state is known, and messages of its hash in other queues, or their
     calls here, are done."""
     REFUSED = 9
-    """On its way to the dead letters. Its lane waits."""
+    """On its way to the dead letters, in any group: skipped, dropped by the application, not copyable, or its attempts
+    are used up. Its lane waits."""
     FORWARDING = 10
     """Behind the fence of its hash, which was passed, and on its way to the queue to which the hash went. Its lane
     waits."""
     REPUBLISHING = 11
     """Processed, and on its way to the validator."""
     PARKING = 12
-    """On its way to the parking queue, and its entry to the stream of parked keys. Its lane goes on."""
+    """On its way to the parking queue, until its entry in the stream of parked keys is confirmed and read. Its lane
+    goes on."""
     SETTLING = 13
-    """A parked message that is done. The entry that says so is not confirmed yet."""
+    """A parked message that is done, until the entry that says so is confirmed. Its lane goes on."""
     FENCE = 14
-    """A fence of a change of the number of queues. It is passed when no message of a hash that leaves its queue is
-    unsettled in its attachment: what came before is called here as ever."""
+    """A fence of a change of the number of queues. It is passed when its attachment has no unsettled message of a hash
+    that leaves the queue, also none that came behind it or was released: until then all are called here as ever."""
     PASSING = 15
-    """A fence that is passed. The entry that says so was not read yet."""
+    """A fence that is passed, until the entry that says so is read: messages of its hashes are HELD."""
     DONE = 16
     """It has its outcome, and is acknowledged in its turn."""
     ABANDONED = 17
@@ -80,6 +83,7 @@ class Event(enum.IntEnum):
     WAIT = 5
     """Its lane has a call through a closed attachment."""
     PUT_BACK = 6
+    """It is called alone, and other calls have not ended."""
     CALL = 7
     DELAY = 8
     AWAIT = 9
