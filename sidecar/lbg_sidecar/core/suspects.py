@@ -183,14 +183,15 @@ class Suspects(Part):
 
     def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         """The process lives."""
-        suspect = in_flight.suspect
+        suspect, was_alone = in_flight.suspect, self._alone is in_flight
+        if was_alone:
+            self._alone = None
         if suspect is None:
             return
         if not suspect.last.is_called_alone:
             in_flight.suspect = None
             self._known.pop(suspect.last.identity, None)
-        elif self._alone is in_flight:
-            self._alone = None
+        elif was_alone:
             suspect.last = replace(suspect.last, attempts=in_flight.attempts)
 
     def settled(self, in_flight: InFlight) -> None:

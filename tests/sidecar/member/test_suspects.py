@@ -72,6 +72,22 @@ class Queue:
         self.dispatcher.lanes.wake(self.now)
 
 
+def test_a_report_that_it_was_parked_since_comes_during_its_call_and_others_start_behind_it() -> None:
+    queue = Queue(suspected(1))
+    assert queue.start() == [0, 2, 3, 4, 5][:4]
+    queue.end(0, 2, 3, 4)
+    assert queue.start() == [5]
+    queue.end(5)
+    queue.wait()
+    assert queue.start() == [1]
+    queue.suspects.merge([suspected(1, calls=0, parked=1)], queue.now)
+    queue.end(1)
+    assert queue.dispatcher.take(queue.now) is None
+    more = InFlight(queue.attachment, 9, key="k9", identity=identity(9))
+    queue.dispatcher.deliver(queue.attachment, [more], queue.now)
+    assert queue.dispatcher.take(queue.now) is more
+
+
 def test_a_suspect_is_called_when_no_call_runs_and_no_other_starts_before_it_or_beside_it() -> None:
     queue = Queue(suspected(1), suspected(4))
     assert queue.start() == [0, 2, 3, 5], "others go on until its time has come"
