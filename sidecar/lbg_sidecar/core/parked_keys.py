@@ -148,8 +148,7 @@ class Parking(Part):
         """A message of a parked key is parked as well, or waits."""
         judgement = self.judge(in_flight, now)
         is_parked = self.is_parked(in_flight)
-        if is_parked and any(one.key == in_flight.key for one in self._lanes.running):
-            # The queue and the mailbox deliver messages of one released key.
+        if (is_parked or judgement is Judgement.DELIVER) and self._is_called_beside(in_flight):
             judgement = Judgement.WAIT_SHORTLY
         if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
             # Not its turn: its copy is still in the parking queue, and comes again.
@@ -168,11 +167,18 @@ class Parking(Part):
                 self._lanes.delay(in_flight, now + WAITS_SHORTLY_S)
         return Turn.LATER
 
+    def _is_called_beside(self, in_flight: InFlight) -> bool:
+        """True if the queue and the mailbox have messages of its key, and the other one's turn is first."""
+        attachment = in_flight.attachment
+        if attachment.beside_of is not None:
+            return any(one.key == in_flight.key for one in self._lanes.running)
+        return attachment.beside is not None and in_flight.lane in attachment.beside.lanes
+
     def exhausted(self, in_flight: InFlight, reason: str) -> bool:
         key, is_known = in_flight.key, in_flight.identity is not None and in_flight.is_copyable
         if self._dispatcher.rules.when_exhausted is not WhenExhausted.PARK:
             return False
-        if key is None or not is_known or not self.has_room(key):
+        if key is None or not is_known or not (self.is_parked(in_flight) or self.has_room(key)):
             return False
         in_flight.reason = reason
         self.park(in_flight, is_poisoned=True)

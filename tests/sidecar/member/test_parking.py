@@ -245,6 +245,26 @@ def test_a_message_that_comes_from_its_queue_and_to_the_mailbox_is_called_by_one
     assert are_done(world, [item])
 
 
+def test_a_key_whose_released_copy_is_discarded_at_work_waits_for_its_call() -> None:
+    world, member = alone()
+    item = world.publish("bad", hash_=0)
+    world.run(3)
+    world.failing = set()
+    world.chances.call_s = 5.0
+    (parked,) = parked_keys(world).parked()
+    world.broker.record(ReleaseEntry("bad", parked.causes))
+    world.run(0.1)
+    assert member.link is not None
+    world.broker.release(member.link, item)
+    world.run(0.05)
+    assert member.calls
+    world.publish("bad", hash_=0)
+    world.broker.record(SettleEntry("bad", item.identity))
+    world.dead[item.identity] += 1
+    world.run(0.3)
+    finish(world)
+
+
 def test_a_copy_of_a_message_that_is_not_parked_is_dropped() -> None:
     world, member = alone()
     world.chances.call_s = 0.1
@@ -307,6 +327,18 @@ def test_a_copy_that_fails_again_is_parked_again_and_those_behind_it_stay() -> N
     assert release_past_backlogs(world, lasts_s=2) == 0
     assert parked_keys(world).state("bad") is KeyState.PARKED
     assert member.machine.part(Parking) is not None
+    finish(world)
+
+
+def test_a_copy_that_fails_again_is_parked_again_though_there_is_no_room_for_another_message() -> None:
+    world, member = alone(bounds=ParkingBounds(messages=1))
+    item = world.publish("bad", hash_=0)
+    world.run(3)
+    for _ in range(2):
+        assert release_past_backlogs(world, lasts_s=2) == 0
+        assert parked_keys(world).is_parked("bad", item.identity)
+        assert parked_keys(world).state("bad") is KeyState.PARKED
+    assert member.machine.dispatcher.counts.poisoned == 0
     finish(world)
 
 
