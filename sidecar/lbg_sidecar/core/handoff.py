@@ -267,7 +267,7 @@ class Handoffs(Part):
         handoff.paused_at = now
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
-        self._lanes.hold(attachment, Hold.DRAIN)
+        self._lanes.hold(attachment, Hold.HALT if self._dispatcher.paused else Hold.DRAIN)
         self._reports.changed(now)
         self._release_if_drained(handoff, attachment, now)
 

@@ -342,15 +342,22 @@ def test_a_message_is_skipped_during_a_handoff_by_one_of_the_two_or_by_neither()
         fine(world)
 
 
-def test_a_poisoned_message_holds_its_queue_up_also_while_the_group_is_paused() -> None:
+def test_a_poisoned_message_blocks_its_queue_also_while_the_group_is_paused_and_its_handoff_never() -> None:
     world, member = alone()
+    world.failing = {"bad", "worse"}
     publish(world, "bad")
+    publish(world, "worse", hash_=1)
     world.run(30)
-    assert progress(member) == [Progress.BLOCKED, Progress.IDLE]
+    assert progress(member) == [Progress.BLOCKED] * 2
     member.driver.pause(True)
     world.run(30)
-    assert progress(member) == [Progress.BLOCKED, Progress.IDLE]
-    member.driver.pause(False)
+    assert progress(member) == [Progress.BLOCKED] * 2
+    second = world.join()
+    second.driver.pause(True)
+    world.run(6)
+    assert set(world.served_by().values()) == {0, 1}
+    for one in (member, second):
+        one.driver.pause(False)
     fine(world)
 
 
