@@ -252,18 +252,23 @@ class KeyMoves(Part):
     def tick(self, now: float) -> None:
         self._barriers.tick(now)
         for written in (self._passing, self._numbers):
-            for queue, one in list(written.items()):
-                if one.attachment.closed:
-                    del written[queue]
-                elif not one.is_read and now >= one.sent_at + AGAIN_S:
+            for one in written.values():
+                if not one.is_read and now >= one.sent_at + AGAIN_S:
                     one.sent_at = now
                     self._effects.append(RecordKeyMove(one.entry))
         self._join(now)
         for attachment, due in list(self._serve_due.items()):
-            if attachment.closed:
-                del self._serve_due[attachment]
-            elif now >= due:
+            if now >= due:
                 self._serve(attachment, now)
+
+    def closing(self, attachment: Attachment) -> None:
+        """Lets go on what its fences held: its successor passes them anew."""
+        for by_attachment in (self._fences, self._barrier_of, self._serve_due):
+            by_attachment.pop(attachment, None)
+        for written in (self._passing, self._numbers):
+            if (one := written.get(attachment.queue)) is not None and one.attachment is attachment:
+                del written[attachment.queue]
+        self._release_held()
 
     def next_due(self, now: float) -> float:
         if self.followed is None:
@@ -386,9 +391,7 @@ class KeyMoves(Part):
             return
         state = self.state
         for attachment, fences in list(self._fences.items()):
-            if attachment.closed:
-                del self._fences[attachment]
-            elif state.move is not None and (by := self._barrier_of.get(attachment)) is not None:
+            if state.move is not None and (by := self._barrier_of.get(attachment)) is not None:
                 self._pass(attachment, fences, state.move, by, now)
 
     def _pass(
