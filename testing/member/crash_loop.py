@@ -11,8 +11,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from testing import ROOT
+
 RESTART_S = 0.3
-ROOT = Path(__file__).parents[2]
 
 
 class CrashLoop:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
 READERS = (
     "startswith",
