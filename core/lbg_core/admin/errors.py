@@ -30,36 +30,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
-from lbg_core.client.errors import ChannelClosed, ConnectionClosed
+from lbg_core.client.errors import ChannelClosed, ConnectionClosed, ConnectRefused
 from lbg_core.group import Names
-
-REPARTITIONED: Final = "the number of queues of group {} changes"
-"""Reason with which connections of publishers are closed for the time of the change."""
-
-INGRESS_PAUSED: Final = "ingress of group {} is paused"
-"""Reason with which they are closed for the time of a pause."""
 
 _REFUSED = re.compile(
     r"ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) '(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost "
     r"'[^']*' refused for user '(?P<user>[^']*)'"
 )
 _DELETED = re.compile(r"NOT_FOUND - no exchange 'lbg\.(?P<group>[a-z0-9-]+)(?:\.members)?' in vhost")
-_CLOSED_FOR = re.compile(
-    rf"CONNECTION_FORCED - (?P<reason>{'|'.join(one.format('[a-z0-9-]+') for one in (REPARTITIONED, INGRESS_PAUSED))})"
-)
-_SHUT_DOWN = "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+_FORCED = "CONNECTION_FORCED - "
+_SHUT_DOWN = f"{_FORCED}broker forced connection closure with reason 'shutdown'"
 _ADMINISTRATOR = (
     "use --username with an administrator's name and --password-file, or an administrator in --broker"
 )
 
 
 def plain_reason(error: BaseException) -> str:
-    """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, its ingress
-    is paused, a user may not do it, the broker was shut down. Other errors stay as they are."""
-    reply = error.reply_text if isinstance(error, ChannelClosed | ConnectionClosed) else ""
+    """Reason of a broker's error in terms of groups: a group was deleted, a user may not do it, an administrator closed
+    the connection for a reason, the broker was shut down. Other errors stay as they are."""
+    reply = error.reply_text if isinstance(error, ChannelClosed | ConnectionClosed | ConnectRefused) else ""
     if refused := _REFUSED.match(reply):
         name, group, user = refused["name"], refused["group"], refused["user"]
         if name == f"{Names(group).exchange}.provisioning":
@@ -74,10 +66,11 @@ def plain_reason(error: BaseException) -> str:
         )
     if deleted := _DELETED.match(reply):
         return f"group {deleted['group']!r} was deleted"
-    if closed := _CLOSED_FOR.match(reply):
-        return closed["reason"]
-    text = str(error)
-    return "the broker was shut down" if text.endswith(_SHUT_DOWN) else text
+    if reply == _SHUT_DOWN:
+        return "the broker was shut down"
+    if reply.startswith(_FORCED) and isinstance(error, ConnectionClosed):
+        return f"the broker closed the connection: {reply.removeprefix(_FORCED)}"
+    return str(error)
 
 
 class ProvisioningError(Exception):
