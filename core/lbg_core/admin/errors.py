@@ -29,7 +29,7 @@ Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same req
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
@@ -80,17 +80,19 @@ class ProvisioningError(Exception):
 
 
 class GroupProblem(ProvisioningError):
-    """A problem of a group that ends a request, with its figures."""
+    """A problem of a group that ends a request, with its figures and causes."""
 
     kind: ClassVar[Kind]
 
-    def __init__(self, group: str, *, kind: Kind | None = None, **figures: object) -> None:
+    def __init__(
+        self, group: str, *, kind: Kind | None = None, causes: Iterable[Problem] = (), **figures: object
+    ) -> None:
         self.group = group
         lines = {
             name: tuple(map(str, one)) if isinstance(one, list | tuple) else one
             for name, one in figures.items()
         }
-        self.problem = Problem(kind or self.kind, Subject(group), lines)
+        self.problem = Problem(kind or self.kind, Subject(group), lines, tuple(causes))
         super().__init__(text_of(self.problem))
 
 
@@ -130,7 +132,7 @@ class RecordNewer(RecordUnreadable):
 
 
 class Taken(GroupProblem):
-    """Names of a new group are in use: a line for each, with the object that has the name."""
+    """Names of a new group are in use; each object that has one is a cause."""
 
     kind = Kind.NAMES_TAKEN
 
@@ -152,10 +154,15 @@ class Unsupported(ProvisioningError):
 
 
 class StillInUse(GroupProblem):
-    """The group has messages, consumers or connections, or these could not be read. `where`: one line for each queue
-    and user that is in use or unknown."""
+    """The group has messages, consumers or connections, or these could not be read, each of which is a cause."""
 
     kind = Kind.STILL_IN_USE
+
+    @classmethod
+    def at(cls, queue: str, kind: Kind, **figures: object) -> StillInUse:
+        """The error for one queue."""
+        subject = Subject(queue.split(".")[1], queue)
+        return cls(subject.group, causes=[Problem(kind, subject, figures)])
 
 
 class MembersRun(StillInUse):
@@ -203,7 +210,7 @@ class NotMoved(GroupProblem):
 
 
 class NotDrained(GroupProblem):
-    """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
+    """Messages remain, or publishers were connected. Nothing was changed, and ingress is open again."""
 
     kind = Kind.NOT_DRAINED
 
