@@ -29,13 +29,14 @@ from lbg_core.publisher import GroupPublisher, PublishingSettings, RowOptions, o
 from lbg_core.publisher.input.rows import read_rows
 from lbg_core.publisher.send_window import SendWindow
 from lbg_core.publisher.stamper import HeaderEncoder, StampedMessage, properties_of
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.rabbitmq.node import RabbitNode
 
 SPEC = GroupSpec("bench", "bench", hash_count=100, queue_count=4, queue_size_mb=4000, client_username="guest")
 BODY = bytes(256)
-FLIGHTS = Path(__file__).resolve().parent.parent / "examples" / "flights-sample.csv.gz"
+FLIGHTS = ROOT / "examples" / "flights-sample.csv.gz"
 
 
 def stamped(count: int) -> list[StampedMessage]:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-_ROOT = Path(__file__).resolve().parent.parent
+from testing import ROOT
+
 _TICKS_HZ = os.sysconf("SC_CLK_TCK")
 
 
@@ -32,7 +33,7 @@ class Worker:
         process = await asyncio.create_subprocess_exec(
             *command,
             json.dumps(told),
-            cwd=_ROOT,
+            cwd=ROOT,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
         )

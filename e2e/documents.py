@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testing import ROOT
 from testing.documents import BLOCKS, Block
 
-ROOT = Path(__file__).parents[1]
 LAST_S = 300
 HELM = """#!/bin/sh
 exec {python} -m e2e.helm_command "$@"

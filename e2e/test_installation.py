@@ -10,8 +10,9 @@ import helm_python as helm
 
 from e2e import stage
 from e2e.conftest import CHART, RELEASE, SYSTEM, chart_values, system_namespace
-from e2e.documents import ROOT, Shell, blocks
+from e2e.documents import Shell, blocks
 from e2e.kubectl import Kubectl, until
+from testing import ROOT
 
 LAST_S = 300
 METRICS = "v1beta1.external.metrics.k8s.io"

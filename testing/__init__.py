@@ -11,3 +11,8 @@ The charter:
 Whole programs are `simulation`, `chaos`, `promises`, `exactly_once`, `full_disk`, `http_fuzz` and `mutated_sessions`.
 The other packages are named by the part of the product that they stand in for or start.
 """
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""Root of the repository."""

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from testing import ROOT
+
 PAGES = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",

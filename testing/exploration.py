@@ -24,7 +24,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
-ROOT = Path(__file__).resolve().parents[1]
 FOUND = Path("out", "fuzz")
 """In the folder where it runs."""
 SEED = "LBG_TEST_SEED"

@@ -32,7 +32,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-ROOT = Path(__file__).resolve().parents[1]
+from testing import ROOT
+
 IMPORTED = (
     "lbg_broker",
     "lbg_core.admin",

@@ -42,6 +42,7 @@ import pika.exceptions
 
 from lbg_core.group import Names, hash_of
 from lbg_core.group.names import HEADER_KEY, routing_key
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.broker.small_disk import LoopDisk, SmallDisk, as_quota
 from testing.command_line import clean_environment
@@ -58,7 +59,6 @@ KEYS = 50
 CALL_MS = 20
 BODY_BYTES = (40, 2_000, 30_000)
 REBALANCE_DELAY_S = 0.5
-ROOT = Path(__file__).resolve().parents[1]
 PATIENCE_S = 300.0
 """For what a broker does at once: long, as the machine may be busy."""
 

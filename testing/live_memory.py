@@ -18,13 +18,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from testing import ROOT
+
 GUARD_S = 120.0
 """For an answer, on a busy machine."""
 
 _FILE = "LIVE_MEMORY_FILE"
 _ANSWER = "live_memory"
 _SIGNAL = signal.SIGUSR2
-_ROOT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ class LiveMemory:
 def observable(directory: Path) -> Iterator[None]:
     """Python processes that are started in this block, with this environment, answer `live_memory`."""
     (directory / "sitecustomize.py").write_text("from testing.live_memory import install\n\ninstall()\n")
-    paths = (str(directory), str(_ROOT), os.environ.get("PYTHONPATH", ""))
+    paths = (str(directory), str(ROOT), os.environ.get("PYTHONPATH", ""))
     changed = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), _FILE: str(directory / _ANSWER)}
     before = {name: os.environ.get(name) for name in changed}
     os.environ.update(changed)

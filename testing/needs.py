@@ -13,12 +13,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[1] / "tests"
+from testing import ROOT
+
+TESTS = ROOT / "tests"
 COMPARED = (TESTS / "oracle", TESTS / "rabbitmq")
 """Folders whose subject is RabbitMQ itself."""
 

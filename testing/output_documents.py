@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import click
@@ -13,10 +12,9 @@ from jsonschema import Draft202012Validator
 
 from lbgroup.cli import cli
 from lbgroup.documents import STREAMS
+from testing import ROOT
 
-SCHEMA: dict[str, Any] = json.loads(
-    (Path(__file__).resolve().parents[1] / "docs" / "output.schema.json").read_text()
-)
+SCHEMA: dict[str, Any] = json.loads((ROOT / "docs" / "output.schema.json").read_text())
 
 
 def leaves() -> Iterator[tuple[str, click.Command]]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from collections import deque
+from collections import Counter, deque
 from contextlib import suppress
 from functools import partial
 
@@ -12,6 +11,7 @@ from lbg_core.admin.actions import AppendEntry
 from lbg_core.admin.errors import AdminError, NotMoved
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.plan import recorded
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
@@ -142,15 +142,15 @@ class MovingMember:
         }
 
 
-async def until_held_up(admin: LiveAdmin, queues: int, why: str) -> None:
-    """Repeats the change of the group `orders`, each time for a moment, until it ends for the reason that the pattern
-    `why` matches. Raises TimeoutError."""
+async def until_held_up(admin: LiveAdmin, queues: int, *kinds: Kind) -> None:
+    """Repeats the change of the group `orders`, each time for a moment, until it ends for causes of these kinds, of
+    each as many as it is given. Raises TimeoutError."""
     async with asyncio.timeout(GUARD_S):
         while True:
             try:
                 await repartition_group(admin, "orders", queues, timeout_s=2.0)
             except NotMoved as ended:
-                if re.search(why, str(ended)):
+                if Counter(kinds) <= Counter(one.kind for one in ended.problem.causes):
                     return
             else:
                 raise AssertionError("nothing held the change up")

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from testing import ROOT
 from testing.app.notes import Notes
-from testing.fork_server import ROOT
 from testing.sidecar.process import SidecarProcess
 from testing.waiting import GUARD_S, stop, until
 

@@ -30,7 +30,7 @@ from lbg_sidecar.app import (
     handler_channel,
 )
 from lbg_sidecar.app.websocket import PATH
-from testing.fork_server import ROOT
+from testing import ROOT
 from testing.ports import free_port
 from testing.waiting import GUARD_S
 

@@ -27,12 +27,12 @@ from typing import Any, Self
 from urllib.parse import quote
 
 from lbg_broker import Address, AdministratorFiles, Server, ServerSettings, TlsSettings, running, serve
+from testing import ROOT
 from testing.ports import free_port
 from testing.waiting import GUARD_S, stop
 
 USER = "guest"
 PASSWORD = "guest"
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class BrokerFailedError(RuntimeError):
@@ -57,7 +57,7 @@ class EmbeddedBroker:
         self.management_port = free_port()
         self._settings = dict(settings or {})
         self._process: subprocess.Popen[str] | None = None
-        self._under = [*under, str(_ROOT)] if under else []
+        self._under = [*under, str(ROOT)] if under else []
         self.log_file = log_file or data_dir.parent / f"{data_dir.name}.log"
 
     @property
@@ -92,7 +92,7 @@ class EmbeddedBroker:
         with self.log_file.open("a") as log:
             self._process = subprocess.Popen(
                 [*self._under, sys.executable, "-m", "testing.broker.embedded", "--told", told],
-                cwd=_ROOT,
+                cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from testing import ROOT
 from testing.chaos.application import CALM, Mood
 from testing.chaos.member import COULD_NOT_JOIN
 from testing.half_open import HalfOpenProxy
@@ -21,7 +22,6 @@ from testing.half_open import HalfOpenProxy
 RESTART_S = 1.0
 LEAVE_WITHIN_S = 60.0
 _CUT_OFF = re.compile(r"; (\d+) running calls were aborted")
-_ROOT = Path(__file__).resolve().parents[2]
 
 
 class Process:
@@ -37,7 +37,7 @@ class Process:
         with self.log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(
                 *("setpriv", "--pdeathsig", "KILL", sys.executable, *self._argv),
-                cwd=_ROOT,
+                cwd=ROOT,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

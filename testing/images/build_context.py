@@ -8,9 +8,10 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 DOCKERFILE = ROOT / "docker" / "Dockerfile"
 
 

@@ -9,7 +9,9 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-from .build_context import ROOT, sent_files
+from testing import ROOT
+
+from .build_context import sent_files
 
 
 @dataclass(frozen=True)

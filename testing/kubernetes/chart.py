@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-CHART = Path(__file__).resolve().parents[2] / "charts" / "lbg"
+from testing import ROOT
+
+CHART = ROOT / "charts" / "lbg"
 RELEASE, NAMESPACE = "lbg", "lbg-system"
 Object = dict[str, Any]
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import yaml
 from lupa.lua54 import LuaRuntime
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "gitops.md"
+from testing import ROOT
+
+PAGE = ROOT / "docs" / "gitops.md"
 Object = Mapping[str, Any]
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-CRDS = Path(__file__).resolve().parents[2] / "crds"
+from testing import ROOT
+
+CRDS = ROOT / "crds"
 Manifest = dict[str, Any]
 
 

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from testing import ROOT
 from testing.waiting import whole_lines
 
 RESTART_S = 0.3
-ROOT = Path(__file__).parents[2]
 
 
 class CrashLoop:

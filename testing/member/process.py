@@ -22,9 +22,9 @@ from typing import Any
 from lbg_core.group.members_protocol import Takeover
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved
+from testing import ROOT
 from testing.waiting import GUARD_S
 
-_ROOT = Path(__file__).resolve().parents[2]
 _CALL = struct.Struct("<QIIQ?Q")
 
 
@@ -73,7 +73,7 @@ class MemberProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *("setpriv", "--pdeathsig", "KILL", sys.executable, "-m", "testing.member.process"),
                 json.dumps(self._told),
-                cwd=_ROOT,
+                cwd=ROOT,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
             )

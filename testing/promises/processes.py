@@ -15,12 +15,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from lbg_core.group import SESSIONS
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.promises.load import Generator
 from testing.promises.matrix import GROUP, Cell
 from testing.rabbitmq.node import RabbitNode
 
-ROOT = Path(__file__).resolve().parents[2]
 ENDS_WITHIN_S = 60.0
 TICK_S = 0.05
 

@@ -16,7 +16,7 @@ from lbg_broker.core.queue_types.partition_routes import PartitionSpool
 from lbg_broker.core.spool import Spool
 from lbg_core.admin import repartition
 from lbg_core.admin.actions import Action, Unbind
-from lbg_core.admin.queue_changes import Depth
+from lbg_core.admin.queue_changes import Counted
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.amqp.methods import BasicAck, BasicCancel
 from lbg_core.client import Channel
@@ -279,7 +279,7 @@ REPARTITIONS = Setting(
 
 @bug(repartition.SeparateQueuesLayout, "depths", setting=REPARTITIONS, first=13)
 def queues_change_before_they_are_drained(former: Callable[..., Any]) -> Callable[..., Any]:
-    async def depths(self: repartition.SeparateQueuesLayout, *, below: int | None) -> Sequence[Depth]:
+    async def depths(self: repartition.SeparateQueuesLayout, *, below: int | None) -> Sequence[Counted]:
         return []
 
     return depths

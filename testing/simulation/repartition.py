@@ -30,7 +30,7 @@ from lbg_core.admin.amqp import AmqpAdmin, AmqpLink
 from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.problems import line_of
+from lbg_core.admin.problems import Kind, line_of
 from lbg_core.admin.record import CONSUMPTION, INGRESS, Record, headers_of, paused_words
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
@@ -208,8 +208,9 @@ class SimAdmin:
                     await self._administer(QueueUnbind(one.queue, one.exchange, one.routing_key))
                     state.bindings.pop(one, None)
             case DeleteQueue(name, only_empty=only_empty):
-                if only_empty and any(history.broker.depths().get(name, (0, 0))):
-                    raise StillInUse(history.spec.name, where=[f"{name} has messages"])
+                ready, unacked = history.broker.depths().get(name, (0, 0))
+                if only_empty and (ready or unacked):
+                    raise StillInUse.at(name, Kind.QUEUE_NOT_EMPTY, ready=ready, unacked=unacked)
                 await self._administer(QueueDelete(name))
                 state.bindings = {one: None for one in state.bindings if one.queue != name}
             case ActOnQueue(queue_name, what, arguments):

@@ -22,6 +22,7 @@ import trustme
 
 from lbg_broker.store import DiskFullError
 from lbg_broker.store.reserve import Reserve, Size
+from testing import ROOT
 from testing.amqp.open_pika import OpenConnection
 from testing.broker.embedded import EmbeddedBroker
 from testing.broker.small_disk import SmallDisk
@@ -458,7 +459,7 @@ def test_a_write_of_sqlites_own_that_finds_no_room_is_a_full_disk_whatever_the_k
     """SQLite knows ENOSPC only. EFBIG stands for all others: EDQUOT takes a disk with quotas."""
     limited = ["prlimit", f"--fsize={6 << 20}", sys.executable, "-c", WRITE_ALONE]
     told = subprocess.run(
-        [*limited, str(tmp_path / "broker.sqlite3"), str(Path(__file__).parents[2])],
+        [*limited, str(tmp_path / "broker.sqlite3"), str(ROOT)],
         capture_output=True,
         text=True,
         check=False,
@@ -494,7 +495,7 @@ def without_room_for_sqlite(tmp_path: Path, *arguments: str) -> list[str]:
     told = subprocess.run(
         [
             *("prlimit", f"--fsize={6 << 20}", sys.executable, "-c", ROOM_COMES),
-            *(str(tmp_path / "broker.sqlite3"), str(Path(__file__).parents[2]), *arguments),
+            *(str(tmp_path / "broker.sqlite3"), str(ROOT), *arguments),
         ],
         capture_output=True,
         text=True,

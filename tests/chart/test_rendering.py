@@ -13,6 +13,7 @@ import yaml
 from lbg_operator.crds import BrokerManifest, Embedded
 from lbg_operator.settings import OperatorSettings
 from lbgroup.cli import cli
+from testing import ROOT
 from testing.kubernetes.chart import CHART, LARGE, NAMESPACE, NONE, Object, named, of_kind, pods_of, rendered
 from testing.kubernetes.manifests import CRDS, fill_in, schema_of
 
@@ -39,7 +40,7 @@ def test_helm_has_nothing_to_say_against_it() -> None:
 
 def test_the_chart_has_the_version_of_what_it_installs() -> None:
     told = yaml.safe_load((CHART / "Chart.yaml").read_text())
-    project = (CHART.parents[1] / "pyproject.toml").read_text()
+    project = (ROOT / "pyproject.toml").read_text()
     assert f'\nversion = "{told["appVersion"]}"\n' in project
     assert told["version"] == told["appVersion"]
     assert told["kubeVersion"] == f">={KUBERNETES[0]}.0-0"

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.problems import Kind, Problem, Progress, Stage, Subject
 from lbgroup.group.change import Steps
 
+LEFT = Problem(Kind.QUEUE_NOT_EMPTY, Subject("orders", "lbg.orders.q.0"), {"ready": 3, "unacked": 0})
 CHANGE = {"group": "orders", "former": 2, "queues": 4}
 
 
 def steps_of(*stages: Stage) -> Steps:
     steps = Steps()
     for stage in stages:
-        steps.show(Progress(stage, ["lbg.orders.q.0 has 3 ready, 0 unacknowledged"], CHANGE))
+        steps.show(Progress(stage, [LEFT], CHANGE))
     return steps
 
 

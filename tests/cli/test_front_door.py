@@ -29,10 +29,11 @@ from lbg_core.client import SettingsError
 from lbg_core.group import HASH_FUNCTIONS, MODES, GroupSpec, HashFunction, Mode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
+from testing import ROOT
 from testing.command_line import Where, clean_environment
 from testing.waiting import GUARD_S
 
-QUICKSTART = Path(__file__).resolve().parents[2] / "examples" / "quickstart.py"
+QUICKSTART = ROOT / "examples" / "quickstart.py"
 LINES_MAX = 25
 
 

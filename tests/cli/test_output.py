@@ -14,12 +14,13 @@ from jsonschema import Draft202012Validator
 
 from lbg_core.group import GroupSpec
 from lbgroup.documents import DOCUMENTS
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import Lbg, Where, start_lbg
 from testing.output_documents import SCHEMA, checked, leaves
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 
 WITHOUT = {
     "consume": "prints messages as JSON Lines in any case",

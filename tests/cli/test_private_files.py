@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT, program
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import Said, start_lbg
-from testing.fork_server import ROOT
 from testing.sidecar.process import PROMPT, Sidecar
 from testing.waiting import GUARD_S
 
@@ -209,7 +209,9 @@ def test_a_password_that_is_written_is_its_owners_alone(
 
 def test_the_umask_of_these_tests_takes_nothing_away(tmp_path: Path) -> None:
     """Otherwise they would hold for any mode that a file is created with."""
-    for kind in ("-c",), ("-m", "testing.program"):
-        made = tmp_path / kind[-1]
-        subprocess.run([sys.executable, *kind, f"open({str(made)!r}, 'w')"], cwd=ROOT, check=True)
+    for made, start in (
+        (tmp_path / "directly", lambda text: [sys.executable, "-c", text]),
+        (tmp_path / "forked", program.command),
+    ):
+        subprocess.run(start(f"open({str(made)!r}, 'w')"), cwd=ROOT, check=True)
         assert stat.S_IMODE(made.stat().st_mode) == 0o666

@@ -18,11 +18,12 @@ from lbg_core.journal import JournalReader
 from lbg_core.publisher import GroupPublisher
 from lbg_core.publisher import resume as layout
 from lbgroup.publish import counts_text, default_name
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.command_line import Lbg, Where, clean_environment, start_lbg
 from testing.waiting import GUARD_S
 
-FLIGHTS = Path(__file__).resolve().parent.parent.parent / "examples" / "flights-sample.csv.gz"
+FLIGHTS = ROOT / "examples" / "flights-sample.csv.gz"
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_a_queue_that_is_deleted_in_a_run_is_reported_and_each_message_is_proces
             assert "400 of 400 messages confirmed" in out
             assert err.splitlines()[-1] == (
                 f"lbg: error: {lost:,} messages were confirmed that no queue took, as a queue or binding of group "
-                f"{group} is missing: repair it (`lbg group create`), then `lbg unrouted replay {group}`"
+                f"{group} is missing: repair it (`lbg group create {group} …`), then `lbg unrouted replay {group}`"
             )
             shown = await lbg_process("group", "show", group, *broker.options)
             assert f"`lbg unrouted replay {group}`" in shown.out

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.broker.engines import eventually
 from testing.command_line import clean_environment
 from testing.needs import repeated
 from testing.waiting import GUARD_S
 
-ROOT = Path(__file__).resolve().parents[2]
 CELERY = ("celery", "-A", "testing.amqp.celery_tasks")
 TASKS = 30
 

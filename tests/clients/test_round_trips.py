@@ -22,6 +22,7 @@ import kombu
 import pika
 import pytest
 
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.waiting import GUARD_S
 
@@ -210,7 +211,7 @@ def test_amqplib_makes_it_too(embedded: EmbeddedBroker, unique: str) -> None:
 
 
 def test_the_page_names_the_versions_that_are_tried() -> None:
-    page = (HERE.parents[1] / "docs" / "embedded-broker.md").read_text()
+    page = (ROOT / "docs" / "embedded-broker.md").read_text()
     tried = {name: version(name) for name in ("pika", "aio-pika", "aiormq", "kombu", "celery")}
     tried["py-amqp"] = version("amqp")
     tried["amqplib"] = json.loads((HERE / "package.json").read_text())["dependencies"]["amqplib"]

@@ -20,6 +20,7 @@ from lbg_core.client import ConnectionLost, connect
 from lbg_core.publisher import GroupPublisher, PublisherClosed
 from lbg_sidecar.inbox import BatchingInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import group_spec
@@ -29,7 +30,6 @@ from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).parents[2]
 
 OPENED = {
     "commit log": "from lbg_sidecar.commit_log import CommitLog; held = CommitLog(path)",

@@ -8,7 +8,8 @@ import tomllib
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PAGE = (ROOT / "docs" / "ARCHITECTURE.md").read_text()
 PACKAGES = {
     "lbg_core": "core",

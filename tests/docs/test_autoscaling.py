@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from datetime import UTC, datetime
-from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -18,10 +17,11 @@ from lbg_operator.metrics_api.selector import groups_asked
 from lbg_operator.metrics_api.tls import API_SERVICE_NAME, secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from lbg_operator.status.status import scheduled_of
+from testing import ROOT
 from testing.kubernetes.manifests import group_manifest
 from testing.operator.lag_reader import HANGS, Lags
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "autoscaling.md").read_text()
+PAGE = (ROOT / "docs" / "autoscaling.md").read_text()
 
 
 def test_the_request_is_one_that_is_answered() -> None:

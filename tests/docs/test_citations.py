@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PLACES = [
     *("core", "broker", "sidecar", "operator", "pipeline", "console", "cli"),
     *("bench", "testing", "tests", "docs", "examples", "charts", "crds", "docker", "e2e"),

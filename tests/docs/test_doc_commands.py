@@ -28,7 +28,8 @@ from lbg_sidecar.process.http import local_routes, observed_routes
 from lbg_sidecar.publish_api.http import routes as publish_routes
 from lbgroup.cli import cli
 from lbgroup.kubectl import kubectl_lbg
-from testing.documents import BLOCKS, PAGES, ROOT, Block, Command, called
+from testing import ROOT
+from testing.documents import BLOCKS, PAGES, Block, Command, called
 
 PLACEHOLDER = re.compile(r"[A-Z][A-Z0-9_-]*|.*(…|\$|<).*")
 

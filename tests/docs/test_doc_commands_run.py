@@ -19,10 +19,11 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import clean_environment
-from testing.documents import BLOCKS, ROOT, SHELL, Block, Command, commands, on_free_ports
+from testing.documents import BLOCKS, SHELL, Block, Command, commands, on_free_ports
 from testing.member.group_load import group_spec
 from testing.ports import free_port
 from testing.rabbitmq.node import wait_until

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import click
@@ -17,9 +16,10 @@ from lbg_operator.crds import BrokerManifest
 from lbg_operator.resources.embedded_broker import embedded_of
 from lbg_operator.settings import OperatorSettings
 from lbgroup.broker import broker as broker_command
+from testing import ROOT
 from testing.kubernetes.manifests import broker_manifest, schema_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "embedded-broker.md").read_text()
+PAGE = (ROOT / "docs" / "embedded-broker.md").read_text()
 SETTINGS = OperatorSettings(sidecar_image="s", broker_image="lbg-broker:0.1.0", namespace="lbg-system")
 BROKER, RESTORE = (yaml.safe_load(text) for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.S))
 

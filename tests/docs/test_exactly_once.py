@@ -15,13 +15,14 @@ import pytest
 
 from lbg_core.group import GroupSpec
 from lbg_core.publisher import GroupPublisher
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import clean_environment
 from testing.sidecar.postgres import PostgresServer
 from testing.waiting import until
 
-PAGE = Path(__file__).parents[2] / "docs" / "exactly-once.md"
+PAGE = ROOT / "docs" / "exactly-once.md"
 MESSAGES, KEYS, KILLS = 2_000, 100, 2
 ROWS = "SELECT count(*), count(DISTINCT content), min(content::int), max(content::int) FROM orders"
 

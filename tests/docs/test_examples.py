@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from lbg_core.publisher import GroupPublisher
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker, free_port
 from testing.command_line import clean_environment, start_lbg
 from testing.member.group_load import group_spec
 from testing.waiting import GUARD_S, until
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "app-channels.md").read_text()
 DEBIANS_NODE_MODULES = "/usr/share/nodejs"
 PYTHON, NODE, SHELL = sys.executable, "node", "sh"

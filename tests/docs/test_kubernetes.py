@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -19,6 +18,7 @@ from lbg_operator.crds import App, BrokerManifest, GroupManifest, Journal, Rabbi
 from lbg_operator.resources.names import credentials_name
 from lbg_operator.resources.workload import deployment_of
 from lbg_operator.settings import OperatorSettings
+from testing import ROOT
 from testing.kubernetes.chart import named, of_kind, rendered
 from testing.kubernetes.manifests import fill_in, schema_of
 from testing.ports import free_port
@@ -32,7 +32,6 @@ def _large_imports() -> None:
     import helm_python as helm
 
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text()
 GROUP = yaml.safe_load((ROOT / "examples" / "flights-group.yaml").read_text())
 SETTINGS = OperatorSettings(sidecar_image="lbg-sidecar:0.1.0", broker_image="lbg-broker:0.1.0")

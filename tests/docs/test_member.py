@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
 import lbg_sidecar
 import lbgroup
-
-ROOT = Path(__file__).parents[2]
+from testing import ROOT
 
 
 @pytest.mark.parametrize("names", [lbgroup.__all__, lbg_sidecar.__all__], ids=["lbgroup", "lbg_sidecar"])

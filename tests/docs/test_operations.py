@@ -9,9 +9,10 @@ from types import ModuleType
 
 import lbg_operator.settings
 from lbg_operator.status.conditions import Reason
+from testing import ROOT
 from testing.operator.metrics import series_of_operator
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 PAGE = (DOCS / "operations.md").read_text()
 
 

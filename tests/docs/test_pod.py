@@ -18,9 +18,10 @@ from lbg_sidecar.process.lifecycle import MemberLifecycle
 from lbg_sidecar.process.metrics import Measures
 from lbg_sidecar.process.settings import SidecarSettings, configure
 from lbgroup.cli import cli
+from testing import ROOT
 from testing.images.build_context import DOCKERFILE, instructions
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs" / "sidecar.md").read_text()
+PAGE = (ROOT / "docs" / "sidecar.md").read_text()
 OLDEST = "1.29"
 """The first with native sidecars by default, and the first that the page names."""
 

@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from testing import ROOT
 from testing.needs import repeated
 from testing.rabbitmq.node import RabbitNode
 from testing.terminal import Terminal
 
-ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rabbitmq.md").read_text()
 TEST = re.compile(r"((?:[a-z_]+/)+test_[a-z_]+\.py)::(test_[a-z0-9_]+)")
 

@@ -18,11 +18,11 @@ import pytest
 
 from lbg_broker.store.errors import StoreError
 from lbg_broker.store.schema import lock_holder
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker, free_port
 from testing.documents import on_free_ports
 from testing.terminal import Terminal
 
-ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 QUICKSTART = ROOT / "examples" / "quickstart.py"
 

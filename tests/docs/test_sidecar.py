@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 import runpy
 import shlex
-from pathlib import Path
 
 from lbg_sidecar.process.metrics import SERIES
 from lbg_sidecar.process.settings import configure, table, variable_of
+from testing import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "sidecar.md").read_text()
 
 

@@ -16,9 +16,10 @@ import pytest
 
 from lbg_broker.store.schema import lock_holder
 from lbgroup.cli import COMMANDS
+from testing import ROOT
 from testing.command_line import clean_environment
 from testing.documents import on_free_ports
-from testing.images.build_context import ROOT, known_files
+from testing.images.build_context import known_files
 from testing.images.installation import Installed
 from testing.ports import free_port
 from testing.terminal import Terminal

@@ -10,13 +10,13 @@ from pathlib import Path
 import pika
 import pytest
 
+from testing import ROOT
 from testing.broker.engines import eventually
 from testing.rabbitmq.node import NodeFailedError, RabbitNode
 from testing.waiting import GUARD_S
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.slow]
 
-ROOT = Path(__file__).parents[2]
 START_ONE_AND_STAY = """
 import pathlib, signal, sys
 from testing.rabbitmq.node import RabbitNode

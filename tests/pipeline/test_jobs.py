@@ -12,7 +12,7 @@ import pytest
 from lbg_core.group import DeliveredRecord, PublishedRecord
 from lbgroup.cli import cli
 from lbgroup.commands import run
-from testing.documents import ROOT
+from testing import ROOT
 from testing.journal.rows import delivered, published, write_journal, write_lines
 
 if TYPE_CHECKING:

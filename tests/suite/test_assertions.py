@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[1]
+from testing import ROOT
+
+TESTS = ROOT / "tests"
 JUDGES = {"Assert", "fail", "raises", "warns", "until", "expect", "validate"}
 """The statement, and functions of pytest, `testing.waiting`, Playwright and `kubernetes_validate`."""
 
@@ -30,9 +31,9 @@ def silent(test: str, judges: set[str]) -> list[str]:
 
 @pytest.mark.long
 def test_each_test_asserts_something() -> None:
-    support = (file.read_text() for file in (ROOT.parent / "testing").rglob("*.py"))
+    support = (file.read_text() for file in (ROOT / "testing").rglob("*.py"))
     judges = JUDGES.union(name for name, called in calls_of(*support) if called & JUDGES)
-    assert [one for file in ROOT.rglob("test_*.py") for one in silent(file.read_text(), judges)] == []
+    assert [one for file in TESTS.rglob("test_*.py") for one in silent(file.read_text(), judges)] == []
 
 
 def test_a_test_that_asserts_nothing_is_found() -> None:

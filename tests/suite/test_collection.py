@@ -16,11 +16,11 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.needs import SERVERS
 
 pytestmark = pytest.mark.process
 
-ROOT = Path(__file__).resolve().parents[2]
 LARGE = {"helm_python", "matplotlib", "pandas", "pyspark"}
 """Each takes longer to load than the tests of a whole folder: a fixture does, when the first test needs it."""
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
 TESTS = ("bench", "testing", "tests", "e2e")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")

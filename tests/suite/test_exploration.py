@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from testing import exploration
+from testing import ROOT, exploration
 from testing.needs import repeated
 
 pytestmark = pytest.mark.process
@@ -38,7 +38,7 @@ def drawn(path: Path, *modules: str, hash_seed: int, seed: int | None = None) ->
     environment = {
         **os.environ,
         "PYTHONHASHSEED": str(hash_seed),
-        "PYTHONPATH": str(exploration.ROOT),
+        "PYTHONPATH": str(ROOT),
     }
     environment |= {} if seed is None else {exploration.SEED: str(seed)}
     command = [sys.executable, "draws.py", *modules]
@@ -71,7 +71,7 @@ def test_exploring_draws_other_examples_and_more_of_them(
 
 
 def test_targets_draw_fewer_examples_and_make_test_all_draws_all() -> None:
-    makefile = (exploration.ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
     chosen = dict(
         re.findall(r"^([a-z-]+):.*\n\t\$\(PYTEST\).*--hypothesis-profile=(\w+)", makefile, re.MULTILINE)
     )
@@ -106,7 +106,7 @@ def test_what_is_found_is_kept_with_the_way_to_run_it_again(
         "[pytest]\nmarkers =\n  seeded: x\n  slow: x\nasyncio_default_fixture_loop_scope = function\n"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(exploration.ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
     assert exploration.explore(60, 40, ["test_failing.py"]) == 1
     kept = {path.name: path.read_text() for path in (tmp_path / "out" / "fuzz").iterdir()}
     assert sorted(kept) == ["test_failing-py-test_property.txt", "test_failing-py-test_seeded-41.txt"]

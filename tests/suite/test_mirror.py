@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PACKAGES = {
     "core": ROOT / "core" / "lbg_core",
     "broker": ROOT / "broker" / "lbg_broker",

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.ports import COUNT, FIRST, Ports
 
-ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from pathlib import Path

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PROGRAMS = {"simulation", "chaos", "exactly_once", "full_disk.py"}
 """Of `testing`: they replace parts of asyncio, and end a client without the ways that it has for this."""
 BY_NAME = {"getattr", "setattr", "hasattr", "delattr"}

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Container, Iterator
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from testing import ROOT
+
 PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
 READERS = (
     "startswith",
@@ -20,6 +20,7 @@ READERS = (
     "removeprefix",
     "removesuffix",
 )
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 SEARCHES = ("match", "search", "fullmatch", "findall", "sub", "finditer")
 ALLOWED = {
     "core/lbg_core/admin/management.py: '[SSL' in str(error)": "Python's ssl has no class for it",
@@ -29,30 +30,40 @@ ALLOWED = {
 }
 
 
-def is_rendered(node: ast.expr) -> bool:
-    """True for `text_of(…)`, and for `str(…)` of a name or an attribute: it may be an error or a problem."""
+def is_rendered(node: ast.expr, texts: Container[str] = ()) -> bool:
+    """True for `text_of(…)`, for `str(…)` of a name or an attribute: it may be an error or a problem, and for a name in
+    `texts`."""
     match node:
-        case ast.Call(func=ast.Name(id="text_of" | "line_of")):
+        case ast.Call(func=ast.Name(id="text_of" | "line_of" | "lines_of" | "plain_reason")):
             return True
+        case ast.Name(id=name):
+            return name in texts
         case ast.Call(func=ast.Name(id="str"), args=[ast.Name(id=name) | ast.Attribute(attr=name)]):
             return name in ("cause", "error", "exc", "failure", "problem", "why", "__cause__")
     return False
 
 
 def read_texts(code: str) -> Iterator[str]:
-    """Expressions that look into a rendered text."""
-    for node in ast.walk(ast.parse(code)):
-        match node:
-            case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[text]) if is_rendered(text):
-                yield ast.unparse(node)
-            case ast.Call(func=ast.Attribute(value=value, attr=name)) if name in READERS and is_rendered(
-                value
-            ):
-                yield ast.unparse(node)
-            case ast.Call(func=ast.Attribute(attr=name), args=args) if name in SEARCHES and any(
-                map(is_rendered, args)
-            ):
-                yield ast.unparse(node)
+    """Expressions that look into a rendered text, or into a name that a function gives one."""
+    tree = ast.parse(code)
+    for scope in (tree, *(one for one in ast.walk(tree) if isinstance(one, FUNCTIONS))):
+        named: list[tuple[ast.expr, ast.expr]] = []
+        for node in () if scope is tree else ast.walk(scope):
+            match node:
+                case ast.Assign(targets=[name], value=text) | ast.NamedExpr(target=name, value=text):
+                    named.append((name, text))
+        texts = {one.id for one, text in named if isinstance(one, ast.Name) and is_rendered(text)}
+        yield from map(ast.unparse, (node for node in ast.walk(scope) if reads(node, texts)))
+
+
+def reads(node: ast.AST, texts: Container[str]) -> bool:
+    match node:
+        case ast.Compare(ops=[ast.In() | ast.NotIn()], comparators=[text]):
+            return is_rendered(text, texts)
+        case ast.Call(func=ast.Attribute(value=value, attr=name), args=args):
+            is_read = name in READERS and is_rendered(value, texts)
+            return is_read or (name in SEARCHES and any(is_rendered(one, texts) for one in args))
+    return False
 
 
 @pytest.mark.long
@@ -77,6 +88,9 @@ def test_no_rendered_text_is_read() -> None:
         ("error.kind is Kind.FAILED", False),
         ("str(error) == reported", False),
         ("'a' in str(path)", False),
+        ("def f(error):\n    text = str(error)\n    return text.endswith('a')", True),
+        ("def f(error):\n    if 'a' in (text := str(error)): pass\n    return 'b' in text", True),
+        ("def f(error, text):\n    return 'b' in text", False),
     ],
 )
 def test_each_way_to_read_a_text_is_found(code: str, found: bool) -> None:

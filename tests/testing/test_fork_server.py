@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from testing.fork_server import DIRECTLY, ROOT, WITH_PARENT
+from testing import ROOT
+from testing.fork_server import DIRECTLY, WITH_PARENT
+from testing.program import command
 
 pytestmark = pytest.mark.process
 
@@ -29,13 +31,9 @@ sys.exit(7)
 WAITS = "import sys, time\nprint('here', flush=True)\ntime.sleep(600)"
 
 
-def program(text: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-m", "testing.program", text, *arguments]
-
-
 def said(*under: str, **options: object) -> dict[str, object]:
     process = subprocess.run(
-        [*under, *program(SAYS, "a", "b c")],
+        [*under, *command(SAYS, "a", "b c")],
         input="typed",
         capture_output=True,
         text=True,
@@ -79,7 +77,7 @@ def test_a_directory_that_is_not_there_is_an_error_of_the_start(tmp_path: Path) 
 def test_an_interrupt_right_after_the_start_ends_it() -> None:
     for _ in range(10):
         process = subprocess.Popen(
-            program(WAITS), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            command(WAITS), cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         process.send_signal(signal.SIGINT)
         process.communicate()
@@ -89,7 +87,7 @@ def test_an_interrupt_right_after_the_start_ends_it() -> None:
 def test_it_ends_with_its_parent_where_that_is_asked() -> None:
     starts = (
         "import subprocess, sys\nfrom testing.fork_server import install\ninstall()\n"
-        f"process = subprocess.Popen([*{WITH_PARENT!r}, *{program(WAITS)!r}], stdout=subprocess.PIPE)\n"
+        f"process = subprocess.Popen([*{WITH_PARENT!r}, *{command(WAITS)!r}], stdout=subprocess.PIPE)\n"
         "process.stdout.readline()\nprint(process.pid, flush=True)\nsys.stdin.read()"
     )
     with subprocess.Popen(

@@ -22,6 +22,7 @@ from lbg_core.admin.rows import (
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
+    MovingQueues,
     PartitionsStatus,
     SessionsStatus,
     SessionStatus,
@@ -114,8 +115,9 @@ def _partition_lines(shown: Description) -> Iterator[str]:
 
 def moving_lines(shown: Description) -> Iterator[str]:
     if (moving := shown.moving_keys) is not None:
-        yield f"changing to {counted(moving.partitions, moving.unit[:-1])}: {moving}"
-        if moving.progress is not None and not is_of_kubernetes(shown.owner):
+        unit = "queue" if isinstance(moving, MovingQueues) else "partition"
+        yield f"changing to {counted(moving.partitions, unit)}: {text_of(moving.problem(shown.group))}"
+        if isinstance(moving, MovingQueues) and not is_of_kubernetes(shown.owner):
             command = f"lbg group repartition {shown.group} --queues {moving.partitions}"
             yield f"  goes on while `{command}` runs"
         yield from (f"  held up: {text_of(cause)}" for cause in shown.change_held_up)

@@ -155,8 +155,8 @@ class Collector:
             self._on_listening()
         except NotFound as error:
             raise CliError(
-                f"group {names.group!r} has no exchange {names.validate}: `lbg group create` with its attributes "
-                "puts it back"
+                f"group {names.group!r} has no exchange {names.validate}: `lbg group create {names.group} …` "
+                "with the group's own attributes repairs it"
             ) from error
         except AccessRefused as error:
             raise CliError(

@@ -32,6 +32,7 @@ from lbg_core.admin.errors import (
     Unsupported,
     plain_reason,
 )
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Record, headers_of, read_record
 from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Unknown
 from lbg_core.amqp import BasicProperties
@@ -437,12 +438,10 @@ class AmqpAdmin:
             if status is None:
                 return
             if status is UNKNOWN:
-                raise StillInUse(name.split(".")[1], where=[f"{name} could not be counted"])
+                raise StillInUse.at(name, Kind.QUEUE_UNCOUNTED)
             if (status.ready and only_empty) or (status.consumers and only_unused):
-                raise StillInUse(
-                    name.split(".")[1],
-                    where=[f"{name} has {status.ready} messages, {status.consumers} consumers"],
-                )
+                figures = {"count": status.ready, "consumers": status.consumers}
+                raise StillInUse.at(name, Kind.QUEUE_IN_USE, **figures)
         is_checked = not (await self.engine()).is_rabbitmq
         async with self._missing_is_fine(), self._changing(name) as channel:
             await channel.queue_delete(

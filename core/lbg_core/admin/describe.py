@@ -7,7 +7,7 @@ command line, the demo and the operator print its rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -37,7 +37,6 @@ from lbg_core.admin.snapshot import (
     SessionsStatus,
     Snapshot,
     Unknown,
-    moving_keys_json,
     native_json,
 )
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
@@ -319,7 +318,7 @@ class Description:
         if self.native is not UNKNOWN and self.native is not None:
             fields |= native_json(self.native)
         elif self.moving_keys is not None:
-            fields["moving_keys"] = moving_keys_json(self.moving_keys)
+            fields["moving_keys"] = asdict(self.moving_keys)
         return fields
 
     @property

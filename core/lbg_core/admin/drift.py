@@ -9,6 +9,7 @@ from lbg_core.admin.ingress_permissions import closed
 from lbg_core.admin.policies import DISCONNECTED, effects
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.record import Record
+from lbg_core.admin.rows import plain
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
 from lbg_core.group import GroupSpec, Names, Permissions, Topology, forwarded_key
 
@@ -136,39 +137,27 @@ def _is_idle(status: QueueStatus) -> bool:
     return status.ready == 0 and status.consumers == 0 and status.unacked in (0, UNKNOWN)
 
 
-def conflicting_names(observed: Snapshot) -> Iterator[str]:
+def conflicting_names(group: str, observed: Snapshot) -> Iterator[Problem]:
     for name, one in observed.there.items():
         if isinstance(one, QueueStatus):
-            yield f"queue {name} exists ({contents_of(one)})"
+            counts = {"ready": plain(one.ready), "consumers": plain(one.consumers)}
+            yield Problem(Kind.QUEUE_TAKEN, Subject(group, name), counts)
         elif one is not UNKNOWN:
-            yield f"exchange {name} exists"
+            yield Problem(Kind.EXCHANGE_TAKEN, Subject(group, exchange=name))
 
 
-def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[str]:
+def conflicting_prefix(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
     """Without the name of the group that has it: who creates a group need not be told of others."""
     if observed.prefixes is not UNKNOWN and any(
         prefix == spec.hash_prefix for group, prefix in observed.prefixes.items() if group != spec.name
     ):
-        yield f"prefix {spec.hash_prefix!r} is that of another group"
+        yield Problem(Kind.PREFIX_TAKEN, Subject(spec.name), {"prefix": spec.hash_prefix})
 
 
-def conflicting_user(group: str, username: str, observed: Snapshot, *, other: str = "") -> Iterator[str]:
+def conflicting_user(group: str, username: str, observed: Snapshot, *, other: str = "") -> Iterator[Problem]:
     """`other`: the group's user for another purpose, members or publishers."""
-    user = observed.user(username)
+    user, subject = observed.user(username), Subject(group, user=username)
     if username == other:
-        yield f"user {username!r} cannot be that of the members and of the publishers"
+        yield Problem(Kind.USER_OF_BOTH, subject)
     elif isinstance(user, UserState) and user.made_for != group:
-        whose = "is that of another group" if user.made_for else "exists and is not the group's"
-        yield f"user {username!r} {whose}"
-
-
-def contents_of(status: QueueStatus) -> str:
-    def count(value: int | Unknown, unit: str) -> str:
-        if value is UNKNOWN:
-            return f"{unit}s unknown"
-        return f"{value} {unit}{'' if value == 1 else 's'}"
-
-    parts = [count(status.ready, "message")]
-    if status.unacked is not UNKNOWN and status.unacked:
-        parts.append(f"{status.unacked} unacked")
-    return ", ".join([*parts, count(status.consumers, "consumer")])
+        yield Problem(Kind.USER_TAKEN if user.made_for else Kind.USER_FOREIGN, subject)

@@ -29,37 +29,29 @@ Only `RecordUnavailable`, `Busy` and `Unreachable` are `retryable`: the same req
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import ClassVar, Final
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
-from lbg_core.client.errors import ChannelClosed, ConnectionClosed
+from lbg_core.client.errors import ChannelClosed, ConnectionClosed, ConnectRefused
 from lbg_core.group import Names
-
-REPARTITIONED: Final = "the number of queues of group {} changes"
-"""Reason with which connections of publishers are closed for the time of the change."""
-
-INGRESS_PAUSED: Final = "ingress of group {} is paused"
-"""Reason with which they are closed for the time of a pause."""
 
 _REFUSED = re.compile(
     r"ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) '(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost "
     r"'[^']*' refused for user '(?P<user>[^']*)'"
 )
 _DELETED = re.compile(r"NOT_FOUND - no exchange 'lbg\.(?P<group>[a-z0-9-]+)(?:\.members)?' in vhost")
-_CLOSED_FOR = re.compile(
-    rf"CONNECTION_FORCED - (?P<reason>{'|'.join(one.format('[a-z0-9-]+') for one in (REPARTITIONED, INGRESS_PAUSED))})"
-)
-_SHUT_DOWN = "320 CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
+_FORCED = "CONNECTION_FORCED - "
+_SHUT_DOWN = f"{_FORCED}broker forced connection closure with reason 'shutdown'"
 _ADMINISTRATOR = (
     "use --username with an administrator's name and --password-file, or an administrator in --broker"
 )
 
 
 def plain_reason(error: BaseException) -> str:
-    """Reason of a broker's error in terms of groups: a group was deleted, its number of queues changes, its ingress
-    is paused, a user may not do it, the broker was shut down. Other errors stay as they are."""
-    reply = error.reply_text if isinstance(error, ChannelClosed | ConnectionClosed) else ""
+    """Reason of a broker's error in terms of groups: a group was deleted, a user may not do it, an administrator closed
+    the connection for a reason, the broker was shut down. Other errors stay as they are."""
+    reply = error.reply_text if isinstance(error, ChannelClosed | ConnectionClosed | ConnectRefused) else ""
     if refused := _REFUSED.match(reply):
         name, group, user = refused["name"], refused["group"], refused["user"]
         if name == f"{Names(group).exchange}.provisioning":
@@ -74,10 +66,11 @@ def plain_reason(error: BaseException) -> str:
         )
     if deleted := _DELETED.match(reply):
         return f"group {deleted['group']!r} was deleted"
-    if closed := _CLOSED_FOR.match(reply):
-        return closed["reason"]
-    text = str(error)
-    return "the broker was shut down" if text.endswith(_SHUT_DOWN) else text
+    if reply == _SHUT_DOWN:
+        return "the broker was shut down"
+    if reply.startswith(_FORCED) and isinstance(error, ConnectionClosed):
+        return f"the broker closed the connection: {reply.removeprefix(_FORCED)}"
+    return str(error)
 
 
 class ProvisioningError(Exception):
@@ -87,17 +80,19 @@ class ProvisioningError(Exception):
 
 
 class GroupProblem(ProvisioningError):
-    """A problem of a group that ends a request, with its figures."""
+    """A problem of a group that ends a request, with its figures and causes."""
 
     kind: ClassVar[Kind]
 
-    def __init__(self, group: str, *, kind: Kind | None = None, **figures: object) -> None:
+    def __init__(
+        self, group: str, *, kind: Kind | None = None, causes: Iterable[Problem] = (), **figures: object
+    ) -> None:
         self.group = group
         lines = {
             name: tuple(map(str, one)) if isinstance(one, list | tuple) else one
             for name, one in figures.items()
         }
-        self.problem = Problem(kind or self.kind, Subject(group), lines)
+        self.problem = Problem(kind or self.kind, Subject(group), lines, tuple(causes))
         super().__init__(text_of(self.problem))
 
 
@@ -137,7 +132,7 @@ class RecordNewer(RecordUnreadable):
 
 
 class Taken(GroupProblem):
-    """Names of a new group are in use: a line for each, with the object that has the name."""
+    """Names of a new group are in use; each object that has one is a cause."""
 
     kind = Kind.NAMES_TAKEN
 
@@ -159,10 +154,15 @@ class Unsupported(ProvisioningError):
 
 
 class StillInUse(GroupProblem):
-    """The group has messages, consumers or connections, or these could not be read. `where`: one line for each queue
-    and user that is in use or unknown."""
+    """The group has messages, consumers or connections, or these could not be read, each of which is a cause."""
 
     kind = Kind.STILL_IN_USE
+
+    @classmethod
+    def at(cls, queue: str, kind: Kind, **figures: object) -> StillInUse:
+        """The error for one queue."""
+        subject = Subject(queue.split(".")[1], queue)
+        return cls(subject.group, causes=[Problem(kind, subject, figures)])
 
 
 class MembersRun(StillInUse):
@@ -210,7 +210,7 @@ class NotMoved(GroupProblem):
 
 
 class NotDrained(GroupProblem):
-    """`left` holds a line for each queue that was not empty. Nothing was changed, and ingress is open again."""
+    """Messages remain, or publishers were connected. Nothing was changed, and ingress is open again."""
 
     kind = Kind.NOT_DRAINED
 

@@ -53,17 +53,10 @@ from lbg_core.admin.plan import (
     require_users,
     unfinished,
 )
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
 from lbg_core.admin.record import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes, refuse_change
-from lbg_core.admin.snapshot import (
-    CLOSING,
-    SAMPLED_S,
-    UNKNOWN,
-    QueueStatus,
-    SessionsStatus,
-    Snapshot,
-)
+from lbg_core.admin.snapshot import CLOSING, SAMPLED_S, UNKNOWN, QueueStatus, SessionsStatus, Snapshot
 from lbg_core.group import (
     ONE_USER,
     SESSIONS,
@@ -238,13 +231,15 @@ def plan_finish(group: str, observed: Snapshot, *, force: bool) -> tuple[Action,
     spec, _ = _existing(group, observed)
     present = (spec.client_username, observed.publishers.username)
     before = [name for name in observed.users_of(group) if name not in present]
-    if before and not force:
+    causes = []
+    for name in () if force else before:
+        subject = Subject(group, user=name)
         if observed.connections is UNKNOWN:
-            unknown = [f"the connections of user {name} are unknown" for name in before]
-            raise StillInUse(group, where=unknown, kind=Kind.USERS_IN_USE)
-        connected = {name: observed.connections.get(name, 0) for name in before}
-        if where := [f"user {name} has {count} connections" for name, count in connected.items() if count]:
-            raise StillInUse(group, where=where, kind=Kind.USERS_IN_USE)
+            causes.append(Problem(Kind.USER_UNCOUNTED, subject))
+        elif count := observed.connections.get(name):
+            causes.append(Problem(Kind.USER_CONNECTED, subject, {"count": count}))
+    if causes:
+        raise StillInUse(group, causes=causes, kind=Kind.USERS_IN_USE)
     return tuple(DeleteUser(name) for name in before)
 
 
@@ -280,16 +275,12 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
 def refuse_served(group: str, observed: Snapshot) -> None:
     """Raises MembersRun if the group's queues have consumers, or may have."""
     if observed.is_served(group):
-        raise MembersRun(
-            group,
-            where=["members run, or may run, and would not read which keys are parked"],
-            remedy="stop its members first, and start them again",
-        )
+        raise MembersRun(group)
 
 
 def _refuse_taken(group: str, username: str, observed: Snapshot, *, other: str) -> None:
-    if conflicts := list(conflicting_user(group, username, observed, other=other)):
-        raise Taken(group, conflicts=conflicts)
+    if causes := list(conflicting_user(group, username, observed, other=other)):
+        raise Taken(group, causes=causes)
 
 
 def _existing(group: str, observed: Snapshot, claim: Claim = CLAIM_BY_HAND) -> tuple[GroupSpec, Record]:

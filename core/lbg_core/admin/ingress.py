@@ -12,7 +12,6 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from lbg_core.admin.actions import ActOnQueue, OpenIngress
-from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED
 from lbg_core.admin.ingress_permissions import allows, is_without, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
@@ -39,6 +38,10 @@ class QueueIngress:
     async def open(self) -> None:
         await self.admin.perform(ActOnQueue(self.queue, "ingress", {"open": True}))
 
+
+REPARTITIONED = "the number of queues of group {} changes"
+INGRESS_PAUSED = "ingress of group {} is paused"
+"""Reasons with which connections of publishers are closed."""
 
 LISTED_S = 6.0
 """For RabbitMQ to list each connection, and its publishes: it does so every `collect_statistics_interval`, 5 s by

@@ -23,23 +23,15 @@ from lbg_core.admin.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_core.admin.errors import (
-    Busy,
-    NotJoined,
-    NotMoved,
-    Refused,
-    StillInUse,
-    Unsupported,
-)
+from lbg_core.admin.errors import Busy, NotJoined, NotMoved, Refused, StillInUse, Unsupported
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.plan import additions, existing, record_in
-from lbg_core.admin.problems import NAMED_MAX, Kind, Progress, Report, Stage, sentence_of, text_of, unreported
+from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
 from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
-    Depth,
     by_queue,
     forwarding_bindings,
     left_in,
@@ -50,14 +42,7 @@ from lbg_core.admin.queue_changes import (
 )
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot
-from lbg_core.group import (
-    TO_MOVES,
-    GroupSpec,
-    Names,
-    binding_key,
-    forwarded_key,
-    recounted,
-)
+from lbg_core.group import TO_MOVES, GroupSpec, Names, binding_key, forwarded_key, recounted
 from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
 from lbg_core.group.members_protocol import Beat, KeysMove
 from lbg_core.group.topology import Binding, Topology
@@ -92,19 +77,6 @@ class Look:
     indexes: frozenset[int]
     now: float
 
-    @property
-    def outsiders(self) -> list[str]:
-        """Names of live members that do not take part."""
-        joined = self.state.joined
-        known = {index for index, _ in joined} | {one.index for one in self.members}
-        return [
-            *(one.name for one in self.members if (one.index, one.incarnation) not in joined),
-            *(
-                f"the member with index {index}, which sends no report"
-                for index in sorted(self.indexes - known)
-            ),
-        ]
-
 
 class KeyMoveSteps:
     """Decides on the steps of one change, by what is observed; of its own it has the fences that it put, and the times
@@ -124,7 +96,7 @@ class KeyMoveSteps:
     def actions(self, look: Look) -> Iterator[Action]:
         """The next actions, in their order; none while there is something to wait for. `done` gets each that was
         done."""
-        if look.outsiders or look.state.is_ended:
+        if look.state.is_ended or any(self.outsiders(look)):
             return
         for source, staging in self.move.staging.items():
             if staging not in look.state.passed:
@@ -136,42 +108,33 @@ class KeyMoveSteps:
         if isinstance(action, PutFence) and (number := self._names.number_of(action.queue)) is not None:
             self._fenced.add(number)
 
-    def waits(self, look: Look) -> Iterator[str]:
-        """The pending conditions, their causes, and the progress; nothing while there is nothing to wait for."""
-        passed, before = look.state.passed, list[int]()
-        lines = []
-        if outsiders := look.outsiders:
-            lines.append(f"members to take part: {', '.join(sorted(outsiders))}")
+    def outsiders(self, look: Look) -> Iterator[Problem]:
+        """Live members that do not take part."""
+        joined, group = look.state.joined, self._names.group
+        known = {index for index, _ in joined} | {one.index for one in look.members}
+        for one in look.members:
+            if (one.index, one.incarnation) not in joined:
+                yield Problem(Kind.MEMBER_NOT_JOINED, Subject(group, members=(one.name,)))
+        for index in sorted(look.indexes - known):
+            yield Problem(Kind.MEMBER_SILENT, Subject(group), {"index": index})
+
+    def waits(self, look: Look) -> list[Problem]:
+        """The pending conditions and their causes; none while there is nothing to wait for."""
+        group, passed, before = self._names.group, look.state.passed, list[int]()
+        left = list(self.outsiders(look))
         for source, staging in self.move.staging.items():
             queue = staging if source in passed else source
             if queue in passed:
                 continue
-            left = look.ready.get(queue)
-            if queue == staging and (left is None or left > NEARLY_EMPTY):
-                count = "unknown" if left is None else left
-                lines.append(f"{self._names.queue(queue)}: {count} messages that came meanwhile")
+            count = look.ready.get(queue)
+            if queue == staging and (count is None or count > NEARLY_EMPTY):
+                kind = Kind.QUEUE_UNCOUNTED if count is None else Kind.STAGING_FULL
+                left.append(Problem(kind, Subject(group, self._names.queue(queue)), {"count": count}))
             if queue == staging or queue in self._fenced:
                 before.append(queue)
-        if len(lines) > NAMED_MAX:
-            lines[NAMED_MAX:] = [f"{len(lines) - NAMED_MAX} more"]
-        if fenced := [self._names.queue(one) for one in sorted(self._fenced.intersection(before))]:
-            text = "{queues} to be processed up to {count:its fence|their fences}"
-            lines.append(sentence_of(text, {"queues": tuple(fenced), "count": len(fenced)}))
-        if lines:
-            yield from (
-                *lines,
-                *map(text_of, held_up(self._names.group, look.members, before)),
-                self._progress(look),
-            )
-
-    def _progress(self, look: Look) -> str:
-        move, passed = self.move, look.state.passed
-        bound = [one for one in move.hashes if self._binding(one, one % move.new) in look.bindings]
-        old, staging = (len(passed.keys() & queues.keys()) for queues in (move.staging, move.sources))
-        return (
-            f"passed: {old} of {len(move.staging)} old queues, {staging} of {len(move.staging)} staging queues; "
-            f"{len(bound)} of {sum(map(len, self._hashes.values()))} hashes lead to their new queue"
-        )
+        for queue in sorted(self._fenced.intersection(before)):
+            left.append(Problem(Kind.FENCE_AHEAD, Subject(group, self._names.queue(queue))))
+        return left and [*left, *held_up(group, look.members, before)]
 
     def is_untouched(self, look: Look) -> bool:
         """True if no hash has begun to leave its queue."""
@@ -261,7 +224,7 @@ def tidying(spec: GroupSpec, observed: Snapshot) -> Iterator[Action]:
 
 def known_bindings(group: str, observed: Snapshot) -> frozenset[Binding]:
     if observed.bindings is UNKNOWN:
-        raise StillInUse(group, where=(), kind=Kind.BINDINGS_UNKNOWN)
+        raise StillInUse(group, kind=Kind.BINDINGS_UNKNOWN)
     return observed.bindings
 
 
@@ -281,7 +244,7 @@ class KeyMoveRun:
     report: Report = unreported
     is_changed: bool = False
     is_complete: bool = False
-    left: list[str] = field(default_factory=list)
+    left: list[Problem] = field(default_factory=list)
     _steps: KeyMoveSteps | None = None
     _members: Sequence[Beat] = ()
     _indexes: frozenset[int] = frozenset()
@@ -350,12 +313,12 @@ class KeyMoveRun:
         if look.state.move is None or look.state.move.id != move.id:
             await self.admin.perform(AppendEntry(spec.name, BeginEntry(move)))
             look = await self._look(spec, observed)
-        if look.outsiders:
-            await self.admin.perform(key_move_announced(self.group, move))
-            if now - self._began_at >= JOIN_S and self._steps.is_untouched(look):
-                await self._take_back(spec, observed)
-                raise NotJoined(spec.name, members=look.outsiders)
         steps = self._steps
+        if outsiders := list(steps.outsiders(look)):
+            await self.admin.perform(key_move_announced(self.group, move))
+            if now - self._began_at >= JOIN_S and steps.is_untouched(look):
+                await self._take_back(spec, observed)
+                raise NotJoined(spec.name, causes=outsiders)
         while not look.state.is_ended and (actions := list(steps.actions(look))):
             if not await self._performed(steps, actions):
                 break
@@ -365,8 +328,8 @@ class KeyMoveRun:
         if look.state.is_ended:
             await self._end(move, observed)
             return
-        if waits := list(steps.waits(look)):
-            self._report(Stage.WAITING, waits)
+        if waits := steps.waits(look):
+            self._report(Stage.WAITING, [*waits, observed.moving_queues(spec.name, move).problem(spec.name)])
 
     async def _performed(self, steps: KeyMoveSteps, actions: Sequence[Action]) -> bool:
         """False from a fence on that a full queue refuses: it is put in the next round."""
@@ -376,7 +339,8 @@ class KeyMoveRun:
             except Refused as error:
                 if not isinstance(action, PutFence):
                     raise
-                self._report(Stage.WAITING, [f"room for a fence in {action.queue} ({error})"])
+                subject = Subject(self.group, action.queue)
+                self._report(Stage.WAITING, [Problem(Kind.FENCE_REFUSED, subject, {"cause": str(error)})])
                 return False
             steps.done(action)
         return True
@@ -413,7 +377,7 @@ class KeyMoveRun:
         self._settling_since = now if self._settling_since is None else self._settling_since
         await self.admin.perform(repartition_done(self.group, spec.queue_count))
         is_late = now >= self._settling_since + LATE_S
-        if behind := list(unsettled(self._members, spec.queue_count, is_late=is_late)):
+        if behind := list(unsettled(self.group, self._members, spec.queue_count, is_late=is_late)):
             self._report(Stage.WAITING, behind)
             return False
         return await self._tidy(spec, observed)
@@ -425,10 +389,10 @@ class KeyMoveRun:
             number = self._names.number_of(name)
             if number is not None and one.consumers == 0 and one.ready not in (0, UNKNOWN):
                 await self.admin.perform(ReturnMessages(self.group, number))
-        depths = [
-            Depth(name, one.ready, 0 if one.unacked is UNKNOWN else one.unacked) for name, one in surplus
-        ]
-        if left := list(left_in(depths)):
+        counted = (
+            (name, replace(one, unacked=0) if one.unacked is UNKNOWN else one) for name, one in surplus
+        )
+        if left := list(left_in(self.group, counted)):
             self._report(Stage.WAITING, left)
             return False
         for name, _ in surplus:
@@ -444,7 +408,7 @@ class KeyMoveRun:
         await self._tidy(spec, observed)
         self._report(Stage.UNCHANGED)
 
-    def _report(self, stage: Stage, left: Sequence[str] = (), **figures: object) -> None:
+    def _report(self, stage: Stage, left: Sequence[Problem] = (), **figures: object) -> None:
         if stage is Stage.WAITING:
             self.left += left
         self.report(Progress(stage, left, figures))
@@ -464,7 +428,6 @@ async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
             if loop.time() >= deadline:
                 raise
         if loop.time() >= deadline:
-            raise NotMoved(
-                run.group, queues=run.queue_count, left=run.left or ["the next step"], within_s=timeout_s
-            )
+            left = run.left or [Problem(Kind.STEP_DUE, Subject(run.group))]
+            raise NotMoved(run.group, queues=run.queue_count, causes=left, within_s=timeout_s)
         await asyncio.sleep(LOOK_S)

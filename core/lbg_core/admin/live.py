@@ -23,19 +23,13 @@ from lbg_core.admin.actions import (
     RevokePermissions,
 )
 from lbg_core.admin.amqp import AmqpAdmin
-from lbg_core.admin.errors import (
-    AdminError,
-    Denied,
-    Refused,
-    StillInUse,
-    Unreachable,
-    Unsupported,
-)
+from lbg_core.admin.errors import AdminError, Denied, Refused, StillInUse, Unreachable, Unsupported
 from lbg_core.admin.lag import LagReader
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.observe import NO_API, SnapshotReader
 from lbg_core.admin.policies import require_order
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_core.admin.status_reports import CollectedReports, collect_reports, member_reports
@@ -183,9 +177,7 @@ class LiveAdmin:
         except (Unreachable, Denied):
             return
         if status is not None and status.is_down:
-            raise StillInUse(
-                queue.split(".")[1], where=[f"{queue} does not answer, because most of its nodes are down"]
-            )
+            raise StillInUse.at(queue, Kind.QUEUE_DOWN)
 
     def management_for(self, purpose: str) -> ManagementAdmin:
         """Raises Unsupported when there is none to do `purpose`."""

@@ -19,6 +19,7 @@ from lbg_core.admin.actions import Announce
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
+from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.protocol import observe_existing, rewrite_record
 from lbg_core.admin.record import paused_words
 from lbg_core.admin.rows import members_of
@@ -180,8 +181,8 @@ async def skip_message(
     """
     found = await peek_group(admin, group, Wanted(id=id), limit=2)
     held = [one for one in found.messages if one.member_index is not None]
-    if cause := _why_not_skipped(held, found):
-        raise MessageNotSkipped(group, message=id, cause=cause)
+    if causes := list(_why_not_skipped(held, found)):
+        raise MessageNotSkipped(group, message=id, causes=causes)
     message = held[0]
     answers, _ = await ask_members(
         admin.amqp,
@@ -192,13 +193,11 @@ async def skip_message(
         is_last=lambda answer: isinstance(answer, Skipped) and answer.outcome is not SkipOutcome.RUNNING,
     )
     outcomes = [answer.outcome for answer in answers if isinstance(answer, Skipped)]
-    outcome = outcomes[-1] if outcomes else "unknown"
-    if outcome == SkipOutcome.DEAD_LETTER:
+    if SkipOutcome.DEAD_LETTER in outcomes:
         return message
-    why = _NOT_SKIPPED.get(
-        outcome, "its member does not confirm it, so it may be in its place, a dead letter or both"
-    )
-    raise MessageNotSkipped(group, message=id, cause=f"{why} (at {message.member})")
+    kind = _NOT_SKIPPED[outcomes[-1]] if outcomes else Kind.SKIP_UNCONFIRMED
+    cause = Problem(kind, Subject(group, members=(str(message.member),)))
+    raise MessageNotSkipped(group, message=id, causes=[cause])
 
 
 async def pause_group(
@@ -230,34 +229,33 @@ def pause_announced(group: str, *, is_paused: bool) -> Announce:
     return Announce(group, Pause(ADMINISTRATOR, is_paused))
 
 
-def _why_not_skipped(held: Sequence[PeekedMessage], found: PeekResult) -> str:
-    """Cause for which the message of an id cannot be skipped; empty if it can. `held`: at members."""
+def _why_not_skipped(held: Sequence[PeekedMessage], found: PeekResult) -> Iterator[Problem]:
+    """Causes for which the message of an id cannot be skipped; none if it can. `held`: at members."""
+    subject = Subject(found.group, members=tuple(str(one.member) for one in held))
     if not held:
-        silent = f"; no answer from {', '.join(found.silent)}" if found.silent else ""
-        return f"no member holds it{silent}; `lbg dead list {found.group}` has the dead letters"
-    message = held[0]
-    if len(held) > 1:
-        return f"{message.member} and {held[1].member} hold one of this id: try again"
-    match message.state:
-        case HeldState.POISONED:
-            return ""
-        case HeldState.REFUSED:
-            return f"{message.member} has refused it, and waits for the broker to confirm that"
-        case HeldState.PARKING | HeldState.MOVING | HeldState.PROCESSED:
-            return f"{_NOT_SKIPPED[message.state]} (at {message.member})"
-    return (
-        f"it is {message.state} at {message.member} after {message.attempts} attempts, and not poisoned: a message is "
-        "skipped only when its attempts are used up"
-    )
+        yield Problem(Kind.MESSAGE_NOT_HELD, subject)
+        if found.silent:
+            yield Problem(Kind.NO_ANSWER, Subject(found.group, members=tuple(found.silent)))
+    elif len(held) > 1:
+        yield Problem(Kind.MESSAGE_AMBIGUOUS, subject)
+    elif held[0].state != HeldState.POISONED:
+        kind = _NOT_TO_SKIP.get(held[0].state, Kind.MESSAGE_NOT_POISONED)
+        yield Problem(kind, subject, {"state": str(held[0].state), "attempts": held[0].attempts})
 
 
-_NOT_SKIPPED: dict[str, str] = {
-    SkipOutcome.RUNNING: "it is being called, and becomes a dead letter if this call fails",
-    SkipOutcome.PROCESSED: "it has just been processed",
-    SkipOutcome.PARKING: "it is on its way to the parking queue: `lbg park list` and `lbg park discard`",
-    SkipOutcome.MOVING: "it is on its way to the queue to which its key moves: try again",
-    SkipOutcome.NOT_POISONED: "it is not poisoned any more",
-    SkipOutcome.NOT_HELD: "its member does not hold it any more",
+_NOT_TO_SKIP = {
+    HeldState.REFUSED: Kind.MESSAGE_REFUSED,
+    HeldState.PROCESSED: Kind.MESSAGE_PROCESSED,
+    HeldState.PARKING: Kind.MESSAGE_PARKING,
+    HeldState.MOVING: Kind.MESSAGE_MOVING,
+}
+_NOT_SKIPPED = {
+    SkipOutcome.RUNNING: Kind.MESSAGE_CALLED,
+    SkipOutcome.PROCESSED: Kind.MESSAGE_PROCESSED,
+    SkipOutcome.PARKING: Kind.MESSAGE_PARKING,
+    SkipOutcome.MOVING: Kind.MESSAGE_MOVING,
+    SkipOutcome.NOT_POISONED: Kind.MESSAGE_MENDED,
+    SkipOutcome.NOT_HELD: Kind.MESSAGE_GONE,
 }
 
 

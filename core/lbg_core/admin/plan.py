@@ -26,7 +26,6 @@ from lbg_core.admin.drift import (
     conflicting_names,
     conflicting_prefix,
     conflicting_user,
-    contents_of,
     drift,
     is_left_over,
     is_only_a_record_queue,
@@ -44,7 +43,7 @@ from lbg_core.admin.errors import (
     Unsupported,
 )
 from lbg_core.admin.policies import require_order
-from lbg_core.admin.problems import Kind, difference_of
+from lbg_core.admin.problems import Kind, Problem, Subject, difference_of
 from lbg_core.admin.record import (
     CLAIM_BY_HAND,
     Claim,
@@ -54,14 +53,7 @@ from lbg_core.admin.record import (
     paused_words,
     spec_in,
 )
-from lbg_core.admin.snapshot import (
-    UNKNOWN,
-    QueueStatus,
-    Snapshot,
-    Unknown,
-    UserState,
-    listed_publishers,
-)
+from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState, listed_publishers
 from lbg_core.group import (
     MESSAGE_GROUPS,
     ONE_USER,
@@ -172,11 +164,15 @@ def plan_create(
         _require_owner_without_record(spec, topology, observed, claim)
     if is_there and differing:
         raise GroupDiffers(spec.name, diff=differing)
-    conflicts: list[str] = []
+    conflicts: list[Problem] = []
     if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
-        if is_of_kubernetes(claim.owner) and not observed.owner and any(conflicting_names(observed)):
-            raise NotOwned(spec.name, remedy=claim.remedy)
-        conflicts += conflicting_names(observed)
+        if (
+            is_of_kubernetes(claim.owner)
+            and not observed.owner
+            and any(conflicting_names(spec.name, observed))
+        ):
+            raise _not_owned(spec.name, claim)
+        conflicts += conflicting_names(spec.name, observed)
     if existing is None and not is_whole:
         conflicts += conflicting_prefix(spec, observed)
     if user is not None:
@@ -184,7 +180,7 @@ def plan_create(
     if publisher is not None:
         conflicts += conflicting_user(spec.name, publishers.username, observed, other=spec.client_username)
     if conflicts:
-        raise Taken(spec.name, conflicts=conflicts)
+        raise Taken(spec.name, causes=conflicts)
     is_new = existing is None and begun is None and not is_whole
     granted: list[_Granted] = []
     if user is not None:
@@ -223,10 +219,11 @@ def plan_delete(group: str, observed: Snapshot, *, force: bool, with_user: bool 
     if with_user:
         require_users(observed, "deleted")
     names = Names(group)
-    if not force and (where := list(_uses(names, observed))):
+    if not force and (causes := list(_uses(names, observed))):
         spec = recorded(group, observed)
         has_sessions = spec is not None and spec.mode == SESSIONS
-        raise StillInUse(group, where=where, kind=Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE)
+        kind = Kind.SESSIONS_IN_USE if has_sessions else Kind.STILL_IN_USE
+        raise StillInUse(group, kind=kind, causes=causes)
     exchanges = [name for name, status in observed.exchanges.items() if status is not None]
     queues = [name for name, status in observed.queues.items() if status is not None]
     guarded = _guarded_queues(names, observed)
@@ -253,7 +250,7 @@ def require_owner(spec: GroupSpec, observed: Snapshot, claim: Claim) -> None:
     """
     is_group = isinstance(observed.record, Record)
     if is_group and not claim.adopts and not is_same_owner(observed.owner, claim.owner):
-        raise NotOwned(spec.name, remedy=claim.remedy)
+        raise _not_owned(spec.name, claim)
 
 
 def _require_owner_without_record(
@@ -275,7 +272,12 @@ def _require_owner_without_record(
             and is_hash_of(claim.password, user.password_hash)
         )
     if not is_made:
-        raise NotOwned(spec.name, remedy=claim.remedy)
+        raise _not_owned(spec.name, claim)
+
+
+def _not_owned(group: str, claim: Claim) -> NotOwned:
+    kind = Kind.NOT_OWNED if claim.remedy else Kind.OF_KUBERNETES
+    return NotOwned(group, kind=kind, remedy=claim.remedy)
 
 
 def require_by_hand(group: str, observed: Snapshot) -> None:
@@ -310,7 +312,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
         raise GroupDiffers(spec.name, diff=differing)
     is_foreign = not is_there and not _is_adoptable(spec.name, topology, observed, finish=True)
     if is_foreign or any(conflicting_user(spec.name, spec.client_username, observed)):
-        raise NotOwned(spec.name, remedy=claim.remedy)
+        raise _not_owned(spec.name, claim)
 
 
 def _is_adoptable(group: str, topology: Topology, observed: Snapshot, *, finish: bool) -> bool:
@@ -500,13 +502,16 @@ def _guarded_queues(names: Names, observed: Snapshot) -> list[str]:
     return [*served, *(name for name in queues if name in (names.unrouted, names.dead, names.parking))]
 
 
-def _uses(names: Names, observed: Snapshot) -> Iterator[str]:
+def _uses(names: Names, observed: Snapshot) -> Iterator[Problem]:
     for name in _guarded_queues(names, observed):
         status = observed.queues[name]
         assert status is not None
+        subject = Subject(names.group, name)
         if status is not UNKNOWN and status.is_down:
-            yield f"{name} does not answer, because most of its nodes are down"
+            yield Problem(Kind.QUEUE_DOWN, subject)
         elif status is UNKNOWN or status.ready is UNKNOWN or status.consumers is UNKNOWN:
-            yield f"{name} could not be counted"
-        elif status.ready or status.consumers or (status.unacked is not UNKNOWN and status.unacked):
-            yield f"{name} has {contents_of(status)}"
+            yield Problem(Kind.QUEUE_UNCOUNTED, subject)
+        else:
+            count = status.ready + (0 if status.unacked is UNKNOWN else status.unacked)
+            if count or status.consumers:
+                yield Problem(Kind.QUEUE_IN_USE, subject, {"count": count, "consumers": status.consumers})

@@ -1,15 +1,15 @@
 """Problems of groups, and progress of commands: the kinds of each, and the one place that renders them. Pure.
 
 Others' names, as of a member or a key, fill the sentence of a kind, and the words of its commands; no code reads a
-sentence. `text_of` renders the line for a terminal and for a condition of Kubernetes, `Problem.to_json` the fields for
-JSON and for pages.
+sentence. `text_of` and `lines_of` render lines for a terminal and for a condition of Kubernetes, `Problem.to_json` the
+fields for JSON and for pages.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from string import Formatter
@@ -29,9 +29,16 @@ _CHANGE_LEFT = (
     "a change of the number of queues has left its stream, {bindings} bindings and these queues with {messages} "
     "messages: {left}"
 )
+_HASHES_MOVE = (
+    "{hashes} hashes move when their earlier messages are processed, {messages_held} newer messages wait for that, "
+    "{messages_surplus} messages are in "
+)
 _DIFFERS = "group {group!r} exists and differs (existing -> wanted): {diff:;}"
 _REPAIR = "`lbg group create {group} …` with the group's own attributes repairs it"
-_IN_USE = "group {group!r} is still in use: {where:;}"
+_IN_USE = "group {group!r} is still in use: {causes}"
+_MEMBERS_RUN = (
+    "group {group!r} is still in use: members run, or may run, and would not read which keys are parked"
+)
 _NOT_OWNED = "group {group!r} on this broker has another owner, and nothing was changed there"
 _POLICY = "{policy} sets {settings} on queue {queues:1}"
 
@@ -40,8 +47,8 @@ class Kind(Enum):
     """Kind of a problem: its sentence, and the remedy with its commands.
 
     Fields are those of the subject and the figures. `{count:one|many}` is a word by number, `{holds:words}` is there if
-    it holds, `{names:2}` has so many names and `{lines:;}` all. Between backticks is a command; its word … stands for
-    arguments that only its user knows.
+    it holds, `{names:2}` has so many names, `{lines:;}` all, and `{causes}` a line for each cause. Between backticks is
+    a command; its word … stands for arguments that only its user knows.
     """
 
     def __init__(self, sentence: str, remedy: str = "") -> None:
@@ -88,17 +95,39 @@ class Kind(Enum):
     )
     NOT_JOINED = (
         "members of group {group!r} do not take part in the change of its number of queues, and nothing is changed: "
-        "{members} (restart them)",
-        "or use --offline, with which publishers wait",
+        "{causes}",
+        "restart them, or use --offline, with which publishers wait",
     )
     NOT_MOVED = (
         "group {group!r} has not {queues} queues within {within_s:g} s, publishers and members go on, and the same "
-        "command goes on with the change: {left:;}"
+        "command goes on with the change: {causes}"
     )
     NOT_DRAINED = (
-        "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: {left:;}",
+        "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: "
+        "{causes}",
         "see what its members wait for (`lbg group show {group}`), or give it more --timeout",
     )
+    PARTITIONS_CHANGE = _HASHES_MOVE + "partitions that go"
+    QUEUES_CHANGE = (
+        _HASHES_MOVE
+        + "queues that go; {phase}, {hashes_moved} of {hashes_all} hashes lead to their new queue and "
+        "{hashes_staged} to staging queues, {queues_moved} of {queues} queues have passed all of theirs on"
+    )
+    PUBLISHERS_CONNECTED = "publishers were still connected"
+    UNACKED_UNCOUNTED = "RabbitMQ has not counted the unacknowledged messages again"
+    QUEUE_NOT_EMPTY = "{queue} has {ready} ready, {unacked} unacknowledged"
+    PARTITION_NOT_EMPTY = "{queue} partition {partition} has {ready} ready, {unacked} unacknowledged"
+    QUEUE_NOT_READY = "{queue} is {rebalance}"
+    FENCE_REFUSED = "{queue} has no room for a fence ({cause})"
+    FENCE_AHEAD = "{queue} is not processed up to its fence"
+    STAGING_FULL = "{queue} has {count} messages that came meanwhile"
+    MEMBER_NOT_JOINED = "{members} does not take part yet"
+    MEMBER_SILENT = "the member with index {index} sends no report"
+    MEMBER_NOT_READY = "{members} is {rebalance}"
+    MEMBER_UNBOUND = "{members} has no consumer yet on {count} {count:queue|queues}"
+    MEMBER_OUTDATED = "{members} still uses {count} {count:queue|queues}{is_late: (restart it)}"
+    MEMBER_INCOMPLETE = "{members} has not its part of {queues} queues yet{is_late: (restart it)}"
+    STEP_DUE = "its next step is due"
     CHANGE_LEFT = _CHANGE_LEFT, "`lbg group repartition {group} --queues {queues}` removes them"
     CHANGE_LEFT_TO_OPERATOR = _CHANGE_LEFT, "the operator removes them"
 
@@ -111,7 +140,15 @@ class Kind(Enum):
     BINDING_ADDED = _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none"
     BINDINGS_MISSING = "{queue} lacks {count} {count:binding|bindings}", _REPAIR
     INGRESS_CLOSED = "{queue} refuses publishers, its ingress is closed", _REPAIR
-    NAMES_TAKEN = "names for group {group!r} are taken: {conflicts:;}"
+    NAMES_TAKEN = "names for group {group!r} are taken: {causes}"
+    QUEUE_TAKEN = (
+        "queue {queue} exists ({ready} {ready:message|messages}, {consumers} {consumers:consumer|consumers})"
+    )
+    EXCHANGE_TAKEN = "exchange {exchange} exists"
+    PREFIX_TAKEN = "prefix {prefix!r} is that of another group"
+    USER_TAKEN = "user {user!r} is that of another group"
+    USER_FOREIGN = "user {user!r} exists and is not the group's"
+    USER_OF_BOTH = "user {user!r} cannot be that of the members and of the publishers"
     NOT_OWNED = _NOT_OWNED, "{remedy}"
     OF_KUBERNETES = _NOT_OWNED, "change its Kubernetes object, or `lbg group adopt {group}` takes it over"
     GROUP_DIFFERS = _DIFFERS
@@ -126,7 +163,22 @@ class Kind(Enum):
     STILL_IN_USE = _IN_USE, "stop its members and drain it, or use --force"
     USERS_IN_USE = _IN_USE, "have its clients log in as the new user, or use --force"
     BINDINGS_UNKNOWN = "group {group!r} is still in use: its bindings could not be read", "try again"
-    MEMBERS_RUN = _IN_USE, "{remedy}"
+    QUEUE_DOWN = "{queue} does not answer, because most of its nodes are down"
+    QUEUE_UNCOUNTED = "{queue} could not be counted"
+    QUEUE_IN_USE = "{queue} has {count} {count:message|messages}, {consumers} {consumers:consumer|consumers}"
+    USER_UNCOUNTED = "the connections of user {user} are unknown"
+    USER_CONNECTED = "user {user} has {count} {count:connection|connections}"
+    MEMBERS_RUN = _MEMBERS_RUN, "stop its members first, and start them again"
+    PARKING_WAITS = (
+        _MEMBERS_RUN,
+        "it gets its parking queue (whenExhausted Park) when all its members have ended{is_foreign:, also those that "
+        "this object does not run}",
+    )
+    PARKING_BLOCKED = (
+        _MEMBERS_RUN,
+        "to give it a parking queue (whenExhausted Park), set replicas to 0, wait until Provisioned is True, and set "
+        "replicas again; until then a message that uses up its attempts blocks its key",
+    )
     SESSIONS_IN_USE = (
         _IN_USE,
         "close it with `lbg group close {group}` and let its sessions end, or use --force",
@@ -190,7 +242,25 @@ class Kind(Enum):
         "{queue} has message {message} at {members}, which was called when {died} died: it is called while no other "
         "call runs; key: {keys!r}; failed attempts: {attempts}"
     )
-    MESSAGE_NOT_SKIPPED = "message {message} of group {group!r} was not skipped: {cause}"
+    MESSAGE_NOT_SKIPPED = "message {message} of group {group!r} was not skipped: {causes}"
+    MESSAGE_NOT_HELD = "no member holds it", "`lbg dead list {group}` has the dead letters"
+    NO_ANSWER = "no answer from {members}"
+    MESSAGE_AMBIGUOUS = "{members} hold one of this id", "try again"
+    MESSAGE_REFUSED = "{members} has refused it, and waits for the broker to confirm that"
+    MESSAGE_CALLED = "it is being called at {members}, and becomes a dead letter if this call fails"
+    MESSAGE_PROCESSED = "it has just been processed at {members}"
+    MESSAGE_PARKING = (
+        "it is on its way from {members} to the parking queue",
+        "`lbg park list {group}` and `lbg park discard {group}` have it then",
+    )
+    MESSAGE_MOVING = "it is on its way from {members} to the queue to which its key moves", "try again"
+    MESSAGE_MENDED = "it is not poisoned any more at {members}"
+    MESSAGE_GONE = "{members} does not hold it any more"
+    SKIP_UNCONFIRMED = "{members} does not confirm it, so it may be in its place, a dead letter or both"
+    MESSAGE_NOT_POISONED = (
+        "it is {state} at {members} after {attempts} {attempts:attempt|attempts}, and not poisoned: a message is "
+        "skipped only when its attempts are used up"
+    )
     SESSION_NOT_FOUND = "group {group!r} has no session {session!r}; its sessions: {sessions!r}"
     HANDOFF_POSTPONED = (
         "the handoff of {queue} from {members} is postponed ({count} in a row), because calls of the application did "
@@ -252,11 +322,13 @@ class Remedy:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A problem of a group. While its kind and subject stay, it is the same one, whatever its figures are."""
+    """A problem of a group, or what a change of it waits for. While its kind and subject stay, it is the same one,
+    whatever its figures and causes are."""
 
     kind: Kind
     subject: Subject
     figures: Mapping[str, object] = field(default_factory=dict, hash=False)
+    causes: tuple[Problem, ...] = field(default=(), hash=False)
 
     @property
     def remedy(self) -> Remedy | None:
@@ -280,7 +352,7 @@ class Problem:
 
     @property
     def _fields(self) -> dict[str, Any]:
-        return {**asdict(self.subject), **self.figures}
+        return {**asdict(self.subject), **self.figures, "causes": "; ".join(lines_of(self.causes))}
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -289,7 +361,7 @@ class Problem:
             "figures": dict(self.figures),
             "text": self.sentence(self.kind.sentence),
             "remedy": None if self.remedy is None else asdict(self.remedy),
-        }
+        } | ({"causes": [one.to_json() for one in self.causes]} if self.causes else {})
 
 
 def sentence_of(template: str, fields: Mapping[str, object]) -> str:
@@ -303,6 +375,17 @@ def text_of(problem: Problem) -> str:
     if problem.remedy is None:
         return problem.sentence(sentence)
     return f"{problem.sentence(sentence)}{'; ' if ': ' in sentence else ': '}{problem.remedy_text('`')}"
+
+
+def lines_of(problems: Iterable[Problem]) -> Iterator[str]:
+    """Lines for people, of a kind of which there are many the first, and the number of the others."""
+    by_kind: dict[Kind, list[Problem]] = {}
+    for problem in problems:
+        by_kind.setdefault(problem.kind, []).append(problem)
+    for same in by_kind.values():
+        yield from map(text_of, same[:NAMED_MAX])
+        if len(same) > NAMED_MAX:
+            yield f"{len(same) - NAMED_MAX} more"
 
 
 def difference_of(problem: Problem) -> str:
@@ -340,8 +423,8 @@ class Stage(Enum):
     DRAINED = "drained"
     CHANGED = "changed: {queues} queues"
     CHANGED_PARTITIONS = "changed: {queues} partitions"
-    WAITING = "waiting for: {left:;}"
-    WAITED = "no longer waiting: {left:;}"
+    WAITING = "waiting for: {left}"
+    WAITED = "no longer waiting: {left}"
     UNCHANGED = "nothing is changed"
     READY = "members are Ready"
     NOT_READY = "not all members are Ready"
@@ -356,16 +439,16 @@ class Stage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`left`: a line for each condition that is waited for."""
+    """`left`: the conditions that are waited for."""
 
     stage: Stage
-    left: Sequence[str] = ()
+    left: Sequence[Problem] = ()
     figures: Mapping[str, object] = field(default_factory=dict)
 
 
 def line_of(progress: Progress) -> str:
     """Line for people."""
-    return sentence_of(progress.stage.value, {"left": tuple(progress.left), **progress.figures})
+    return sentence_of(progress.stage.value, {"left": "; ".join(lines_of(progress.left)), **progress.figures})
 
 
 Report = Callable[[Progress], None]

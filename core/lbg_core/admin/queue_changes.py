@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
 from lbg_core.admin.actions import Announce
-from lbg_core.admin.problems import NAMED_MAX
-from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
-from lbg_core.group import (
-    IDENTITY_BYTES,
-    Names,
-    balanced_primaries,
-    static_primaries,
-)
+from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus, Snapshot
+from lbg_core.group import IDENTITY_BYTES, Names, balanced_primaries, static_primaries
 from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
 from lbg_core.group.topology import Binding
 
@@ -36,30 +30,21 @@ def repartition_done(group: str, queue_count: int) -> Announce:
     return Announce(group, Repartition(sender(), queue_count, done=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """Messages in one queue, or in one partition of it."""
-
-    name: str
-    ready: int | Unknown
-    unacked: int | Unknown
-
-    @property
-    def is_empty(self) -> bool:
-        return self.ready == 0 and self.unacked == 0
-
-    def __str__(self) -> str:
-        if self.ready is UNKNOWN or self.unacked is UNKNOWN:
-            return f"{self.name} could not be counted"
-        return f"{self.name} has {self.ready} ready, {self.unacked} unacknowledged"
+Counted = tuple[str, QueueStatus | PartitionStatus]
+"""A queue by its name, or one partition of it."""
 
 
-def left_in(depths: Sequence[Depth]) -> Iterator[str]:
-    """Summary of what is left, in a few lines however many queues there are."""
-    full = [one for one in depths if not one.is_empty]
-    yield from map(str, full[:NAMED_MAX])
-    if len(full) > NAMED_MAX:
-        yield f"{len(full) - NAMED_MAX} more"
+def left_in(group: str, counted: Iterable[Counted]) -> Iterator[Problem]:
+    """Those that are not empty, or could not be counted."""
+    for queue, one in counted:
+        subject = Subject(group, queue)
+        if one.ready is UNKNOWN or one.unacked is UNKNOWN:
+            yield Problem(Kind.QUEUE_UNCOUNTED, subject)
+        elif one.ready or one.unacked:
+            kind, figures = Kind.QUEUE_NOT_EMPTY, {"ready": one.ready, "unacked": one.unacked}
+            if isinstance(one, PartitionStatus):
+                kind, figures["partition"] = Kind.PARTITION_NOT_EMPTY, one.partition
+            yield Problem(kind, subject, figures)
 
 
 def numbered_queues(names: Names, observed: Snapshot) -> dict[int, QueueStatus]:
@@ -101,22 +86,22 @@ LISTEN_S = 1.3
 """Members that are asked send a status report every second, 1.2 s apart at most."""
 
 
-def unsettled(members: Sequence[Beat], queue_count: int, *, is_late: bool) -> Iterator[str]:
+def unsettled(group: str, members: Sequence[Beat], queue_count: int, *, is_late: bool) -> Iterator[Problem]:
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
-    hint = " (restart it)" if is_late else ""
     behind = _behind(members, queue_count)
     for member in members:
+        subject = Subject(group, members=(member.name,))
         if member.index in behind:
             queues = {one.queue for one in member.queues}
-            if len(queues) != queue_count and queues == set(range(len(queues))):
-                yield f"{member.name} still uses {len(queues)} queues{hint}"
-            else:
-                yield f"{member.name} has not its part of {queue_count} queues yet{hint}"
+            is_other = len(queues) != queue_count and queues == set(range(len(queues)))
+            kind = Kind.MEMBER_OUTDATED if is_other else Kind.MEMBER_INCOMPLETE
+            figures = {"count": len(queues), "queues": queue_count, "is_late": is_late}
+            yield Problem(kind, subject, figures)
         elif member.rebalance is not Rebalance.READY:
-            yield f"{member.name} is {member.rebalance}"
+            yield Problem(Kind.MEMBER_NOT_READY, subject, {"rebalance": str(member.rebalance)})
         elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
-            yield f"{member.name} has no consumer yet on {len(unbound)} queues"
+            yield Problem(Kind.MEMBER_UNBOUND, subject, {"count": len(unbound)})
 
 
 def _behind(members: Sequence[Beat], queue_count: int) -> set[int]:

@@ -142,14 +142,14 @@ class Claim:
     - `password`: by which an object of Kubernetes shows that a group that lost its record is its own: its user's, from
       the object's Secret.
     - `adopts`: a group of another owner is taken over.
-    - `remedy`: what to do where the group is another owner's.
+    - `remedy`: what to do where the group is another owner's; empty for one by hand, which may adopt it.
     - `object_name`: of the record that the claim makes.
     """
 
     owner: str = BY_HAND
     password: str | None = field(default=None, repr=False)
     adopts: bool = False
-    remedy: str = "`lbg group adopt` takes it over"
+    remedy: str = ""
     object_name: str = ""
 
     def owner_after(self, record: Record | None) -> str:

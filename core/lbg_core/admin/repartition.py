@@ -23,23 +23,17 @@ from lbg_core.admin.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_core.admin.errors import (
-    KeysMove,
-    NotDrained,
-    NotMoved,
-    Unreachable,
-    Unsupported,
-)
+from lbg_core.admin.errors import KeysMove, NotDrained, NotMoved, Unreachable, Unsupported
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.plan import existing, record_in, recorded, require_owner, require_supported
-from lbg_core.admin.problems import Progress, Report, Stage, unreported
+from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
 from lbg_core.admin.protocol import BrokerAdmin
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
-    Depth,
+    Counted,
     by_queue,
     left_in,
     numbered_queues,
@@ -84,10 +78,10 @@ class SingleQueueLayout:
     def ingress(self) -> QueueIngress:
         return QueueIngress(self.admin, self.names.parent)
 
-    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+    async def depths(self, *, below: int | None) -> Sequence[Counted]:
         """Of the partitions with a number below `below`, or of all that there are."""
         return [
-            Depth(f"{self.names.parent} partition {one.partition}", one.ready, one.unacked)
+            (self.names.parent, one)
             for one in (await self._partitions_status()).partitions
             if below is None or one.partition < below
         ]
@@ -108,11 +102,14 @@ class SingleQueueLayout:
         moving = status.moving_keys
         return (len(status.partitions) if moving is None else moving.partitions) == spec.queue_count
 
-    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[str]:
+    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[Problem]:
         """Conditions for the queue to be Ready, with no key that moves."""
         status = await self._partitions_status()
-        left = [] if status.moving_keys is None else [str(status.moving_keys)]
-        return left if status.rebalance == "Ready" else [*left, f"{self.names.parent} is {status.rebalance}"]
+        left = [] if status.moving_keys is None else [status.moving_keys.problem(spec.name)]
+        if status.rebalance != "Ready":
+            subject = Subject(spec.name, self.names.parent)
+            left.append(Problem(Kind.QUEUE_NOT_READY, subject, {"rebalance": status.rebalance}))
+        return left
 
     async def tidy(self, spec: GroupSpec, *, discard: bool) -> None:
         """Removes nothing: the broker has removed partitions that are too many."""
@@ -137,11 +134,11 @@ class SeparateQueuesLayout:
     ingress: Ingress
     is_sampled: bool
 
-    async def depths(self, *, below: int | None) -> Sequence[Depth]:
+    async def depths(self, *, below: int | None) -> Sequence[Counted]:
         """Of the queues with a number below `below`, or of all that there are."""
         queues = numbered_queues(self.names, await self.admin.observe(self.names.group))
         return [
-            Depth(self.names.queue(number), status.ready, status.unacked)
+            (self.names.queue(number), status)
             for number, status in sorted(queues.items())
             if below is None or number < below
         ]
@@ -159,12 +156,12 @@ class SeparateQueuesLayout:
         for action in restriping(spec, await self.admin.observe(self.names.group, desired=spec)):
             await self.admin.perform(action)
 
-    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[str]:
+    async def unsettled(self, spec: GroupSpec, *, late_at: float) -> list[Problem]:
         """Conditions for all members to have the new number, which they should have at `late_at` of the loop's time."""
         await self.admin.perform(repartition_done(self.names.group, spec.queue_count))
         members = members_of(await self.admin.listen(self.names.group, seconds=LISTEN_S))
         is_late = asyncio.get_running_loop().time() >= late_at
-        return list(unsettled(members, spec.queue_count, is_late=is_late))
+        return list(unsettled(spec.name, members, spec.queue_count, is_late=is_late))
 
     async def tidy(self, spec: GroupSpec, *, discard: bool) -> None:
         """Removes surplus queues, the highest first. Raises StillInUse when one is not empty, unless `discard`."""
@@ -301,9 +298,7 @@ class _Change:
         await manner.prepare(self.desired, discard=self.discard)
         await self._to_record(marked(self.desired, queue_count), before=marked(spec, queue_count))
         report(Progress(Stage.CHANGED, figures=figures))
-        is_settled = await self._settle(
-            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=report
-        )
+        is_settled = await self._settle(self.desired)
         report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
         await self._open(self.desired)
         return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
@@ -314,6 +309,7 @@ class _Change:
         Raises NotDrained, and Busy: who lost the group to another run must not close it again.
         """
         loop, group, manner = asyncio.get_running_loop(), self.spec.name, self.manner
+        subject = Subject(group)
         deadline = loop.time() + self.timeout_s
         still_since: float | None = None
         while True:
@@ -321,21 +317,21 @@ class _Change:
             is_closed = await manner.ingress.ensure_closed()
             began = loop.time()
             counted = await manner.depths(below=self.desired.queue_count if self.discard else None)
-            if not is_closed or any(one.ready != 0 for one in counted):
+            if not is_closed or any(one.ready != 0 for _, one in counted):
                 still_since = None
             elif still_since is None:
                 still_since = began
-            left = list(left_in(counted))
+            left = list(left_in(group, counted))
             if still_since is not None and not left:
                 if began - still_since >= (SAMPLED_S if manner.is_sampled else 0.0):
                     return
-                left = ["RabbitMQ's next count of unacknowledged messages"]
+                left = [Problem(Kind.UNACKED_UNCOUNTED, subject)]
             if left and self.record.is_paused:
-                left.append(f"members, which process nothing until `lbg group resume {group}`")
+                left.append(Problem(Kind.GROUP_PAUSED, subject))
             if not is_closed:
-                left.append("publishers that were still connected")
+                left.append(Problem(Kind.PUBLISHERS_CONNECTED, subject))
             if loop.time() >= deadline:
-                raise NotDrained(group, left=left, within_s=self.timeout_s)
+                raise NotDrained(group, causes=left, within_s=self.timeout_s)
             self.report(Progress(Stage.WAITING, left))
             await asyncio.sleep(DRAIN_LOOK_S)
 
@@ -344,9 +340,7 @@ class _Change:
         queue_count = self.desired.queue_count
         if is_changed := await self.begin_online():
             self.report(Progress(Stage.CHANGED_PARTITIONS, figures={"queues": queue_count}))
-        is_settled = await self._settle(
-            self.desired, discard=self.discard, timeout_s=self.timeout_s, report=self.report
-        )
+        is_settled = await self._settle(self.desired)
         self.report(Progress(Stage.READY if is_settled else Stage.LEFT_TO_BROKER))
         return Repartitioned(self.spec.queue_count, queue_count, is_changed=is_changed, is_settled=is_settled)
 
@@ -361,25 +355,24 @@ class _Change:
         await self._to_record(text, before=self.record.text)
         return True
 
-    async def _settle(self, spec: GroupSpec, *, discard: bool, timeout_s: float, report: Report) -> bool:
-        """Waits until members, or the broker, are Ready with the number of `spec`; False if they are not by then.
-        `discard`: surplus queues go with their messages."""
+    async def _settle(self, spec: GroupSpec) -> bool:
+        """Waits until members, or the broker, are Ready with the number of `spec`; False if they are not by then."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         while left := await self.manner.unsettled(spec, late_at=began + LATE_S):
-            if loop.time() >= began + timeout_s:
+            if loop.time() >= began + self.timeout_s:
                 break
-            report(Progress(Stage.WAITING, left))
+            self.report(Progress(Stage.WAITING, left))
             await asyncio.sleep(LOOK_S)
-        await self.manner.tidy(spec, discard=discard)
+        await self.manner.tidy(spec, discard=self.discard)
         if left:
-            report(Progress(Stage.WAITED, left))
+            self.report(Progress(Stage.WAITED, left))
         return not left
 
     async def _undo(self) -> None:
         """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
         await self.manner.prepare(self.spec, discard=False)
-        await self._settle(self.spec, discard=False, timeout_s=0.0, report=unreported)
+        await replace(self, discard=False, timeout_s=0.0, report=unreported)._settle(self.spec)
         self.report(Progress(Stage.UNCHANGED))
         await self._open(self.spec)
 

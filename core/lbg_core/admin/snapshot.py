@@ -8,6 +8,7 @@ from enum import Enum
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
+from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.record import INGRESS, Record
 from lbg_core.group import (
     ONE_USER,
@@ -56,25 +57,6 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueProgress:
-    """Progress of a change of separate queues. `hashes_moved` lead to their new queue, `hashes_staged` to a staging
-    queue. Of the `queues` that hashes leave, all hashes of `queues_moved` lead to their new queue."""
-
-    hashes_moved: int
-    hashes_staged: int
-    queues_moved: int
-    queues: int
-
-    def phase(self, hashes_left: int) -> str:
-        """The step that is on its way; `hashes_left` are not in their new queue yet."""
-        if not hashes_left:
-            return "ending: the last staging queues are processed"
-        if not self.hashes_moved and not self.hashes_staged:
-            return "beginning: members join"
-        return "moving"
-
-
-@dataclass(frozen=True, slots=True)
 class MovingKeys:
     """State of a change to so many `partitions`, or separate queues, that is not over. `hashes`: those on their way;
     `messages_held` wait for earlier ones in the former partition of their key; `messages_surplus` are in partitions
@@ -84,22 +66,26 @@ class MovingKeys:
     hashes: int
     messages_held: int
     messages_surplus: int
-    unit: str = "partitions"
-    progress: QueueProgress | None = None
-    """None of partitions, whose broker counts only what is left."""
 
-    def __str__(self) -> str:
-        done = ""
-        if (one := self.progress) is not None:
-            done = (
-                f"; {one.phase(self.hashes)}, {one.hashes_moved} of {one.hashes_moved + self.hashes} hashes lead to "
-                f"their new queue and {one.hashes_staged} to staging queues, {one.queues_moved} of {one.queues} queues "
-                "have passed all of theirs on"
-            )
-        return (
-            f"{self.hashes} hashes move when their earlier messages are processed, {self.messages_held} newer messages "
-            f"wait for that, {self.messages_surplus} messages are in {self.unit} that go{done}"
-        )
+    def problem(self, group: str) -> Problem:
+        """The change as that for which something waits."""
+        return Problem(Kind.PARTITIONS_CHANGE, Subject(group), asdict(self))
+
+
+@dataclass(frozen=True, slots=True)
+class MovingQueues(MovingKeys):
+    """The same of separate queues. `hashes_moved` lead to their new queue, `hashes_staged` to a staging queue. Of the
+    `queues` that hashes leave, all hashes of `queues_moved` lead to their new queue."""
+
+    hashes_moved: int
+    hashes_staged: int
+    queues_moved: int
+    queues: int
+
+    def problem(self, group: str) -> Problem:
+        begun = "moving" if self.hashes_moved or self.hashes_staged else "beginning"
+        phase = {"phase": begun if self.hashes else "ending", "hashes_all": self.hashes_moved + self.hashes}
+        return Problem(Kind.QUEUES_CHANGE, Subject(group), asdict(self) | phase)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,18 +190,12 @@ def native_json(native: Native) -> dict[str, Any]:
                 "rebalance_status": native.rebalance,
                 "ingress": native.ingress,
                 "handoffs": asdict(native.handoffs),
-                "moving_keys": None if moving is None else moving_keys_json(moving),
+                "moving_keys": None if moving is None else asdict(moving),
             }
         case MessageGroupsStatus():
             return {"message_groups": asdict(native)}
         case SessionsStatus():
             return {**asdict(native), "sessions": list(map(asdict, native.sessions))}
-
-
-def moving_keys_json(moving: MovingKeys) -> dict[str, Any]:
-    document = asdict(moving)
-    del document["unit"]
-    return document | (document.pop("progress") or {})
 
 
 S = TypeVar("S", Handoffs, MovingKeys, MessageGroupsStatus, SessionStatus)
@@ -388,8 +368,9 @@ class Snapshot:
         if (partitions := self.partitions(group)) is not None:
             return partitions.moving_keys
         move = self.key_move(group)
-        if move is None:
-            return None
+        return None if move is None else self.moving_queues(group, move)
+
+    def moving_queues(self, group: str, move: KeyMove) -> MovingQueues:
         names = Names(group)
         held = surplus = 0
         for name, status in self.queues.items():
@@ -412,13 +393,16 @@ class Snapshot:
                     staged.add(hash_)
         left = [hash_ for hash_ in move.hashes if hash_ not in arrived]
         queues_left = {hash_ % move.old for hash_ in left}
-        progress = QueueProgress(
+        return MovingQueues(
+            partitions=move.new,
+            hashes=len(left),
+            messages_held=held,
+            messages_surplus=surplus,
             hashes_moved=len(arrived),
             hashes_staged=len(staged - arrived),
             queues_moved=len(move.staging) - len(queues_left),
             queues=len(move.staging),
         )
-        return MovingKeys(move.new, len(left), held, surplus, unit="queues", progress=progress)
 
     @property
     def owner(self) -> str:

@@ -79,9 +79,10 @@ class CredentialsUnreadable(ConnectError):
 class ConnectRefused(ConnectError):
     """The broker closed the connection while it was being opened."""
 
-    def __init__(self, message: str, reply_code: int) -> None:
+    def __init__(self, message: str, reply_code: int, reply_text: str) -> None:
         super().__init__(message)
         self.reply_code = reply_code
+        self.reply_text = reply_text
 
 
 class ConnectionLost(ClientError):

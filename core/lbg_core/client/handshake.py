@@ -72,8 +72,8 @@ class Handshake:
             case ConnectionClose(reply_code=403):
                 raise AuthenticationError(f"{self._where}: {self._clean(method.reply_text)}")
             case ConnectionClose():
-                text = f"{self._where}: {method.reply_code} {self._clean(method.reply_text)}"
-                raise ConnectRefused(text, method.reply_code)
+                text = self._clean(method.reply_text)
+                raise ConnectRefused(f"{self._where}: {method.reply_code} {text}", method.reply_code, text)
             case _:
                 raise ConnectError(f"{self._where}: {method.NAME} came before the connection was open")
 

@@ -30,10 +30,10 @@ class PublishingError(Exception):
 class Unroutable(PublishingError):
     """The broker returned a message (AMQP 0-9-1, basic.return): no binding takes its routing key."""
 
-    def __init__(self, routing_key: str, reply: str) -> None:
+    def __init__(self, group: str, routing_key: str, reply: str) -> None:
         super().__init__(
-            f"no queue takes routing key {routing_key!r} ({reply}): a binding of the group is missing; "
-            "`lbg group create` with the group's own attributes puts it back"
+            f"no queue takes routing key {routing_key!r} ({reply}): a binding of group {group!r} is missing; "
+            f"`lbg group create {group} …` with the group's own attributes repairs it"
         )
         self.routing_key = routing_key
 

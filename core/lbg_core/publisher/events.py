@@ -104,7 +104,7 @@ class Unrouted:
     def __str__(self) -> str:
         return (
             f"{self.count:,} messages were confirmed that no queue took, as a queue or binding of group {self.group} "
-            f"is missing: repair it (`lbg group create`), then `lbg unrouted replay {self.group}`"
+            f"is missing: repair it (`lbg group create {self.group} …`), then `lbg unrouted replay {self.group}`"
         )
 
 
@@ -129,7 +129,10 @@ class IngressPaused:
     group: str
 
     def __str__(self) -> str:
-        return f"ingress of group {self.group} is paused; messages wait in order until `lbg group resume --ingress`"
+        return (
+            f"ingress of group {self.group} is paused; messages wait in order until `lbg group resume {self.group} "
+            "--ingress`"
+        )
 
 
 @dataclass(frozen=True, slots=True)

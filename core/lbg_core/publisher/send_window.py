@@ -320,7 +320,7 @@ class SendWindow:
         """basic.return. It comes before the message's ack, which must not be taken for a delivery: no answer
         counts from now on.
         """
-        self.failure = self.failure or Unroutable(routing_key, reply)
+        self.failure = self.failure or Unroutable(self.stamper.spec.name, routing_key, reply)
 
     def answered(self, tag: int, *, multiple: bool, ok: bool, now: float) -> list[StampedMessage]:
         """basic.ack or basic.nack from the broker. Returns the messages it accepted with it.

@@ -26,7 +26,7 @@ from lbg_core.admin.plan import recorded
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Claim
 from lbg_core.admin.repartition import change_online
-from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.snapshot import UNKNOWN, MovingQueues
 from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
@@ -319,7 +319,7 @@ class Provisioner:
         if not (group.may_raise_queues or has_left) or login is None or key in self._changes:
             return None
         moving = None if description is None else description.moving_keys
-        if moving is not None and moving.unit == "partitions":
+        if moving is not None and not isinstance(moving, MovingQueues):
             return None  # a survey reports the end
         count = group.queues_wanted if moving is None else moving.partitions
         raised, name = group.with_queues(count), group.spec.name
@@ -388,18 +388,11 @@ class Provisioner:
         try:
             if are_pods and not self.has_parking(key):
                 plan_parking(name, await reach.admin.observe(name), claim=claim)  # other refusals come first
-                raise MembersRun(name, where=["its consumers run, or are about to"], remedy="")
+                raise MembersRun(name)
             return await enable_parking(reach.admin, name, claim=claim)
         except MembersRun as error:
-            remedy = "it gets its parking queue (whenExhausted Park) when all its members have ended"
-            if are_pods and group.pods_wanted:
-                remedy = (
-                    "to give it a parking queue (whenExhausted Park), set replicas to 0, wait until Provisioned is "
-                    "True, and set replicas again; until then a message that uses up its attempts blocks its key"
-                )
-            elif not are_pods:
-                remedy += ", also those that this object does not run"
-            raise MembersRun(name, where=error.problem.figures["where"], remedy=remedy) from error
+            kind = Kind.PARKING_BLOCKED if are_pods and group.pods_wanted else Kind.PARKING_WAITS
+            raise MembersRun(name, kind=kind, is_foreign=not are_pods) from error
 
     def _may_have_pods(self, key: Key) -> bool:
         """True if pods of the group's consumers run, or may start. One that was evicted stays in the cluster for long

@@ -20,7 +20,7 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import MembersRun, NotJoined
-from lbg_core.admin.problems import Kind, text_of
+from lbg_core.admin.problems import Kind, lines_of, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
@@ -216,8 +216,8 @@ def provisioned(group: GroupManifest | None, observation: Observation) -> Condit
 def _provisioned(description: Description | None) -> Condition:
     if description is None or description.moving_keys is None:
         return Condition(Reason.PROVISIONED)
-    held_up = map(text_of, description.change_held_up)
-    return Condition(Reason.REPARTITIONING, "; ".join((str(description.moving_keys), *held_up)))
+    waits = (description.moving_keys.problem(description.group), *description.change_held_up)
+    return Condition(Reason.REPARTITIONING, "; ".join(lines_of(waits)))
 
 
 def ready(group: GroupManifest, observation: Observation) -> Condition:
@@ -289,11 +289,12 @@ def queues_scaled(group: GroupManifest, observation: Observation, count: int) ->
     if wanted > count:
         moving = None if observation.description is None else observation.description.moving_keys
         many = f"{_count(wanted, 'consumer')} are wanted, and there are {_count(count, 'queue')}"
-        if moving is not None and moving.partitions > count:
-            return Condition(Reason.QUEUES_RAISING, f"{many}; they become {moving.partitions}: {moving}")
         waits = "this is possible, see Provisioned"
         if moving is not None:
-            waits = f"the keys of the previous change have moved: {moving}"
+            text = text_of(moving.problem(group.spec.name))
+            if moving.partitions > count:
+                return Condition(Reason.QUEUES_RAISING, f"{many}; they become {moving.partitions}: {text}")
+            waits = f"the keys of the previous change have moved: {text}"
         return Condition(Reason.QUEUES_RAISING, f"{many}; they become {group.queues_wanted} when {waits}")
     if count > group.queues_min:
         return Condition(

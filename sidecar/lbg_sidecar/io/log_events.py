@@ -150,10 +150,10 @@ class EffectLogger:
                 fields = {"queue": queue, "key": key, "reason": reason}
                 if kind in (Failure.POISONED, Failure.PARKED):
                     fields |= {"attempts": attempts}
-                    self._seldom(logging.ERROR, kind.value, _call_text(effect), fields)
+                    self._seldom(logging.ERROR, kind.value, _call_text(self._group, effect), fields)
                 else:
                     fields |= {"id": _id_of(identity), "attempt": attempts}
-                    self._seldom(logging.WARNING, kind.value, _call_text(effect), fields)
+                    self._seldom(logging.WARNING, kind.value, _call_text(self._group, effect), fields)
             case ParkedKeysUnread(queues, waited_s):
                 text = (
                     f"the stream of parked keys has not answered for {waited_s:.0f} s, so nothing of queues "
@@ -162,7 +162,8 @@ class EffectLogger:
                 fields = {"queue": min(queues, default=0), "waited_s": round(waited_s, 1)}
                 self._seldom(logging.WARNING, "parked_keys_unread", text, fields)
             case Paused(is_paused):
-                text = "is paused: no new call starts until `lbg group resume`" if is_paused else "is resumed"
+                paused = f"is paused: no new call starts until `lbg group resume {self._group}`"
+                text = paused if is_paused else "is resumed"
                 self._log(
                     logging.INFO, "paused" if is_paused else "resumed", f"group {self._group} {text}", {}
                 )
@@ -266,7 +267,7 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
             raise AssertionError(effect)
 
 
-def _call_text(call: CallFailed) -> str:
+def _call_text(group: str, call: CallFailed) -> str:
     name = (
         "a message without a publisher's stamp"
         if call.identity is None
@@ -295,7 +296,7 @@ def _call_text(call: CallFailed) -> str:
         case Failure.PARKED:
             return (
                 f"{message} failed {call.attempts} times and is parked; so is every later message of its key, until "
-                f"`lbg park release`; the last reason: {reason}"
+                f"`lbg park release {group}`; the last reason: {reason}"
             )
 
 

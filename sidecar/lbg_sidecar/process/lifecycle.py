@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shlex
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -38,18 +39,21 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (AuthenticationError, "correct LBG_USERNAME or LBG_PASSWORD_FILE, or create the user at the broker"),
     (CredentialsUnreadable, "correct LBG_USERNAME_FILE or LBG_PASSWORD_FILE, or mount the Secret there"),
     (TlsError, "LBG_CAFILE must have the CA that signed the certificate, for the host of LBG_BROKER"),
-    (AccessRefused, "give the user the group's permissions: `lbg group create` creates a user with them"),
+    (
+        AccessRefused,
+        "give the user the group's permissions: `lbg group create {group} …` creates a user with them",
+    ),
     (ConnectRefused, ""),
     (ConnectError, "is the broker up, and is LBG_BROKER its address?"),
 )
 
 
-def remedy(error: Exception) -> str:
+def remedy(error: Exception, *, group: str) -> str:
     """One line: what, where, and what to do."""
     advice = next((advice for kind, advice in _ADVICE if isinstance(error, kind)), "")
     if isinstance(error, ConnectRefused) and error.reply_code == _NOT_ALLOWED:
         advice = "create the virtual host and let the user use it, or correct the path of LBG_BROKER"
-    return f"{plain_reason(error)}; {advice}" if advice else plain_reason(error)
+    return f"{plain_reason(error)}; {advice.format(group=group)}" if advice else plain_reason(error)
 
 
 log = logging.getLogger("lbg.sidecar")
@@ -68,7 +72,7 @@ class MemberLifecycle:
 
     def __init__(self, settings: SidecarSettings, measures: Measures) -> None:
         self.left = asyncio.Event()
-        self.contact = ConnectionStatus(advise=remedy)
+        self.contact = ConnectionStatus(advise=partial(remedy, group=settings.member.group))
         self._settings = settings
         self._measures = measures
         self._stream: StreamChannel | None = None

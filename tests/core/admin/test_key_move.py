@@ -17,7 +17,7 @@ from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.problems import line_of
+from lbg_core.admin.problems import Kind, Progress
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import BasicProperties, ConfirmingPublisher, Delivery, connect
@@ -235,7 +235,9 @@ async def test_members_of_an_older_version_are_named_and_nothing_is_changed(
     await create_group(admin, orders)
     member, publishing = MovingMember(place, "orders", joins=False), Publishing(place, orders)
     async with running(member, publishing):
-        with pytest.raises(NotJoined, match=r"nothing is changed: m0 \(restart them.*--offline"):
+        with pytest.raises(
+            NotJoined, match=r"nothing is changed: m0 does not take part yet; restart them.*--offline"
+        ):
             await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
         await require_whole(admin, orders)
 
@@ -253,7 +255,7 @@ async def test_a_member_that_sends_no_report_holds_the_change_up_as_long_as_it_h
     member, publishing = MovingMember(place, "orders"), Publishing(place, orders)
     async with running(member):
         async with running(publishing):
-            await until_held_up(admin, 6, "to take part: the member with index 3, which sends no report")
+            await until_held_up(admin, 6, Kind.MEMBER_SILENT)
             observed = await admin.observe("orders")
             assert observed.bindings is not UNKNOWN
             to_new = {names.queue(4), names.queue(5)}
@@ -277,10 +279,7 @@ async def test_while_keys_move_a_blocked_queue_holds_up_its_keys_alone_and_other
     async with running(member):
         member.is_held = True
         async with running(publishing):
-            held_up = (
-                r"same command goes on.*q.3 to be processed up to their fences; passed: 0 of 4 old queues"
-            )
-            await until_held_up(admin, 6, held_up)
+            await until_held_up(admin, 6, *[Kind.FENCE_AHEAD] * 4, Kind.QUEUES_CHANGE)
         moving = (await show_group(admin, "orders", listen_s=0.05)).to_json()["moving_keys"]
         assert (moving["partitions"], moving["hashes"]) == (6, 4)
         assert (moving["hashes_moved"], moving["hashes_staged"]) == (0, 4)
@@ -344,12 +343,11 @@ async def test_a_full_queue_gets_its_fence_once_there_is_room(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
     await create_group(admin, orders)
-    full, lines = FullOnce(place), list[str]()
-    await repartition_group(
-        full, "orders", 6, timeout_s=GUARD_S, report=lambda one: lines.append(line_of(one))
-    )
+    full, steps = FullOnce(place), list[Progress]()
+    await repartition_group(full, "orders", 6, timeout_s=GUARD_S, report=steps.append)
     await full.close()
-    assert [line for line in lines if "room for a fence in lbg.orders.q.0" in line]
+    refused = [one for step in steps for one in step.left if one.kind is Kind.FENCE_REFUSED]
+    assert "lbg.orders.q.0" in {one.subject.queue for one in refused}
     await require_whole(admin, recounted(orders, 6))
 
 

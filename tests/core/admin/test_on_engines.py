@@ -31,6 +31,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.groups import create_group, delete_group, delete_own, list_groups, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.problems import lines_of
 from lbg_core.admin.record import CLAIM_BY_HAND, Record
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import GroupSpec, Names, topology_of
@@ -105,7 +106,7 @@ async def test_messages_and_consumers_stop_a_delete_and_force_overrules(
     await channel.consume("lbg.orders.q.2", lambda deliveries: None)
     with pytest.raises(StillInUse) as refused:
         await delete_group(admin, "orders")
-    assert refused.value.problem.figures["where"] == (
+    assert tuple(lines_of(refused.value.problem.causes)) == (
         "lbg.orders.q.1 has 1 message, 0 consumers",
         "lbg.orders.q.2 has 0 messages, 1 consumer",
     )
@@ -267,7 +268,7 @@ async def test_a_prefix_and_a_user_of_another_group_are_taken(admin: LiveAdmin, 
     )
     with pytest.raises(Taken) as refused:
         await create_group(admin, desired)
-    assert tuple(refused.value.problem.figures["conflicts"]) == (
+    assert tuple(lines_of(refused.value.problem.causes)) == (
         "prefix 'orders' is that of another group",
         f"user {orders.client_username!r} is that of another group",
     )

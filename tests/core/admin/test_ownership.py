@@ -91,7 +91,8 @@ async def test_a_group_of_another_owner_is_neither_changed_nor_described(
         with pytest.raises(NotOwned) as refused:
             await change
         assert str(refused.value) == (
-            "group 'orders' on this broker has another owner, and nothing was changed there: " + claim.remedy
+            "group 'orders' on this broker has another owner, and nothing was changed there: "
+            + (claim.remedy or "change its Kubernetes object, or `lbg group adopt orders` takes it over")
         )
     assert state(admin) == before
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.admin.errors import INGRESS_PAUSED, REPARTITIONED, plain_reason
-from lbg_core.client import ChannelClosed, ConnectionClosed, ConnectionLost
+from lbg_core.admin.errors import plain_reason
+from lbg_core.admin.ingress import REPARTITIONED
+from lbg_core.client import ChannelClosed, ConnectionClosed, ConnectionLost, ConnectRefused
 from lbg_core.client.errors import channel_closed
 
 ADMINISTRATOR = (
@@ -42,21 +43,22 @@ def test_a_group_that_was_deleted_is_named(exchange: str) -> None:
     assert plain_reason(error) == "group 'orders' was deleted"
 
 
-def test_a_connection_that_is_closed_for_another_number_of_queues_says_so() -> None:
+def test_a_connection_that_an_administrator_closed_has_the_reason() -> None:
     text = f"CONNECTION_FORCED - {REPARTITIONED.format('orders')}"
     error = ConnectionClosed(320, text, by_broker=True)
-    assert plain_reason(error) == "the number of queues of group orders changes"
-
-
-def test_a_connection_that_is_closed_for_a_pause_says_so() -> None:
-    text = f"CONNECTION_FORCED - {INGRESS_PAUSED.format('orders')}"
-    error = ConnectionClosed(320, text, by_broker=True)
-    assert plain_reason(error) == "ingress of group orders is paused"
+    assert (
+        plain_reason(error)
+        == "the broker closed the connection: the number of queues of group orders changes"
+    )
 
 
 def test_a_broker_that_was_shut_down_is_named_as_that() -> None:
     text = "CONNECTION_FORCED - broker forced connection closure with reason 'shutdown'"
-    assert plain_reason(ConnectionClosed(320, text, by_broker=True)) == "the broker was shut down"
+    for error in (
+        ConnectionClosed(320, text, by_broker=True),
+        ConnectRefused(f"127.0.0.1:5672: 320 {text}", 320, text),
+    ):
+        assert plain_reason(error) == "the broker was shut down"
 
 
 def test_another_error_stays_as_it_is() -> None:

@@ -32,11 +32,27 @@ FIGURES: dict[str, object] = {
     "attempts": 0,
     "drain_s": 24.0,
     "left": ("a", "b"),
+    "partition": 1,
+    "ready": 2,
+    "unacked": 0,
+    "consumers": 1,
+    "rebalance": "HoldDown",
+    "index": 3,
+    "is_late": True,
+    "is_foreign": True,
+    "hashes": 1,
+    "hashes_all": 4,
+    "hashes_moved": 3,
+    "hashes_staged": 0,
+    "messages_held": 1,
+    "messages_surplus": 0,
+    "phase": "moving",
+    "state": "waiting",
+    "queues_moved": 1,
     "messages": 3,
     "bindings": 1,
-    "conflicts": ("a",),
+    "prefix": "p",
     "diff": ("a", "b"),
-    "where": ("a",),
     "remedy": "wait",
     "session": "s",
     "sessions": (),
@@ -112,6 +128,26 @@ def test_of_long_lists_a_few_names_are_shown() -> None:
     )
 
 
+def test_the_causes_of_a_problem_are_in_its_line_and_in_its_fields() -> None:
+    counts = {"ready": 1, "unacked": 0}
+    full = [Problem(Kind.QUEUE_NOT_EMPTY, Subject("orders", f"q.{number}"), counts) for number in range(7)]
+    problem = Problem(
+        Kind.NOT_DRAINED,
+        Subject("orders"),
+        {"within_s": 9.0},
+        (full[0], Problem(Kind.GROUP_PAUSED, Subject("orders")), *full[1:]),
+    )
+    assert text_of(problem) == (
+        "group 'orders' was not drained within 9 s, nothing is changed and publishers go on: "
+        + "".join(f"q.{number} has 1 ready, 0 unacknowledged; " for number in range(5))
+        + "2 more; members process nothing: `lbg group resume orders` resumes them; see what its members wait for "
+        "(`lbg group show orders`), or give it more --timeout"
+    )
+    causes = json.loads(json.dumps(problem.to_json()))["causes"]
+    assert [one["kind"] for one in causes[:2]] == ["QueueNotEmpty", "GroupPaused"]
+    assert (causes[0]["subject"]["queue"], causes[0]["figures"]) == ("q.0", counts)
+
+
 def test_the_test_has_every_figure_and_no_other() -> None:
     named = {
         name
@@ -120,4 +156,4 @@ def test_the_test_has_every_figure_and_no_other() -> None:
         for _, name, _, _ in Formatter().parse(template)
         if name
     }
-    assert named - {*Subject.__slots__} == FIGURES.keys()
+    assert named - {*Subject.__slots__, "causes"} == FIGURES.keys()

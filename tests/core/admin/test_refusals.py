@@ -6,6 +6,7 @@ import pytest
 
 from lbg_core.admin.errors import Busy, GroupDiffers, Taken, Unsupported
 from lbg_core.admin.groups import create_group
+from lbg_core.admin.problems import lines_of
 from lbg_core.admin.snapshot import Policy, QueueStatus, UserState
 from lbg_core.group import Engine, GroupSpec, topology_of
 from lbg_core.group.topology import Binding
@@ -96,7 +97,7 @@ async def test_every_name_that_is_taken_is_listed_with_what_takes_it() -> None:
     )
     with pytest.raises(Taken) as refused:
         await create_group(admin, wanted)
-    assert tuple(refused.value.problem.figures["conflicts"]) == (
+    assert tuple(lines_of(refused.value.problem.causes)) == (
         "queue lbg.orders.q.3 exists (12 messages, 1 consumer)",
         "prefix 'inv' is that of another group",
         "user 'orders-app' exists and is not the group's",

@@ -211,7 +211,7 @@ async def test_a_paused_group_that_is_not_drained_says_what_resumes_it(place: Pl
     await create_group(admin, spec)
     assert await published(place, spec)
     await pause_group(admin, "orders", within_s=0.0)
-    with pytest.raises(NotDrained, match="members, which process nothing until `lbg group resume orders`"):
+    with pytest.raises(NotDrained, match="members process nothing: `lbg group resume orders` resumes them"):
         await repartition_group(admin, "orders", 6, timeout_s=0.2)
     await admin.close()
 

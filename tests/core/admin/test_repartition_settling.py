@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from lbg_core.admin.ingress import QueueIngress
-from lbg_core.admin.queue_changes import Depth, left_in, unsettled
+from lbg_core.admin.problems import Kind, lines_of
+from lbg_core.admin.queue_changes import left_in, unsettled
 from lbg_core.admin.repartition import SeparateQueuesLayout
 from lbg_core.admin.rows import members_of
-from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus, Unknown
 from lbg_core.group import GroupSpec, Names, balanced_primaries, standbys, static_primaries
 from lbg_core.group.members_protocol import Beat, Status
 from testing.admin.fake_admin import FakeAdmin
@@ -40,18 +41,20 @@ def member(queues: int, *, rebalance: str = "Ready", status: str = "Unassigned")
     return members_of([beat_of(beat)])
 
 
+def lines(members: Sequence[Beat], queue_count: int, *, is_late: bool) -> list[str]:
+    return list(lines_of(unsettled("orders", members, queue_count, is_late=is_late)))
+
+
 def test_a_member_of_the_new_number_that_is_ready_is_not_waited_for() -> None:
-    assert list(unsettled(member(6), 6, is_late=True)) == []
-    assert list(unsettled((), 6, is_late=True)) == []
+    assert lines(member(6), 6, is_late=True) == []
+    assert lines((), 6, is_late=True) == []
 
 
 def test_what_a_member_is_waited_for_is_said() -> None:
-    assert list(unsettled(member(4), 6, is_late=False)) == ["a still uses 4 queues"]
-    assert list(unsettled(member(4), 6, is_late=True)) == ["a still uses 4 queues (restart it)"]
-    assert list(unsettled(member(6, rebalance="HoldDown"), 6, is_late=False)) == ["a is HoldDown"]
-    assert list(unsettled(member(6, status="Unbound"), 6, is_late=False)) == [
-        "a has no consumer yet on 6 queues"
-    ]
+    assert lines(member(4), 6, is_late=False) == ["a still uses 4 queues"]
+    assert lines(member(4), 6, is_late=True) == ["a still uses 4 queues (restart it)"]
+    assert lines(member(6, rebalance="HoldDown"), 6, is_late=False) == ["a is HoldDown"]
+    assert lines(member(6, status="Unbound"), 6, is_late=False) == ["a has no consumer yet on 6 queues"]
 
 
 def beat(index: int, primaries: Iterable[int], others: Iterable[int] = ()) -> Beat:
@@ -82,7 +85,7 @@ def test_members_that_report_their_part_of_the_queues_are_not_waited_for(
     queue_count: int, member_count: int
 ) -> None:
     members = members_of(balanced(queue_count, range(member_count)).values())
-    assert list(unsettled(members, queue_count, is_late=True)) == []
+    assert lines(members, queue_count, is_late=True) == []
 
 
 @pytest.mark.parametrize(("was", "now"), [(4, 6), (6, 4), (32, 64), (64, 32), (2, 6), (3, 30)])
@@ -93,21 +96,21 @@ def test_a_member_that_reports_its_part_of_another_number_of_queues_is_waited_fo
     there, new = balanced(was, range(member_count)), balanced(now, range(member_count))
     late = next(index for index in new if _primaries(there[index]) != _primaries(new[index]))
     members = members_of({**new, late: there[late]}.values())
-    (line,) = unsettled(members, now, is_late=False)
-    assert line.startswith(f"m{late} ")
-    assert len(list(unsettled(members_of(there.values()), now, is_late=False))) >= 1
+    (problem,) = unsettled("orders", members, now, is_late=False)
+    assert problem.subject.members == (f"m{late}",)
+    assert any(unsettled("orders", members_of(there.values()), now, is_late=False))
 
 
 def test_a_member_that_reports_a_part_of_the_queues_is_not_said_to_use_that_many() -> None:
     new = balanced(6, range(2))
     members = members_of([new[0], beat(1, [1, 3], [0])])
-    assert list(unsettled(members, 6, is_late=False)) == ["m1 has not its part of 6 queues yet"]
+    assert lines(members, 6, is_late=False) == ["m1 has not its part of 6 queues yet"]
 
 
 def test_a_member_that_does_not_know_the_others_yet_is_not_said_to_use_another_number() -> None:
     """As after it connected anew: it has every queue for its own."""
     members = members_of([balanced(6, range(2))[0], beat(1, range(6))])
-    assert list(unsettled(members, 6, is_late=False)) == ["m1 has not its part of 6 queues yet"]
+    assert lines(members, 6, is_late=False) == ["m1 has not its part of 6 queues yet"]
 
 
 @pytest.mark.parametrize("live", [(0, 1, 2), (0, 2), (1,), (0, 1, 2, 4), (0, 3)])
@@ -121,14 +124,14 @@ def test_static_members_leave_the_queues_of_those_that_do_not_run_to_others(live
         )
         for index in live
     ]
-    assert list(unsettled(members_of(beats), 7, is_late=True)) == []
+    assert lines(members_of(beats), 7, is_late=True) == []
     of_before = beat(live[0], [queue for queue in range(5) if queue % 3 == live[0]], [4])
-    assert list(unsettled(members_of([of_before, *beats[1:]]), 7, is_late=False)) != []
+    assert lines(members_of([of_before, *beats[1:]]), 7, is_late=False) != []
 
 
 def test_members_that_stand_by_without_queues_are_not_waited_for() -> None:
     members = members_of([beat(0, [0]), beat(1, [1]), beat(2, [])])
-    assert list(unsettled(members, 2, is_late=True)) == []
+    assert lines(members, 2, is_late=True) == []
 
 
 def test_a_standby_without_a_consumer_is_not_waited_for_and_a_primary_is() -> None:
@@ -137,26 +140,37 @@ def test_a_standby_without_a_consumer_is_not_waited_for_and_a_primary_is() -> No
     first, second, standby = waits.queues
     standby = replace(standby, status=Status.UNBOUND)
     waits = replace(waits, queues=(first, second, standby))
-    assert list(unsettled(members_of([waits, other]), 3, is_late=True)) == []
+    assert lines(members_of([waits, other]), 3, is_late=True) == []
     waits = replace(waits, queues=(first, replace(second, active=False, status=Status.UNBOUND), standby))
-    assert list(unsettled(members_of([waits, other]), 3, is_late=True)) == [
-        "m0 has no consumer yet on 1 queues"
-    ]
+    assert lines(members_of([waits, other]), 3, is_late=True) == ["m0 has no consumer yet on 1 queue"]
 
 
 def _primaries(report: Beat) -> list[int]:
     return [one.queue for one in report.primaries]
 
 
+def depth(queue: str, ready: int, unacked: int | Unknown) -> tuple[str, QueueStatus]:
+    return queue, QueueStatus(ready=ready, unacked=unacked)
+
+
 def test_what_is_left_in_thousands_of_queues_is_a_few_lines() -> None:
-    depths = [Depth(f"q.{number}", 1, 0) for number in range(4000)]
-    assert list(left_in(depths))[-1] == "3995 more"
-    assert len(list(left_in(depths))) == 6
-    assert list(left_in([Depth("q.0", 0, 0)])) == []
+    left = list(left_in("orders", [depth(f"q.{number}", 1, 0) for number in range(4000)]))
+    assert len(left) == 4000
+    assert list(lines_of(left))[-2:] == ["q.4 has 1 ready, 0 unacknowledged", "3995 more"]
+    assert len(list(lines_of(left))) == 6
+    assert list(left_in("orders", [depth("q.0", 0, 0)])) == []
+
+
+def test_what_is_left_in_a_partition_names_it() -> None:
+    status = PartitionStatus(3, "Ready", None, ready=2, unacked=1, handoff_s=None)
+    (problem,) = left_in("orders", [("lbg.orders.q", status)])
+    assert (problem.kind, problem.subject.queue) == (Kind.PARTITION_NOT_EMPTY, "lbg.orders.q")
+    assert problem.figures == {"ready": 2, "unacked": 1, "partition": 3}
 
 
 def test_what_could_not_be_counted_is_not_empty() -> None:
-    assert list(left_in([Depth("q.0", 0, UNKNOWN)])) == ["q.0 could not be counted"]
+    (problem,) = left_in("orders", [depth("q.0", 0, UNKNOWN)])
+    assert (problem.kind, problem.subject.queue) == (Kind.QUEUE_UNCOUNTED, "q.0")
 
 
 @in_virtual_time
@@ -169,5 +183,6 @@ async def test_a_member_is_late_as_of_the_end_of_its_reports() -> None:
     admin, spec = Heard(), GroupSpec("orders", "orders", hash_count=8, queue_count=6, queue_size_mb=10)
     layout = SeparateQueuesLayout(admin, Names("orders"), QueueIngress(admin, "orders"), is_sampled=False)
     now = asyncio.get_running_loop().time()
-    assert await layout.unsettled(spec, late_at=now + 0.1) == ["a still uses 4 queues (restart it)"]
-    assert await layout.unsettled(spec, late_at=now + 60.0) == ["a still uses 4 queues"]
+    for late_at, is_late in ((now + 0.1, True), (now + 60.0, False)):
+        (problem,) = await layout.unsettled(spec, late_at=late_at)
+        assert problem.figures["is_late"] is is_late

@@ -5,7 +5,6 @@ import runpy
 import zlib
 from collections import Counter
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,9 @@ from lbg_core.group import (
     static_primaries,
 )
 from lbg_core.group.assignment import weight
+from testing import ROOT
 from testing.needs import repeated
 
-ROOT = Path(__file__).parents[3]
 BENCH: Any = runpy.run_path(
     str(ROOT / "testing" / "assignment_movement.py"), run_name="testing.assignment_movement"
 )

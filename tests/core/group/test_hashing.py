@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import runpy
 import zlib
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,8 +11,9 @@ from hypothesis import strategies as st
 
 from lbg_core.group import HASH_FUNCTIONS, SpecError, hash_of, queue_of
 from lbg_core.group.hashing import java, murmur2, murmur2_of_bytes
+from testing import ROOT
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = ROOT / "docs"
 COUNTS = st.integers(1, 65_536)
 
 

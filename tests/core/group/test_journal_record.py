@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import json
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from lbg_core.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
 from lbg_core.group.journal_record import VERDICTS, Record
+from testing import ROOT
 
 PUBLISHED = PublishedRecord(
     "p-1", "N14228", 57, 1, 41, 1_700_000_000_000_000, 1_700_000_000_000_900, 0, "orders", 62
@@ -89,7 +89,7 @@ def test_a_published_line_looks_as_documented() -> None:
 
 
 def test_the_documentation_shows_lines_that_we_read_and_names_every_field() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "journal.md").read_text()
+    text = (ROOT / "docs" / "journal.md").read_text()
     examples = [line for line in text.splitlines() if line.startswith('{"v":')]
 
     assert [type(decode(line)) for line in examples] == [PublishedRecord, DeliveredRecord]

@@ -6,7 +6,6 @@ import importlib.util
 import re
 from collections.abc import Iterator
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
@@ -18,8 +17,8 @@ from lbg_core.group.spec import BYTES_PER_MB, PREFIX_MAX_BYTES
 from lbg_operator.crds.consumer import App, Batch, bytes_in, manifest_name
 from lbg_operator.crds.group import REPLICAS_MAX
 from lbg_sidecar.process.settings import Channel, table
+from testing import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 FILES = sorted((ROOT / "crds").glob("*.yaml"))
 KUBERNETES = "1.29"
 """The oldest Kubernetes that the CRDs are for: from here on CEL knows quantities and structural rules are stable."""

@@ -10,9 +10,10 @@ import yaml
 
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.manifest import read_manifest
+from testing import ROOT
 from testing.kubernetes.manifests import consumer, group_manifest
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+EXAMPLES = ROOT / "examples"
 
 
 def file(tmp_path: Path, *documents: Any) -> Path:

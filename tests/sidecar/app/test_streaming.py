@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import signal
-import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -27,9 +26,9 @@ from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.message import INTERRUPTED, in_flight_of
 from lbg_sidecar.stream_client import consume
+from testing import ROOT, program
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
-from testing.fork_server import ROOT
 from testing.member.group_load import group_spec, load_on
 from testing.waiting import GUARD_S, until
 
@@ -454,7 +453,7 @@ async def test_an_application_killed_under_load_loses_and_reorders_nothing(
 
     async def life(url: str) -> None:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "testing.program", APP, url), cwd=ROOT, stdout=asyncio.subprocess.PIPE
+            *program.command(APP, url), cwd=ROOT, stdout=asyncio.subprocess.PIPE
         )
         assert process.stdout is not None
         before = sum(map(len, seen.values()))

@@ -6,13 +6,12 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lbg_sidecar import Member, MemberSettings, Message, SettingsError
-from testing.fork_server import ROOT
+from testing import ROOT, program
 from testing.member.group_load import load_on
 from testing.member.place import Place
 from testing.waiting import GUARD_S, until
@@ -50,7 +49,7 @@ async def called_by_both(place: Place, tmp_path: Path, commits: Path | None) -> 
     async with load_on(place.url, place.spec.name) as load:
         await load.publish(200)
         told = place.told(name="m", calls=str(calls), commits=commits and str(commits))
-        command = [sys.executable, "-m", "testing.program", DIES_INSTEAD_OF_ACKING, json.dumps(told)]
+        command = program.command(DIES_INSTEAD_OF_ACKING, json.dumps(told))
         dead = await asyncio.to_thread(subprocess.run, command, cwd=ROOT, timeout=GUARD_S, check=False)
         assert dead.returncode == -signal.SIGKILL
         before = calls.read_text().split()
@@ -115,7 +114,7 @@ async def test_each_kill_between_the_applications_commit_and_ours_repeats_what_w
         await load.publish(count)
         told = place.told(name="m", calls=str(calls), commits=str(commits), concurrency=concurrency)
         told["prefetch"] = count
-        command = (sys.executable, "-m", "testing.program", LINGERS_AFTER_ITS_COMMIT, json.dumps(told))
+        command = program.command(LINGERS_AFTER_ITS_COMMIT, json.dumps(told))
         for kill in range(1, kills + 1):
             process = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
             # A handler that has noted its call lingers: its commit, and not yet ours.

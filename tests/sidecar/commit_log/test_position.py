@@ -9,13 +9,12 @@ import os
 import random
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lbg_sidecar.commit_log import RECORDS_AT, VERSION, CommitsError, PositionFile, packed_head
-from testing.fork_server import ROOT
+from testing import ROOT, program
 
 SIZE_BYTES = PositionFile.size_bytes
 
@@ -92,7 +91,7 @@ def test_kill_9_leaves_the_last_number_that_was_told(tmp_path: Path) -> None:
     path, before = tmp_path / "p", 0
     for _ in range(3):
         process = subprocess.Popen(
-            [sys.executable, "-m", "testing.program", WRITER, str(path)],
+            program.command(WRITER, str(path)),
             cwd=ROOT,
             stdout=subprocess.PIPE,
             text=True,

@@ -20,7 +20,7 @@ import pytest
 from lbg_sidecar.inbox import BatchingInbox, InboxError, NoIdentity, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
 from lbg_sidecar.message import Verdict, drop, retry
-from testing.fork_server import ROOT
+from testing import ROOT, program
 from testing.sidecar.sent import Sent
 from testing.waiting import GUARD_S, until
 
@@ -430,7 +430,7 @@ async def test_positions_are_read_between_batches(database: Database) -> None:
 @pytest.mark.process
 def test_a_handler_that_never_returns_does_not_hold_up_the_end_of_the_process() -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "testing.program", STUCK],
+        program.command(STUCK),
         cwd=ROOT,
         capture_output=True,
         text=True,

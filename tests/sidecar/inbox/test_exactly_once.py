@@ -12,6 +12,7 @@ import pytest
 
 from lbg_core.group import GroupSpec
 from lbg_core.publisher import GroupPublisher
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.exactly_once import Run, Sizes, Victim
@@ -21,7 +22,6 @@ from testing.waiting import until
 pytestmark = pytest.mark.process
 
 SEED = 48
-ROOT = Path(__file__).parents[3]
 
 SMALL = Sizes(
     messages=800,

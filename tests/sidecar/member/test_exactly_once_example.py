@@ -9,10 +9,11 @@ import sys
 from pathlib import Path
 
 from lbg_core.publisher import GroupPublisher, Identity
+from testing import ROOT
 from testing.member.place import Place
 from testing.waiting import GUARD_S, until
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "exactly_once.py"
+EXAMPLE = ROOT / "examples" / "exactly_once.py"
 ORDERS = [b"one", b"two", b"three"]
 
 

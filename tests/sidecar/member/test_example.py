@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 
 from lbg_core.publisher import GroupPublisher
+from testing import ROOT
 from testing.member.place import Place
 from testing.waiting import GUARD_S
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "consume.py"
+EXAMPLE = ROOT / "examples" / "consume.py"
 
 
 @pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT], ids=lambda one: one.name)

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from lbg_core.publisher import GroupPublisher
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import group_spec
@@ -25,7 +26,6 @@ from testing.waiting import until, whole_lines
 
 pytestmark = [pytest.mark.process, pytest.mark.timeout(200)]
 
-ROOT = Path(__file__).parents[3]
 MESSAGES, KEYS = 100, 10
 
 

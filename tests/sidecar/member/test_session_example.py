@@ -8,12 +8,13 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import load_on
 from testing.member.mode_place import place_in
 from testing.waiting import GUARD_S, until
 
-EXAMPLE = Path(__file__).parents[3] / "examples" / "session.py"
+EXAMPLE = ROOT / "examples" / "session.py"
 
 
 async def test_the_example_has_every_message_once_through_kill_9_and_ends_with_its_session(

@@ -41,17 +41,19 @@ def test_the_last_error_stays_until_the_member_is_in_the_group_again() -> None:
         (AuthenticationError("h: 403"), "LBG_PASSWORD_FILE"),
         (CredentialsUnreadable("h: /run/user: No such file"), "LBG_USERNAME_FILE"),
         (TlsError("h: the broker's certificate: self-signed"), "LBG_CAFILE"),
-        (ConnectRefused("h: 530 NOT_ALLOWED", 530), "create the virtual host"),
-        (AccessRefused(403, "ACCESS_REFUSED"), "lbg group create"),
+        (ConnectRefused("h: 530 NOT_ALLOWED", 530, "NOT_ALLOWED"), "create the virtual host"),
+        (AccessRefused(403, "ACCESS_REFUSED"), "`lbg group create orders …`"),
     ],
 )
 def test_each_error_is_one_line_with_what_to_do(error: Exception, advice: str) -> None:
-    line = remedy(error)
+    line = remedy(error, group="orders")
     assert line.startswith(str(error))
     assert advice in line
     assert "\n" not in line
 
 
-@pytest.mark.parametrize("error", [ConnectRefused("h: 541 INTERNAL_ERROR", 541), ConnectionLost("gone")])
+@pytest.mark.parametrize(
+    "error", [ConnectRefused("h: 541 INTERNAL_ERROR", 541, "INTERNAL_ERROR"), ConnectionLost("gone")]
+)
 def test_where_nobody_knows_what_to_do_nothing_is_advised(error: Exception) -> None:
-    assert remedy(error) == str(error)
+    assert remedy(error, group="orders") == str(error)

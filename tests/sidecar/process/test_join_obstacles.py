@@ -59,7 +59,7 @@ async def test_permissions_that_are_missing_are_told_and_waited_for(broker: Embe
     nothing = {"configure": "^$", "write": "^$", "read": "^$"}
     broker.put("permissions/%2F/allowed-nothing", **nothing)
     async with living(LBG_BROKER=at(broker, "allowed-nothing:pass-word")) as life:
-        await until(lambda: "lbg group create" in life.contact.error)
+        await until(lambda: f"lbg group create {GROUP} …" in life.contact.error)
         assert f"user 'allowed-nothing' may not use group '{GROUP}'" in life.contact.error
         broker.put("permissions/%2F/allowed-nothing", **dict.fromkeys(nothing, ".*"))
         await until(lambda: not life.why_not_ready())

@@ -16,13 +16,13 @@ import aiohttp
 import pytest
 
 from lbg_sidecar.stream_client import consume
+from testing import ROOT
 from testing.broker.embedded import EmbeddedBroker
 from testing.command_line import start_lbg
 from testing.output_documents import checked
 from testing.sidecar.process import PROMPT, Sidecar, create, publish
 from testing.waiting import GUARD_S, until
 
-ROOT = Path(__file__).parents[3]
 STUCK = "import sys\nfor line in sys.stdin: pass"
 
 

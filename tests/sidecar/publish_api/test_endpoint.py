@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from testing import ROOT
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker, free_port
 from testing.sidecar.publish_endpoint import SPEC, Endpoint, ce, contents, event, ids, serving
@@ -186,9 +187,7 @@ async def test_stopping_waits_for_what_is_under_way_and_takes_nothing_more(broke
 
 
 async def test_the_examples_in_the_docs_are_published(broker: EmbeddedBroker) -> None:
-    section = (
-        (Path(__file__).parents[3] / "docs/publishing.md").read_text().partition("## Through the sidecar")[2]
-    )
+    section = (ROOT / "docs/publishing.md").read_text().partition("## Through the sidecar")[2]
     examples = re.findall(r"```bash\n(.*?)```", section, re.DOTALL)
     async with serving(broker.url) as endpoint:
         running = await asyncio.create_subprocess_exec(

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.chaos.application import Application, Mood
 from testing.chaos.ledger import Kind, Ledger, read
 from testing.chaos.stream import key_number, position_in, publisher_number, write_input
 
-ROOT = Path(__file__).resolve().parents[3]
 NAME = (5, 3, 2, 1, 0)  # position, key, seq, publisher, queue
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import defaultdict
-from pathlib import Path
 
 import pytest
 
+from testing import ROOT
 from testing.chaos.schedule import LASTS_S, WEIGHTS, Fault, Sizes, Target, schedule_of
 from testing.chaos.stream import keys_of
 
@@ -22,7 +22,7 @@ def test_the_same_seed_gives_the_same_faults_and_messages_in_another_process() -
         "from testing.chaos.schedule import *; from testing.chaos.stream import *;"
         "print(schedule_of(7, 'rabbitmq', Sizes()), keys_of(7, 1, 1000, 500))"
     )
-    root = Path(__file__).resolve().parents[3]
+    root = ROOT
     told = subprocess.run([sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True)
     assert told.stdout.strip() == f"{schedule_of(7, 'rabbitmq', SIZES)} {keys_of(7, 1, 1000, 500)}"
 

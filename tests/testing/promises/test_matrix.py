@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 
 from lbg_core.group import MODES
+from testing import ROOT
 from testing.promises import matrix
 from testing.promises.expectations import HANDOFF_MS, TABLE, Expected, differences, expected_of, table_lines
 from testing.promises.judge import OFFENCES
@@ -127,5 +127,5 @@ def test_keys_are_spread_over_the_queues() -> None:
 
 
 def test_the_page_has_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "promises.md"
+    page = ROOT / "docs" / "promises.md"
     assert "\n".join(table_lines()) in page.read_text()

@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +13,7 @@ from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
 from lbg_core.group.topology import EMBEDDED
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
+from testing import ROOT
 from testing.needs import repeated
 from testing.simulation.context import Setting
 from testing.simulation.faults import PLANNED
@@ -24,7 +24,7 @@ from testing.simulation.runs import INSTALLATIONS
 from testing.simulation.shrinking import shrunk
 
 SEEDS = (1, 2)
-REPOSITORY = Path(__file__).parents[3]
+REPOSITORY = ROOT
 LONG = {
     "a_batch_that_found_no_room_is_forgotten",
     "a_commit_is_not_synced",

@@ -15,7 +15,6 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import aio_pika
@@ -23,6 +22,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
+from testing import ROOT
 from testing.amqp.open_pika import OpenConnection
 from testing.broker.embedded import EmbeddedBroker
 from testing.broker.engines import Inbox, cut, eventually, pump, refusal
@@ -300,7 +300,7 @@ def test_the_management_api_tells_known_and_busy_groups(broker: EmbeddedBroker) 
 
 
 def test_the_example_of_the_page_works(broker: EmbeddedBroker) -> None:
-    page = (Path(__file__).resolve().parents[5] / "docs" / "embedded-broker.md").read_text()
+    page = (ROOT / "docs" / "embedded-broker.md").read_text()
     (example,) = re.findall(r"## Message groups\n\n```python\n(.*?)```", page, re.S)
     with pika.BlockingConnection(pika.URLParameters(broker.url)) as connection:
         channel = connection.channel()
