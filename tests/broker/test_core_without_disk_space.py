@@ -21,7 +21,7 @@ from lbg_core.amqp.methods import (
     QueueBindOk,
     QueuePurge,
 )
-from testing.broker_core.world import Client, World, numbered
+from testing.broker_core.world import EMPTY_HEADER, Client, World, numbered, publish_event
 from testing.exploration import example_count
 
 
@@ -322,6 +322,25 @@ def test_a_letter_that_a_client_publishes_is_confirmed_without_room() -> None:
     assert confirmed(member) == 1
     assert not is_held(member)
     assert world.store.bodies(world.queue("dead").spool.id) == [b"letter"]
+
+
+def test_a_publish_behind_a_letter_of_its_channel_is_confirmed_when_there_is_room() -> None:
+    world = full_world()
+    admin = world.client()
+    admin.ask(ExchangeDeclare("lbg.g.dlx", "fanout", durable=True), ExchangeDeclareOk)
+    admin.queue("dead")
+    admin.ask(QueueBind("dead", "lbg.g.dlx", ""), QueueBindOk)
+    world.full = True
+    publisher, other = publisher_of(world), publisher_of(world)
+    other.publish(b"stuck")
+    world.commit()
+    publisher.tell(
+        publish_event(1, "lbg.g.dlx", "", header=EMPTY_HEADER, body=b"letter"),
+        publish_event(1, "", "q", header=EMPTY_HEADER, body=b"behind"),
+    )
+    world.commit()
+    world.make_room()
+    assert confirmed(publisher) == 2
 
 
 def test_an_orderly_stop_without_room_keeps_what_was_promised() -> None:
