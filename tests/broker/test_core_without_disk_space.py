@@ -13,6 +13,7 @@ from lbg_broker.core.commands import Committed, StoreBlocked
 from lbg_broker.core.effects import PauseReading, StoreBatch
 from lbg_core.amqp.methods import (
     BasicAck,
+    BasicGet,
     ConnectionBlocked,
     ConnectionUnblocked,
     ExchangeDeclare,
@@ -381,6 +382,26 @@ def test_a_purge_without_room_takes_what_waits_in_memory_too() -> None:
     assert confirmed(publisher) == 2
     assert world.store.bodies(1) == []
     assert world.queue().messages_ready == 0
+
+
+def test_what_was_purged_while_a_batch_found_no_room_does_not_come_back() -> None:
+    world = full_world()
+    client = world.client()
+    client.publish(*numbered(20))
+    batch = world.broker.seal()
+    assert batch is not None
+    for _ in range(11):
+        client.say(BasicGet("q"))
+    client.nack(10, multiple=True)
+    client.say(QueuePurge("q"))
+    client.nack(11)
+    client.say(QueuePurge("q"))
+    world.full = True
+    world.write(batch)
+    world.commit()
+    world.make_room()
+    assert world.store.bodies(1) == []
+    assert world.store.records[1].messages == 0
 
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
