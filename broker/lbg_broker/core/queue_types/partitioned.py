@@ -370,7 +370,11 @@ class PartitionedDispatch(DispatchPolicy):
 
     def _is_recalled(self, partition: int) -> bool:
         return any(
-            line.holder is not None and is_recalled(line.holder.channel, line)
+            line.holder is not None
+            and (
+                is_recalled(line.holder.channel, line)
+                or (line.outstanding and line.holder not in self._flows)
+            )
             for line in self.routes.lines_of(partition)
         )
 
