@@ -124,6 +124,17 @@ def test_a_message_that_would_circle_without_anybody_rejecting_it_is_dropped() -
     assert client.bodies() == [b"1"]
 
 
+def test_a_history_with_the_largest_count_of_all_is_dead_lettered_as_others() -> None:
+    world, client = world_with()
+    history: list[Any] = [{"queue": "q", "reason": "rejected", "count": (1 << 63) - 1}]
+    client.publish(b"x", header=BasicProperties(headers={"x-death": history}).encode())
+    other = world.client()
+    other.consume()
+    other.nack(1, requeue=False)
+    (dead,) = dead_of(client)
+    assert [death["count"] for death in dead.headers["x-death"]] == [(1 << 63) - 1]
+
+
 def dead_letters_to(queue: str) -> dict[str, Any]:
     return {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
 

@@ -20,6 +20,9 @@ from lbg_core.amqp import BasicProperties, FieldValue
 LETTER_COST_BYTES: Final = 512
 """Bytes of a dead letter beside its body, about: headers, and where it was."""
 
+COUNT_MAX: Final = (1 << 63) - 1
+"""A field table has no larger number. A client may write the history of its message itself."""
+
 Reason = Literal["rejected", "maxlen", "expired"]
 
 
@@ -140,7 +143,7 @@ def _bury(
     for index, death in enumerate(deaths):
         if death.get("queue") == queue.name and death.get("reason") == reason:
             count = death.get("count")
-            death["count"] = (count if isinstance(count, int) else 0) + 1
+            death["count"] = min(count if isinstance(count, int) else 0, COUNT_MAX - 1) + 1
             deaths.insert(0, deaths.pop(index))
             break
     else:
