@@ -336,6 +336,23 @@ def test_deliveries_of_a_deleted_queue_can_still_be_acked() -> None:
     assert world.store.rows == {}
 
 
+def test_an_ack_for_a_deleted_queue_makes_room_for_the_other_queues_of_the_channel() -> None:
+    world = World()
+    client = world.client()
+    for name in ("deleted", "other"):
+        client.queue(name)
+        client.publish(b"of " + name.encode(), key=name)
+    world.commit()
+    client.say(BasicQos(0, 1, True))
+    client.consume("deleted", tag="1")
+    client.consume("other", tag="2")
+    assert client.bodies() == [b"of deleted"]
+    world.client().ask(QueueDelete("deleted"), QueueDeleteOk)
+    client.ack(1)
+    world.commit()
+    assert client.bodies() == [b"of other"]
+
+
 def test_purge_deletes_what_waits_and_leaves_what_is_given_out() -> None:
     world = World()
     client = world.client()

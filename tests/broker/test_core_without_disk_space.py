@@ -13,6 +13,7 @@ from lbg_broker.core.commands import Committed, StoreBlocked
 from lbg_broker.core.effects import PauseReading, StoreBatch
 from lbg_core.amqp.methods import (
     BasicAck,
+    BasicGet,
     ConnectionBlocked,
     ConnectionUnblocked,
     ExchangeDeclare,
@@ -21,7 +22,7 @@ from lbg_core.amqp.methods import (
     QueueBindOk,
     QueuePurge,
 )
-from testing.broker_core.world import Client, World, numbered
+from testing.broker_core.world import EMPTY_HEADER, Client, World, numbered, publish_event
 from testing.exploration import example_count
 
 
@@ -324,6 +325,25 @@ def test_a_letter_that_a_client_publishes_is_confirmed_without_room() -> None:
     assert world.store.bodies(world.queue("dead").spool.id) == [b"letter"]
 
 
+def test_a_publish_behind_a_letter_of_its_channel_is_confirmed_when_there_is_room() -> None:
+    world = full_world()
+    admin = world.client()
+    admin.ask(ExchangeDeclare("lbg.g.dlx", "fanout", durable=True), ExchangeDeclareOk)
+    admin.queue("dead")
+    admin.ask(QueueBind("dead", "lbg.g.dlx", ""), QueueBindOk)
+    world.full = True
+    publisher, other = publisher_of(world), publisher_of(world)
+    other.publish(b"stuck")
+    world.commit()
+    publisher.tell(
+        publish_event(1, "lbg.g.dlx", "", header=EMPTY_HEADER, body=b"letter"),
+        publish_event(1, "", "q", header=EMPTY_HEADER, body=b"behind"),
+    )
+    world.commit()
+    world.make_room()
+    assert confirmed(publisher) == 2
+
+
 def test_an_orderly_stop_without_room_keeps_what_was_promised() -> None:
     world = full_world()
     publisher, consumer = publisher_of(world), world.client()
@@ -362,6 +382,26 @@ def test_a_purge_without_room_takes_what_waits_in_memory_too() -> None:
     assert confirmed(publisher) == 2
     assert world.store.bodies(1) == []
     assert world.queue().messages_ready == 0
+
+
+def test_what_was_purged_while_a_batch_found_no_room_does_not_come_back() -> None:
+    world = full_world()
+    client = world.client()
+    client.publish(*numbered(20))
+    batch = world.broker.seal()
+    assert batch is not None
+    for _ in range(11):
+        client.say(BasicGet("q"))
+    client.nack(10, multiple=True)
+    client.say(QueuePurge("q"))
+    client.nack(11)
+    client.say(QueuePurge("q"))
+    world.full = True
+    world.write(batch)
+    world.commit()
+    world.make_room()
+    assert world.store.bodies(1) == []
+    assert world.store.records[1].messages == 0
 
 
 KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {

@@ -11,6 +11,7 @@ from lbg_core.amqp.methods import (
     ExchangeDeclareOk,
     QueueBind,
     QueueBindOk,
+    QueueDeclare,
 )
 from testing.broker_core.world import Client, Delivery, World
 
@@ -121,6 +122,56 @@ def test_a_message_that_would_circle_without_anybody_rejecting_it_is_dropped() -
     client.publish(b"0", b"1")
     client.consume()
     assert client.bodies() == [b"1"]
+
+
+def test_a_history_with_the_largest_count_of_all_is_dead_lettered_as_others() -> None:
+    world, client = world_with()
+    history: list[Any] = [{"queue": "q", "reason": "rejected", "count": (1 << 63) - 1}]
+    client.publish(b"x", header=BasicProperties(headers={"x-death": history}).encode())
+    other = world.client()
+    other.consume()
+    other.nack(1, requeue=False)
+    (dead,) = dead_of(client)
+    assert [death["count"] for death in dead.headers["x-death"]] == [(1 << 63) - 1]
+
+
+def dead_letters_to(queue: str) -> dict[str, Any]:
+    return {"x-max-length": 1, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": queue}
+
+
+def test_a_message_that_was_rejected_once_circles_no_more_than_others() -> None:
+    world = World()
+    client = world.client()
+    client.queue("a", arguments=dead_letters_to("b"))
+    client.queue("b", arguments=dead_letters_to("a"))
+    client.publish(b"0", key="a")
+    client.consume("a")
+    client.nack(1, requeue=False)
+    client.cancel()
+    assert world.queue("b").messages_ready == 1
+    client.publish(b"1", b"2", key="a")  # "1" is dropped to b, and "0" from there to a, and "2" from there
+    world.commit()
+    assert (world.queue("a").messages_ready, world.queue("b").messages_ready) == (1, 1)
+    history: list[Any] = [{"queue": "elsewhere", "reason": "rejected", "count": 1}]
+    header = BasicProperties(headers={"x-death": history}).encode()
+    for _ in range(4):
+        client.publish(b"from a client that wrote its history itself", key="a", header=header)
+    world.commit()
+    assert (world.queue("a").messages_ready, world.queue("b").messages_ready) == (1, 1)
+    assert client.refusal is None
+
+
+def test_a_letter_may_drop_another_one_from_any_number_of_queues() -> None:
+    world = World()
+    client = world.client()
+    last = 600
+    for number in range(last):
+        client.say(QueueDeclare(f"q{number}", arguments=dead_letters_to(f"q{number + 1}")))
+        client.publish(b"%d" % number, key=f"q{number}")
+    client.say(QueueDeclare(f"q{last}"))
+    client.publish(b"new", key="q0")
+    client.consume(f"q{last}")
+    assert client.bodies() == [b"%d" % (last - 1)]
 
 
 def test_without_an_exchange_or_with_a_missing_one_the_message_is_gone() -> None:

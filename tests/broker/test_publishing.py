@@ -242,6 +242,17 @@ class TestFullQueue:
         assert consumer.bodies() == [b"a", b"b"]
         assert world.queue("other").messages_ready == 1
 
+    def test_accepts_what_follows_on_an_ordered_connection_where_the_channel_gets_no_confirms(self) -> None:
+        world = World()
+        client = world.client(lbg__ordered_refusal=True)
+        client.queue("q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+        client.publish(b"a", b"refused")
+        consumer = world.client()
+        consumer.consume("q")
+        client.publish(b"b")
+        world.commit()
+        assert consumer.bodies() == [b"a", b"b"]
+
     def test_with_drop_head_drops_the_oldest(self) -> None:
         world = World()
         client = world.client()

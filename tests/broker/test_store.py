@@ -203,20 +203,23 @@ def test_a_full_disk_is_told_apart_and_the_same_batch_goes_through_once_there_is
 
 
 def test_a_large_delete_counts_at_once_and_its_rows_go_by_and_by(
-    path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, databases: list[sqlite3.Connection]
 ) -> None:
     monkeypatch.setattr(store_module, "TIDY_ROWS", 1000)
     monkeypatch.setattr(store_module, "GARBAGE_POSITIONS", 100)
+    count = "SELECT count(*) FROM message"
     store = Store(path)
     store.carry_out(batch(change(range(5000)), change(range(10), spool=2)))
     tidy_all(store)
     store.carry_out(batch(change([5000], deletes=[(0, 4998)])))
     assert store.untidy
-    assert len(positions_in(store)) == 5001
+    assert positions_in(store) == [4999, 5000]
+    assert databases[-1].execute(count).fetchone() == (5011,)
     store.tidy()
-    assert len(positions_in(store)) == 4001
+    assert databases[-1].execute(count).fetchone() == (4011,)
     store.close()
     store = Store(path)  # a start finishes the work
+    assert databases[-1].execute(count).fetchone() == (12,)
     assert positions_in(store) == [4999, 5000]
     assert len(positions_in(store, spool=2)) == 10
     store.close()

@@ -333,7 +333,7 @@ def read_stream(reader: ArgumentReader) -> StreamArguments:
     if age is not None and not (age[:-1].isascii() and age[:-1].isdigit() and age[-1] in AGE_S):
         raise reader.invalid("x-max-age", "invalid_max_age")
     return StreamArguments(
-        reader.number("x-max-length-bytes"), math.inf if age is None else int(age[:-1]) * AGE_S[age[-1]]
+        reader.number("x-max-length-bytes"), math.inf if age is None else float(age[:-1]) * AGE_S[age[-1]]
     )
 
 

@@ -336,7 +336,7 @@ def _admits(state: State, channel: Channel, queue: Queue, origin: Origin, header
                 return True
         if queue.has_idle_consumer():
             return True
-    if channel.connection.ordered_refusal:
+    if channel.confirms and channel.connection.ordered_refusal:
         channel.fenced.add(queue)
     state.counters.refused += 1
     if queue.rules.overflow == "reject-publish-dlx":

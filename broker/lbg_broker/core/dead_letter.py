@@ -7,6 +7,7 @@ queue has one alarm at most, for whichever comes first.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Final, Literal
@@ -19,24 +20,36 @@ from lbg_core.amqp import BasicProperties, FieldValue
 LETTER_COST_BYTES: Final = 512
 """Bytes of a dead letter beside its body, about: headers, and where it was."""
 
+COUNT_MAX: Final = (1 << 63) - 1
+"""A field table has no larger number. A client may write the history of its message itself."""
+
 Reason = Literal["rejected", "maxlen", "expired"]
 
 
 def dead_letter(
     state: State, queue: Queue, origin: Origin, header: bytes, body: bytes, *, reason: Reason
 ) -> None:
-    """Publish a message that leaves the queue to its dead-letter exchange, if it has one.
+    """Publish a message that leaves the queue to its dead-letter exchange, if it has one, and drop what is then over a
+    limit."""
+    for target in _publish(state, queue, origin, header, body, reason=reason):
+        enforce_limit(state, target)
+
+
+def _publish(
+    state: State, queue: Queue, origin: Origin, header: bytes, body: bytes, *, reason: Reason
+) -> list[Queue]:
+    """Publish a dead letter; returns the queues with a limit that have it.
 
     Without a routing key of the queue's own it goes by all that it was published with, those of CC and BCC too. It is
     appended where it goes in the same batch that deletes it here. As with RabbitMQ's `at-most-once`
     there is no second attempt: a full queue that refuses loses it.
     """
     if queue.rules.dead_letter_exchange is None:
-        return
+        return []
     vhost = queue.vhost
     exchange = vhost.exchanges.get(queue.rules.dead_letter_exchange)
     if exchange is None:
-        return
+        return []
     properties = BasicProperties.decode(header)
     headers = dict(properties.headers or {})
     copies = _copies_in(headers)
@@ -52,12 +65,13 @@ def dead_letter(
     deaths = _deaths_of(headers)
     targets = [target for target in routed if not _circles(target, deaths, queue, reason)]
     if not targets:
-        return
+        return []
     state.counters.dead_lettered += 1
     _bury(headers, deaths, queue=queue, origin=origin, copies=copies, reason=reason, now=state.now)
     properties.headers = headers
     properties.expiration = None
     new_header = properties.encode()
+    limited: list[Queue] = []
     for target in targets:
         if target.shut or (target.rules.overflow != "drop-head" and target.is_full_for(len(body))):
             continue
@@ -65,22 +79,27 @@ def dead_letter(
         state.letters_bytes += len(body) + LETTER_COST_BYTES
         state.make_due(target)
         if target.limited:
-            enforce_limit(state, target)
+            limited.append(target)
+    return limited
 
 
 def enforce_limit(state: State, queue: Queue) -> None:
-    """Drop from the head of a queue that is over its limit, if that is its way."""
-    if not queue.limited or queue.rules.overflow != "drop-head" or not queue.is_over():
-        return
-    if queue.policy.consumers:
-        state.dispatch()  # what a consumer can take is not dropped
-    while queue.is_over():
-        message = queue.spool.drop_first()
-        if message is None:
-            state.make_due(queue)  # the head is being read; its page brings us back here
-            return
-        state.counters.dropped += 1
-        dead_letter(state, queue, message.origin, message.header, message.body, reason="maxlen")
+    """Drop from the head of a queue that is over its limit, if that is its way, and of those that its letters put over
+    theirs: any number, one after another."""
+    queues = deque([queue])
+    while queues:
+        queue = queues.popleft()
+        if not queue.limited or queue.rules.overflow != "drop-head" or not queue.is_over():
+            continue
+        if queue.policy.consumers:
+            state.dispatch()  # what a consumer can take is not dropped
+        while queue.is_over():
+            message = queue.spool.drop_first()
+            if message is None:
+                state.make_due(queue)  # the head is being read; its page brings us back here
+                break
+            state.counters.dropped += 1
+            queues += _publish(state, queue, message.origin, message.header, message.body, reason="maxlen")
 
 
 def _copies_in(headers: Mapping[str, FieldValue]) -> list[str]:
@@ -98,9 +117,16 @@ def _deaths_of(headers: Mapping[str, FieldValue]) -> list[dict[str, FieldValue]]
 
 def _circles(target: Queue, deaths: list[dict[str, FieldValue]], source: Queue, reason: Reason) -> bool:
     """True if a message would come back to a queue without any consumer having rejected it on its way."""
-    if reason == "rejected" or any(death.get("reason") == "rejected" for death in deaths):
+    if reason == "rejected":
         return False
-    return target is source or any(death.get("queue") == target.name for death in deaths)
+    if target is source:
+        return True
+    for death in deaths:  # the newest first
+        if death.get("reason") == "rejected":
+            return False
+        if death.get("queue") == target.name:
+            return True
+    return False
 
 
 def _bury(
@@ -117,7 +143,7 @@ def _bury(
     for index, death in enumerate(deaths):
         if death.get("queue") == queue.name and death.get("reason") == reason:
             count = death.get("count")
-            death["count"] = (count if isinstance(count, int) else 0) + 1
+            death["count"] = min(count if isinstance(count, int) else 0, COUNT_MAX - 1) + 1
             deaths.insert(0, deaths.pop(index))
             break
     else:

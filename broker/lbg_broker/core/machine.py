@@ -185,7 +185,8 @@ class Broker:
             # A confirm is of all publishes before it, so a letter's waits too where one of them does.
             state.pending.confirms, pending.confirms = pending.confirms, {}
             for channel in [each for each in pending.letters if each in state.pending.confirms]:
-                state.pending.confirms[channel] = pending.letters.pop(channel)
+                confirms = state.pending.confirms
+                confirms[channel] = max(confirms[channel], pending.letters.pop(channel))
             if letters.left_some:
                 state.pending.letters, pending.letters = pending.letters, {}
                 if not state.letters_wait:

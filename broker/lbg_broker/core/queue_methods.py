@@ -115,6 +115,7 @@ def purge_queue(state: State, actor: Principal, method: QueuePurge) -> QueuePurg
             for line, message, _ in channel.unsettled.values():
                 if line in positions:
                     positions[line].append(message.position)
+    state.make_due(queue)  # a change of partitions, or the end of sessions, may wait for what was purged
     return QueuePurgeOk(sum([line.purge(sorted(stay)) for line, stay in positions.items()]))
 
 

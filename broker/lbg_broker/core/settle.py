@@ -216,7 +216,7 @@ def _requeue(state: State, unsettled: Sequence[tuple[Channel, Sequence[Unsettled
 
 def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> None:
     """Returns prefetch credit for settled messages: of a durable queue, when the store has recorded it. An
-    acknowledgement in a stream is not recorded.
+    acknowledgement in a stream, or in a queue that was deleted, is not recorded.
 
     Until then a crash brings it back, so with more delivered in its place a crash would repeat more than the
     consumer's prefetch.
@@ -225,7 +225,7 @@ def _return_credit(state: State, channel: Channel, entries: list[Unsettled]) -> 
     for line, message, consumer in entries:
         if consumer is None:
             continue
-        if line.durable and not line.keeps_messages:
+        if line.durable and not (line.keeps_messages or line.dropped):
             credits_ = state.pending.credits
             count, size = credits_.get(consumer, (0, 0))
             credits_[consumer] = (count + 1, size + message.size)

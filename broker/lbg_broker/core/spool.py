@@ -129,6 +129,7 @@ class PendingChanges:
 
     def delete_all_but(self, outstanding: Sequence[int], next_position: int) -> None:
         """Of the positions below `next_position` only `outstanding`, sorted, stay."""
+        self._ranges.clear()  # these are all in the new ones
         stays = frozenset(outstanding)
         self.inserts = [message for message in self.inserts if message.position in stays]
         self.withheld = [message for message in self.withheld if message.position in stays]

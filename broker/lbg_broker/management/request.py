@@ -33,8 +33,8 @@ from lbg_broker.core.errors import Refusal
 from lbg_broker.core.permissions import LoginRefused, User, Users
 from lbg_broker.core.state import State
 from lbg_broker.logins import Logins, LoginUnchecked
-from lbg_core.amqp import EncodeError, ReplyCode
-from lbg_core.amqp.methods import Method
+from lbg_core.amqp import DecodeError, EncodeError, ReplyCode
+from lbg_core.amqp.methods import Method, decode_method
 from lbg_core.http_listener import cancel_when_lost
 from lbg_core.name_pattern import NamePattern, PatternError
 
@@ -200,14 +200,14 @@ class Request:
         return [vhost for vhost in vhosts if self.user.may_monitor or may_enter(self.user.name, vhost.name)]
 
     async def administer(self, method: Method) -> None:
-        """Have the broker carry out a method for the user, in the path's virtual host.
+        """Have the broker carry out a method for the user, in the path's virtual host, as it would come over AMQP.
 
-        Raises BadRequest for what AMQP cannot encode (a name over 255 bytes, a number no table holds), and what
-        the broker refuses.
+        Raises BadRequest for what AMQP cannot encode (a name over 255 bytes, a number no table holds, text with half
+        of a character), and what the broker refuses.
         """
         try:
-            method.encode()
-        except EncodeError as error:
+            method = decode_method(method.encode(), "strict")
+        except (EncodeError, DecodeError) as error:
             raise BadRequest(str(error)) from error
         await self.broker.administer(self.user.name, self.vhost.name, method)
 

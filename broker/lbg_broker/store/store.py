@@ -472,7 +472,8 @@ class Store:
                 f"SELECT id, origin, header, {body} FROM {table} WHERE id IN ({ids}) ORDER BY id"
             )
         return self._database.execute(
-            f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ? ORDER BY id LIMIT ?",
+            f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ?"
+            " AND NOT EXISTS (SELECT 1 FROM garbage WHERE id BETWEEN first AND last) ORDER BY id LIMIT ?",
             (base + request.first, base + request.upto, request.messages_max),
         )
 

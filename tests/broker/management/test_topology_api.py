@@ -153,3 +153,13 @@ class TestBindings:
     )
     async def test_want_both_ends(self, ask: Ask, path: str) -> None:
         assert (await ask("POST", path, {}))[0] == 404
+
+
+async def test_a_routing_key_with_half_of_a_character_is_refused_before_it_reaches_the_store(
+    ask: Ask, broker: FakeManagedBroker
+) -> None:
+    await ask("PUT", "/queues/%2F/q", QUEUE)
+    status, answer = await ask("POST", "/bindings/%2F/e/amq.direct/q/q", {"routing_key": "\udcff"})
+    assert (status, answer["error"]) == (400, "bad_request")
+    assert "queue.bind" in answer["reason"]
+    assert [definition.kind for definition in broker.stored] == ["queue"]

@@ -84,7 +84,7 @@ class PartitionAssignment:
     """Assignment of a queue's partitions to slots.
 
     `has_unsettled`: deliveries of a partition are not settled. `is_recalled`: some of them were requested back from
-    their consumer, which has not answered yet.
+    their consumer, which has not answered yet, or are of a consumer that was cancelled.
 
     `total` and `forced` count handoffs: partitions that left a flow that was there, or were waited for, and those of
     them that hit the limit.
@@ -291,8 +291,8 @@ class PartitionAssignment:
             self._handoffs.pop(partition, None)
 
     def _stay(self, partition: int, handoff: _Handoff) -> None:
-        """A partition stays with its owner after all. Recalled messages that return to it must not be overtaken by
-        later deliveries: so its answer is waited for."""
+        """A partition stays with its owner after all. Recalled messages that return to it, and those of a cancelled
+        consumer, must not be overtaken by later deliveries: so these are waited for."""
         owner = self.owners[partition]
         if owner is not None and owner.bound and self._is_recalled(partition):
             handoff.successor, handoff.stays = owner, True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from lbg_broker.core.arguments import COUNT, PARTITIONS_MAX, ArgumentReader, PartitionedArguments
 from lbg_broker.core.effects import SpoolRecord
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from lbg_broker.core.arguments import QueueArguments
     from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
+
+
+LENGTH_MAX_BYTES: Final = (1 << 63) - 1
+"""The arguments of a queue have no larger number."""
 
 
 def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
@@ -76,8 +80,12 @@ def perform(policy: PartitionedDispatch, action: str, arguments: Mapping[str, An
         if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= PARTITIONS_MAX:
             raise _refused(policy, f"count must be a number from 1 to {PARTITIONS_MAX}, not {count!r}")
         limit = arguments.get("max_length_bytes")
-        if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 0):
-            raise _refused(policy, f"max_length_bytes must be a number of at least 0, not {limit!r}")
+        if limit is not None and (
+            isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= LENGTH_MAX_BYTES
+        ):
+            raise _refused(
+                policy, f"max_length_bytes must be a number from 0 to {LENGTH_MAX_BYTES}, not {limit!r}"
+            )
         if limit is not None and policy.queue.rules.overflow == "drop-head":
             raise _refused(policy, "max_length_bytes needs a queue declared with x-overflow reject-publish")
         discard = _flag(policy, arguments, "discard", False)
@@ -370,7 +378,11 @@ class PartitionedDispatch(DispatchPolicy):
 
     def _is_recalled(self, partition: int) -> bool:
         return any(
-            line.holder is not None and is_recalled(line.holder.channel, line)
+            line.holder is not None
+            and (
+                is_recalled(line.holder.channel, line)
+                or (line.outstanding and line.holder not in self._flows)
+            )
             for line in self.routes.lines_of(partition)
         )
 

@@ -86,7 +86,6 @@ class SessionRouter(DispatchPolicy):
         self._state = state
         self._queue = queue
         self._pool = queue.spool
-        self._pool.emptied = partial(state.make_due, queue)
         self.sessions = registry
         self._live: dict[Consumer, Session] = {}
         self.turn: deque[Session] = deque()  # with room, the next one first

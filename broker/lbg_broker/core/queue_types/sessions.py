@@ -25,15 +25,14 @@ if TYPE_CHECKING:
 
 class PoolSpool(Spool):
     """Messages without a session yet. They leave it for a session's line in the batch that has them there, so none of
-    them was ever delivered: the mark stays at 0. `emptied` is called when they are purged."""
+    them was ever delivered: the mark stays at 0."""
 
-    __slots__ = ("emptied",)
+    __slots__ = ()
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
         self._mark = 0
         self.granted = sys.maxsize
-        self.emptied: Callable[[], None] = _no_action
 
     @classmethod
     def restored(cls, record: SpoolRecord, *, touched: list[Spool]) -> Self:
@@ -71,11 +70,6 @@ class PoolSpool(Spool):
             if index == count or message.position >= self.written or (index and size > bytes_max):
                 return index
         return count
-
-    def purge(self, outstanding: Sequence[int]) -> int:
-        purged = super().purge(())
-        self.emptied()
-        return purged
 
     def _request_page(self) -> None:
         """A whole window: what is read moves on at once, and every page costs a commit."""
@@ -198,10 +192,6 @@ class SessionSpool(Spool):
         self.outstanding += 1
         self.outstanding_bytes += message.size
         self.settle(message)
-
-
-def _no_action() -> None:
-    """No observer."""
 
 
 EPOCHS: Final = 16

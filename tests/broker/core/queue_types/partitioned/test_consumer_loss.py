@@ -127,3 +127,20 @@ def test_a_partition_whose_flow_was_cancelled_waits_for_what_is_still_held_befor
     assert returned.bodies() == []
     former.ack(2)
     assert returned.bodies() == [b"2", b"3"]
+
+
+def test_a_partition_that_stays_after_all_waits_for_what_a_cancelled_consumer_still_holds() -> None:
+    world = PartitionedWorld(2, **{"x-rebalance-delay": 100})
+    (former,) = world.start("a")
+    world.send(1, b"first")
+    assert former.bodies() == [b"first"]
+    former.cancel("a")
+    returned = world.join("a2", claim=[0, 1])
+    world.send(1, b"second")
+    joined = world.join("b")
+    world.pass_time(0.1)  # partition 1 is to go to b
+    joined.cancel("b")
+    assert world.tags == ["a2", "a2"]
+    assert (world.statuses, returned.bodies()) == (["Ready", "Paused"], [])
+    former.ack(1)
+    assert returned.bodies() == [b"second"]

@@ -222,6 +222,14 @@ class TestTheLimitOfWhatWaits:
         assert world.queue().rules.max_length_bytes == 20
 
 
+def test_a_purge_of_what_nobody_consumes_ends_the_change(world: PartitionedWorld) -> None:
+    send(world, 7, b"before")
+    repartition(world, 6)
+    assert world.described["moving_keys"] is not None
+    world.publisher.say(QueuePurge("q"))
+    assert world.described["moving_keys"] is None
+
+
 def test_a_purge_leaves_nothing_to_wait_for(world: PartitionedWorld) -> None:
     send(world, 7, b"1")
     repartition(world, 6)

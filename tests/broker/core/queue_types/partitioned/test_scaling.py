@@ -94,8 +94,9 @@ class TestScaling:
         assert world.queue().arguments["x-max-length-bytes"] == 400
         world.act("repartition", count=3)
         assert world.queue().rules.max_length_bytes == 400
-        with pytest.raises(ChannelRefusal, match="max_length_bytes must be a number of at least 0"):
-            world.act("repartition", count=3, max_length_bytes=-1)
+        for limit in (-1, 1 << 63):  # no argument of a queue has more bits, so neither could be stored
+            with pytest.raises(ChannelRefusal, match="max_length_bytes must be a number from 0 to 92233"):
+                world.act("repartition", count=4, max_length_bytes=limit)
         world.crash()
         assert (len(world.queue().lines), world.queue().rules.max_length_bytes) == (3, 400)
 

@@ -291,6 +291,16 @@ def test_a_nack_of_another_queue_beside_a_stream_is_carried_out() -> None:
     assert world.queue("plain").messages_ready == 0
 
 
+@pytest.mark.parametrize("digits", [20, 400, 5000])
+def test_an_age_of_any_number_of_digits_ends_nobody_who_publishes(digits: int) -> None:
+    world = World()
+    world.client().queue(arguments=STREAM | {"x-max-age": "9" * digits + "Y"})
+    for body in (b"0", b"1"):
+        world.client().publish(body)
+        world.commit()
+    assert world.queue().messages_ready == 2
+
+
 @pytest.mark.parametrize("age", ["", "5", "h", "-1h", "1.5h", "²h", "1w"])
 def test_an_age_that_is_none_is_refused(age: str) -> None:
     client = World().client()
