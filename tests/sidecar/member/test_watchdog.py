@@ -118,6 +118,26 @@ def test_a_look_that_fails_says_nothing() -> None:
     fine(world)
 
 
+def test_a_queue_whose_channel_closed_during_a_count_is_counted_again() -> None:
+    world, (member, _) = settled(2, queue_count=1, hash_count=1)
+    count, asked = world.broker.count, []
+    world.broker.count = lambda *question: asked.append(question)
+    while not asked:
+        world.run(0.05)
+    world.broker.count = count
+    attachment = member.machine.bindings.serving(0)
+    assert member.link is not None
+    assert attachment is not None
+    world.broker.close(member.link, attachment)
+    count(*asked[0])
+    feed(world, 12)
+    assert world.served_by() == {0: 0}, "a planned move brings it back"
+    world.queues[0].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
 def test_a_queue_that_others_empty_is_left_alone() -> None:
     world, _ = settled(1)
     world.queues[0].swallow()
