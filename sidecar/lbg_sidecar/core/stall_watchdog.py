@@ -154,7 +154,7 @@ class Watchdog(Part):
         watched.is_counting = False
         if binding is None:
             return
-        if ready is None or not self._is_quiet(binding, watched):
+        if ready is None or queue in self._handoffs.moves or not self._is_quiet(binding, watched):
             watched.stalled_counts = 0
             watched.count_due = self._next_round(watched, now)
             return
