@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lbg_core.client.backoff import Backoff
 from lbg_core.group import balanced_primaries
 from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
@@ -388,6 +389,24 @@ def test_attempts_are_counted_across_a_move() -> None:
     counts = [member.machine.dispatcher.counts.retried for member in members]
     assert sum(counts) == 6
     assert all(counts), "both had tried it"
+
+
+def test_a_call_that_failed_after_its_limit_is_aborted_at_the_limit_of_its_next_attempt() -> None:
+    """Its handler caught the abort, and then raised an error."""
+    rules = Rules(call_timeout_s=2.0, backoff=Backoff(first_s=1.0, jitter=0.0))
+    chances = Chances(slow=1.0, slow_s=3.0, deaf=1.0)
+    world = World(3, queue_count=1, hash_count=1, rules=rules, chances=chances, failing={"k"})
+    member = world.join()
+    item = world.publish("k", hash_=0)
+    world.run(3.5)
+    assert member.machine.dispatcher.counts.retried == 1
+    chances.deaf, chances.slow_s = 0.0, 3600.0
+    world.run(1)
+    assert member.calls
+    chances.slow = 0.0
+    world.failing.clear()
+    world.run(5)
+    assert world.finished[item.identity] == 1
 
 
 # What others are told
