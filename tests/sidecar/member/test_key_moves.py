@@ -9,7 +9,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lbg_core.group import balanced_primaries
-from lbg_core.group.key_moves import BarrierEntry, PassEntry
+from lbg_core.group.key_moves import BarrierEntry, Entry, PassEntry
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
@@ -269,6 +269,37 @@ def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed
         world.run(0.001)
     world.broker.fence(0, move.id)
     world.run(2)
+    finish(world, mover)
+    check(world)
+
+
+def test_an_entry_of_a_closed_attachment_holds_nothing_of_the_next_one() -> None:
+    """A newcomer found it in the code: a message that came behind the fence was held before the next tick."""
+    world = World(3, queue_count=1, hash_count=2)
+    broker, record, lost = world.broker, world.broker.record_move, []
+
+    def recorded(entry: Entry) -> None:
+        if isinstance(entry, PassEntry) and not lost:
+            lost.append(entry)
+        else:
+            record(entry)
+
+    broker.record_move = recorded
+    mover = KeyMover(world)
+    member = world.join()
+    world.run(3)
+    world.publish("k", hash_=0)
+    mover.start(2)
+    while not lost:
+        world.run(0.001)
+    routes, broker.routes[1] = broker.routes[1], [0]
+    world.publish("late", hash_=1)
+    broker.routes[1] = routes
+    world.run(0.01)
+    member.machine.handoffs.cut_off(member.machine.bindings.all[0], "test", world.now)
+    member.run()
+    world.run(10)
+    assert not mover.is_running
     finish(world, mover)
     check(world)
 
