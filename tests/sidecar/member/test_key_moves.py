@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lbg_core.group import balanced_primaries
 from lbg_core.group.key_moves import BarrierEntry, Entry, PassEntry
+from lbg_core.group.members_protocol import QueueReport
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
@@ -347,6 +348,31 @@ def test_a_call_of_before_a_change_that_goes_on_behind_it_is_no_second_call_of_i
     assert not mover.is_running
     assert first.calls
     assert world.served_by()[2] == first.index
+    world.publish("k", hash_=2)
+    finish(world, mover)
+    check(world)
+
+
+def test_a_call_of_a_consumer_that_was_replaced_is_no_second_call_behind_a_change() -> None:
+    """A newcomer found it in the code: the member did not hear that another one served the queue."""
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.join()
+    world.run(10)
+    world.chances.slow, world.chances.slow_s = 1.0, 25.0
+    world.publish("k", hash_=2)
+    world.run(0.1)
+    assert first.calls
+    world.chances.slow = 0.0
+    world.broker.loses = (QueueReport,)
+    world.suspect(0)
+    world.run(0.2)
+    mover.start(3)
+    world.run(8)
+    assert not mover.is_running
+    assert world.served_by()[2] == first.index
+    assert first.calls
     world.publish("k", hash_=2)
     finish(world, mover)
     check(world)
