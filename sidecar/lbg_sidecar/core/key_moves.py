@@ -287,7 +287,8 @@ class KeyMoves(Part):
     def serving(self, hash_: int) -> Attachment | None:
         """The attachment by which this member serves the queue that delivers messages of this hash, if it does."""
         state = self.state
-        queue = hash_ % self._rules.queue_count if state.move is None else state.delivers(hash_)
+        is_moving = state.move is not None and not state.is_ended
+        queue = state.delivers(hash_) if is_moving else hash_ % self._rules.queue_count
         return self._bindings.serving(queue)
 
     # Messages on their turn
