@@ -488,6 +488,17 @@ def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     assert {move.to for move in events(world, Moved)} <= {None, 0}
 
 
+def test_messages_that_need_no_call_leave_room_for_the_next_at_once() -> None:
+    """A publisher sends all again: 600 of them took half a minute."""
+    world, _ = settled(1, queue_count=1, hash_count=1)
+    for item in list(world.published.values()):
+        world.publish_again(item)
+    world.run(2)
+    assert not world.queues[0].ready
+    assert not world.queues[0].holds
+    fine(world)
+
+
 # A broker that stands still
 
 
