@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -94,6 +94,9 @@ class SimManagement:
     def __init__(self, history: Administered) -> None:
         self._history = history
 
+    def lock_permissions(self, group: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
     async def all_permissions(self) -> Mapping[str, Permissions]:
         await self._history.repartitions.round_trip()
         return {USER: self._history.repartitions.permissions}
@@ -162,8 +165,9 @@ class SimAdmin:
     async def lock(self, group: str) -> AsyncIterator[None]:
         yield
 
-    async def renew_lock(self, group: str) -> None:
+    async def renew_lock(self, group: str) -> bool:
         await self._history.repartitions.round_trip()
+        return False
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         history = self._history
@@ -243,8 +247,8 @@ class SimAdmin:
     def locks(self) -> SimAdmin:
         return self
 
-    async def renew(self, group: str) -> None:
-        await self.renew_lock(group)
+    async def renew(self, group: str) -> bool:
+        return await self.renew_lock(group)
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         channel = await self._connected()

@@ -230,6 +230,7 @@ class Locks:
     def __init__(self, link: AmqpLink) -> None:
         self._link = link
         self._held: dict[str, ClientConnection | None] = {}
+        self._permissions = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def of(self, group: str) -> AsyncIterator[None]:
@@ -244,38 +245,85 @@ class Locks:
             yield
         finally:
             if self._held.pop(group) is not None:
-                # If it cannot be released, its connection is lost, and the lock with it.
-                with contextlib.suppress(AdminError):
-                    async with self._link.channel() as channel:
-                        await channel.queue_delete(_lock_of(group))
+                await self._release(_lock_of(group))
 
-    async def renew(self, group: str) -> None:
-        """Acquires a lost lock again; does nothing for a group that is not locked here. Raises Busy."""
+    @contextlib.asynccontextmanager
+    async def of_permissions(self, group: str) -> AsyncIterator[None]:
+        """Holds the lock of all permissions in the virtual host, for a change of `group`: a user's are read and written
+        as a whole, also what other groups have taken out of them. Raises Busy when others have it for `LOCK_S`."""
+        async with self._permissions:
+            await self._declare(_PERMISSIONS, group, within_s=LOCK_S)
+            try:
+                yield
+            finally:
+                await self._release(_PERMISSIONS)
+
+    async def renew(self, group: str) -> bool:
+        """Acquires a lost lock again, and is True then: another caller may have had it. Does nothing for a group that
+        is not locked here. Raises Busy."""
         if group not in self._held:
-            return
+            return False
         holder = self._held[group]
         if holder is None:
             raise Busy(group)
-        if not holder.is_open:
+        if is_lost := not holder.is_open:
             await self._acquire(group, within_s=LOCK_AGAIN_S)
+        return is_lost
 
     async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
         self._held[group] = None
+        self._held[group] = await self._declare(_lock_of(group), group, within_s=within_s)
+
+    async def _declare(self, lock: str, group: str, *, within_s: float) -> ClientConnection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while True:
             connection = await self._link.connection()
             try:
                 async with self._link.channel() as channel:
-                    await channel.queue_declare(_lock_of(group), exclusive=True)
-                self._held[group] = connection
-                return
+                    await channel.queue_declare(lock, exclusive=True)
+                return connection
             except Refused as error:
                 if not isinstance(error.__cause__, ResourceLocked):
                     raise
                 if loop.time() > deadline:
                     raise Busy(group) from error
+            except BaseException:
+                if connection.is_open:  # the broker may have declared it
+                    await self._release(lock)
+                raise
             await asyncio.sleep(0.05)
+
+    async def _release(self, lock: str) -> None:
+        """If it cannot be released, its connection is lost, and the lock with it."""
+        with contextlib.suppress(AdminError):
+            async with self._link.channel(within_s=CLOSE_S) as channel:
+                await channel.queue_delete(lock)
+
+
+_PERMISSIONS = "lbg._permissions"
+"""No group's name begins as its name does."""
+
+LOCK_S = 10.0
+"""For the lock of a group: a change of the number of queues holds it for each of its steps."""
+
+LOCK_EVERY_S = 0.1
+
+
+async def hold_lock(connection: ClientConnection, group: str) -> None:
+    """Holds the lock of `group` for as long as this connection is open: who works over it has no lock to lose. Raises
+    Busy when another client has the lock for longer than a step of a change, and ClientError."""
+    deadline = asyncio.get_running_loop().time() + LOCK_S
+    while True:
+        channel = await connection.open_channel()
+        try:
+            await channel.queue_declare(_lock_of(group), exclusive=True)
+            await channel.close()
+            return
+        except ResourceLocked as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Busy(group) from error
+        await asyncio.sleep(LOCK_EVERY_S)
 
 
 def _lock_of(group: str) -> str:

@@ -48,15 +48,18 @@ class LiveAdmin:
     ) -> None:
         places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
         self.amqp = AmqpAdmin(places)
-        self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
+        lock = self.amqp.locks.of_permissions
+        self._management = (
+            None if api is None else ManagementAdmin(api, vhost=places[0].vhost, lock_permissions=lock)
+        )
         self._observing = SnapshotReader(self.amqp, self._management)
         self.lag_reader = LagReader(self.amqp, self._management, self._surplus_queues)
 
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.locks.of(group)
 
-    async def renew_lock(self, group: str) -> None:
-        await self.amqp.locks.renew(group)
+    async def renew_lock(self, group: str) -> bool:
+        return await self.amqp.locks.renew(group)
 
     async def close(self) -> None:
         try:

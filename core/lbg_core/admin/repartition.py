@@ -29,7 +29,7 @@ from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.plan import existing, record_in, recorded, require_owner, require_supported
 from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import BrokerAdmin, renew_unchanged
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
@@ -310,10 +310,11 @@ class _Change:
         """
         loop, group, manner = asyncio.get_running_loop(), self.spec.name, self.manner
         subject = Subject(group)
+        record = replace(self.record, text=marked(self.spec, self.desired.queue_count))
         deadline = loop.time() + self.timeout_s
         still_since: float | None = None
         while True:
-            await self.admin.renew_lock(group)
+            await renew_unchanged(self.admin, group, record)
             is_closed = await manner.ingress.ensure_closed()
             began = loop.time()
             counted = await manner.depths(below=self.desired.queue_count if self.discard else None)
@@ -389,6 +390,11 @@ class _Change:
             await self.admin.perform(WriteRecord(self.spec.name, record, before=former))
 
 
+def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
+    """True if the two differ in nothing but the number of queues or partitions, and the limit of clients."""
+    return {one.field for one in differences(existing, desired)} <= {"queue_count", "max_clients"}
+
+
 async def change_online(
     admin: BrokerAdmin,
     desired: GroupSpec,
@@ -411,7 +417,7 @@ async def change_online(
         if spec is None or spec.mode in UNCOUNTED_MODES or observed.queue_count_to_be is not None:
             return None
         require_owner(desired, observed, claim)
-        if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
+        if not is_recount(spec, desired):
             return None
         moving = observed.moving_keys(desired.name)
         if after_moves and moving is not None and moving.partitions != desired.queue_count:

@@ -337,7 +337,8 @@ class Dispatcher:
     def _fail(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         failure, reason = Failure.RETRIED, verdict.reason
         if verdict.kind is Kind.INTERRUPTED:
-            failure, reason, in_flight.abort_reason = Failure.TIMED_OUT, in_flight.abort_reason or "", None
+            failure, reason = Failure.TIMED_OUT, in_flight.abort_reason or ""
+        in_flight.abort_reason = None
         self.counts.retried += 1
         if in_flight.identity is not None:
             # The former consumer's report of its attempts may arrive after our first attempt.

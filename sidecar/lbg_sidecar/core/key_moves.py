@@ -70,6 +70,8 @@ class KeyMoves(Part):
         """Fences of which the entry is written, by queue: none of its leaving messages starts any more."""
         self._behind_calls = False
         """Some of the messages that are held wait for calls that run here."""
+        self._calls_before: set[InFlight] = set()
+        """Those that have run since before the number of queues changed last."""
         self._barriers = Barriers(self._lanes, Hold.KEY_MOVES, self._write_barrier, self._new_id)
         self._barrier_of: dict[Attachment, str] = {}
         """Of attachments that serve their queue: id of the barrier that was read since then."""
@@ -285,7 +287,8 @@ class KeyMoves(Part):
     def serving(self, hash_: int) -> Attachment | None:
         """The attachment by which this member serves the queue that delivers messages of this hash, if it does."""
         state = self.state
-        queue = hash_ % self._rules.queue_count if state.move is None else state.delivers(hash_)
+        is_moving = state.move is not None and not state.is_ended
+        queue = state.delivers(hash_) if is_moving else hash_ % self._rules.queue_count
         return self._bindings.serving(queue)
 
     # Messages on their turn
@@ -308,7 +311,11 @@ class KeyMoves(Part):
             self._effects.append(Forward(in_flight, self.state.forwards_to(in_flight.hash_)))
         return Turn.LATER
 
+    def reshaped(self, now: float) -> None:
+        self._calls_before = set(self._lanes.running)
+
     def ended(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
+        self._calls_before.discard(in_flight)
         if self._behind_calls:
             self._behind_calls = False
             self._release_held()
@@ -316,9 +323,10 @@ class KeyMoves(Part):
     def _is_called_elsewhere(self, in_flight: InFlight) -> bool:
         """True if a call for its hash runs here that came through another queue: of a consumer that the broker has
         replaced, and which does not know it yet."""
-        return self.followed is not None and any(
+        calls = self._calls_before if self.followed is None else self._lanes.running
+        return bool(calls) and any(
             one.hash_ == in_flight.hash_ and one.attachment.queue != in_flight.attachment.queue
-            for one in self._lanes.running
+            for one in calls
         )
 
     def _turn(self, in_flight: InFlight) -> KeyTurn:

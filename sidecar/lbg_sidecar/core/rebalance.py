@@ -16,6 +16,7 @@ from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.peer import Peer
 from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.queue_consumers import WantedQueues
+from lbg_sidecar.core.roster import LEAVE
 from lbg_sidecar.core.takeover import Takeovers
 
 MOVE_OVER_AFTER_S = 0.5
@@ -275,7 +276,7 @@ class Balancer(Part):
                 self._bindings.detach(binding)
             elif self._handoffs.under_way(now, except_drains_of_s=turn_s) < rules.moves_at_once:
                 to = primaries[binding.queue]
-                self._handoffs.start(binding, to if to in self._roster.peers else None, "leave", now)
+                self._handoffs.start(binding, to if to in self._roster.peers else None, LEAVE, now)
         if late:
             self._handoffs.force(now)
 

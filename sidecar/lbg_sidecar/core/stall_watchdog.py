@@ -150,11 +150,11 @@ class Watchdog(Part):
         )
 
     def counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
-        if queue not in self._bindings.bound:
-            return
-        watched, binding = self._watched[queue], self._bindings.all[queue]
+        watched, binding = self._watched[queue], self._bindings.bound.get(queue)
         watched.is_counting = False
-        if ready is None or not self._is_quiet(binding, watched):
+        if binding is None:
+            return
+        if ready is None or queue in self._handoffs.moves or not self._is_quiet(binding, watched):
             watched.stalled_counts = 0
             watched.count_due = self._next_round(watched, now)
             return

@@ -18,7 +18,7 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.part import NEVER, Context, Part
-from lbg_sidecar.core.roster import LOST, UNSERVED
+from lbg_sidecar.core.roster import LEAVE, LOST, UNSERVED
 
 LATE_S = 1.0
 """An announced move that is not over this long after its limits never came to be."""
@@ -69,9 +69,10 @@ class Takeovers(Part):
         has_left = peer is None or peer.identity.incarnation != move.sender.incarnation
         if not (has_left or (peer is not None and peer.serves(move.queue))):
             return ""
-        limits_s = rules.answers_s + (rules.shutdown_grace_s if has_left else rules.max_handoff_s)
+        leaves = has_left or move.why == LEAVE  # which may be known later, by way of the coordinator
+        limits_s = rules.answers_s + (rules.shutdown_grace_s if leaves else rules.max_handoff_s)
         self._incoming[move.queue] = IncomingQueue(
-            move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=has_left
+            move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=leaves
         )
         index, id_, proof = self._announced_moves.get(move.queue, (None, "", ""))
         if (index, id_) != (move.sender.index, move.move):

@@ -358,8 +358,7 @@ class Driver:
             self._fence(now)
             return None
         in_flight = self.machine.take(now)
-        may_wait = self.machine.part(Parking) is not None or self.machine.suspects.known is not None
-        if may_wait and (in_flight is None or self.machine.effects):
+        if in_flight is None or self.machine.effects:
             self._ran_without_calls()
         if in_flight is None:
             return None
@@ -373,11 +372,12 @@ class Driver:
         return message
 
     def _ran_without_calls(self) -> None:
-        """Messages that were taken may be parked, refused, or wait, without a call."""
-        if self.machine.effects:
+        """Messages that were taken may be done, on their way, or wait, without a call."""
+        if self.machine.effects or self.machine.dispatcher.unacked:
             self._executor.run()
             self._flush_soon()
-        self._schedule()
+        if self.machine.part(Parking) is not None or self.machine.suspects.known is not None:
+            self._schedule()
 
     def _alone(self, suspect: InFlight) -> None:
         """Its call may end this process: what others are told of it leaves now."""

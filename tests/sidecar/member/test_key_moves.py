@@ -9,7 +9,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from lbg_core.group import balanced_primaries
-from lbg_core.group.key_moves import BarrierEntry, PassEntry
+from lbg_core.group.key_moves import BarrierEntry, Entry, PassEntry
+from lbg_core.group.members_protocol import QueueReport
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
@@ -273,6 +274,37 @@ def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed
     check(world)
 
 
+def test_an_entry_of_a_closed_attachment_holds_nothing_of_the_next_one() -> None:
+    """A newcomer found it in the code: a message that came behind the fence was held before the next tick."""
+    world = World(3, queue_count=1, hash_count=2)
+    broker, record, lost = world.broker, world.broker.record_move, []
+
+    def recorded(entry: Entry) -> None:
+        if isinstance(entry, PassEntry) and not lost:
+            lost.append(entry)
+        else:
+            record(entry)
+
+    broker.record_move = recorded
+    mover = KeyMover(world)
+    member = world.join()
+    world.run(3)
+    world.publish("k", hash_=0)
+    mover.start(2)
+    while not lost:
+        world.run(0.001)
+    routes, broker.routes[1] = broker.routes[1], [0]
+    world.publish("late", hash_=1)
+    broker.routes[1] = routes
+    world.run(0.01)
+    member.machine.handoffs.cut_off(member.machine.bindings.all[0], "test", world.now)
+    member.run()
+    world.run(10)
+    assert not mover.is_running
+    finish(world, mover)
+    check(world)
+
+
 def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
     """Found in histories with all features: the member read the stream for the change of the fence, and never joined
     the one that was on its way."""
@@ -316,6 +348,31 @@ def test_a_call_of_before_a_change_that_goes_on_behind_it_is_no_second_call_of_i
     assert not mover.is_running
     assert first.calls
     assert world.served_by()[2] == first.index
+    world.publish("k", hash_=2)
+    finish(world, mover)
+    check(world)
+
+
+def test_a_call_of_a_consumer_that_was_replaced_is_no_second_call_behind_a_change() -> None:
+    """A newcomer found it in the code: the member did not hear that another one served the queue."""
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.join()
+    world.run(10)
+    world.chances.slow, world.chances.slow_s = 1.0, 25.0
+    world.publish("k", hash_=2)
+    world.run(0.1)
+    assert first.calls
+    world.chances.slow = 0.0
+    world.broker.loses = (QueueReport,)
+    world.suspect(0)
+    world.run(0.2)
+    mover.start(3)
+    world.run(8)
+    assert not mover.is_running
+    assert world.served_by()[2] == first.index
+    assert first.calls
     world.publish("k", hash_=2)
     finish(world, mover)
     check(world)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from lbg_core.client.backoff import Backoff
 from lbg_core.group import balanced_primaries
 from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
@@ -390,6 +391,24 @@ def test_attempts_are_counted_across_a_move() -> None:
     assert all(counts), "both had tried it"
 
 
+def test_a_call_that_failed_after_its_limit_is_aborted_at_the_limit_of_its_next_attempt() -> None:
+    """Its handler caught the abort, and then raised an error."""
+    rules = Rules(call_timeout_s=2.0, backoff=Backoff(first_s=1.0, jitter=0.0))
+    chances = Chances(slow=1.0, slow_s=3.0, deaf=1.0)
+    world = World(3, queue_count=1, hash_count=1, rules=rules, chances=chances, failing={"k"})
+    member = world.join()
+    item = world.publish("k", hash_=0)
+    world.run(3.5)
+    assert member.machine.dispatcher.counts.retried == 1
+    chances.deaf, chances.slow_s = 0.0, 3600.0
+    world.run(1)
+    assert member.calls
+    chances.slow = 0.0
+    world.failing.clear()
+    world.run(5)
+    assert world.finished[item.identity] == 1
+
+
 # What others are told
 
 
@@ -467,6 +486,17 @@ def test_nothing_is_handed_to_a_member_that_says_nothing_any_more() -> None:
     members[1].stop()
     feed(world, 1)
     assert {move.to for move in events(world, Moved)} <= {None, 0}
+
+
+def test_messages_that_need_no_call_leave_room_for_the_next_at_once() -> None:
+    """A publisher sends all again: 600 of them took half a minute."""
+    world, _ = settled(1, queue_count=1, hash_count=1)
+    for item in list(world.published.values()):
+        world.publish_again(item)
+    world.run(2)
+    assert not world.queues[0].ready
+    assert not world.queues[0].holds
+    fine(world)
 
 
 # A broker that stands still

@@ -541,3 +541,25 @@ def test_a_released_copy_at_work_holds_up_the_fence_of_its_hash() -> None:
     assert not mover.is_running
     finish(world)
     assert are_done(world, [item])
+
+
+def test_a_released_copy_is_delivered_when_the_queues_changed_with_the_ingress_open_and_then_closed() -> None:
+    world = World(3, queue_count=2, hash_count=8, rules=rules())
+    member = world.join()
+    world.run(1)
+    mover = KeyMover(world)
+    mover.start(3)
+    world.run(3)
+    assert not mover.is_running
+    world.queue_count = 4
+    world.broker.add_queues(4)
+    world.broker.routes = {hash_: [hash_ % 4] for hash_ in world.broker.routes}
+    member.driver.reshape(4)
+    world.run(1)
+    world.failing = {"bad"}
+    item = world.publish("bad", hash_=5)
+    world.run(3)
+    assert world.broker.parking
+    world.failing = set()
+    assert release_past_backlogs(world, lasts_s=1.0) == 1
+    assert are_done(world, [item])

@@ -265,10 +265,16 @@ def test_a_handover_that_a_busy_broker_holds_up_is_in_time() -> None:
     assert member.taken(1.6) == [2]
 
 
-def test_the_handover_of_a_member_that_leaves_is_waited_for_whoever_else_comes_and_goes() -> None:
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_handover_of_a_member_that_leaves_is_waited_for_whoever_else_comes_and_goes(
+    is_known: bool,
+) -> None:
+    """A newcomer found in the code that the leave may come behind the move, by way of the coordinator."""
     member = Successor()
-    member.machine.message(Leave(MOVER), 1.0)
+    if is_known:
+        member.machine.message(Leave(MOVER), 1.0)
     member.announce(Move(MOVER, 0, 1, "m-2", "leave"), 1.0)
+    member.machine.message(Leave(MOVER), 1.0)
     member.deliver(1, 2, now=1.01)
     member.machine.message(Hello(Identity(2, "another", "2-1")), 1.02)
     assert member.taken(1.02) == []

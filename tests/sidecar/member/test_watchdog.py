@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 
-from lbg_core.group.members_protocol import Progress
+from lbg_core.group.members_protocol import Progress, Reattached
 from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
@@ -115,6 +116,52 @@ def test_a_look_that_fails_says_nothing() -> None:
     world.chances.look_fails = 0.0
     feed(world, NOTICED_WITHIN_S)
     assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
+def test_a_queue_whose_channel_closed_during_a_count_is_counted_again() -> None:
+    world, (member, _) = settled(2, queue_count=1, hash_count=1)
+    count, asked = world.broker.count, []
+    world.broker.count = lambda *question: asked.append(question)
+    while not asked:
+        world.run(0.05)
+    world.broker.count = count
+    attachment = member.machine.bindings.serving(0)
+    assert member.link is not None
+    assert attachment is not None
+    world.broker.close(member.link, attachment)
+    count(*asked[0])
+    feed(world, 12)
+    assert world.served_by() == {0: 0}, "a planned move brings it back"
+    world.queues[0].swallow()
+    feed(world, NOTICED_WITHIN_S)
+    assert [stall.queue for stall in stalls(world)] == [0]
+    fine(world)
+
+
+def test_a_stuck_queue_whose_last_count_comes_during_its_handoff_is_handed_over() -> None:
+    world, (member, other) = settled(2, queue_count=1, hash_count=1)
+    count, asked = world.broker.count, []
+
+    def counted(*question: Any) -> None:
+        asked.append(question)
+        if len(asked) < COUNTS_TO_ACT:
+            count(*question)
+
+    world.broker.count = counted
+    world.queues[0].swallow()
+    for _ in range(40):
+        world.publish("key0", hash_=0)
+    while len(asked) < COUNTS_TO_ACT:
+        world.run(0.05)
+    close = world.broker.close
+    world.broker.close = lambda *closed: world.at(world.now + 1, close, *closed)
+    world.broker.loses = (Reattached,)
+    member.stop()
+    count(*asked[-1])
+    world.run(2)
+    assert member.exited
+    assert world.served_by() == {0: other.index}
     fine(world)
 
 
