@@ -21,7 +21,7 @@ from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.core.limits import ConcurrencyLimit
 from lbg_sidecar.errors import StreamError
-from lbg_sidecar.message import INTERRUPTED, Message
+from lbg_sidecar.message import INTERRUPTED, Message, retry
 
 TOO_LATE = 4408
 """A close code of our own, after HTTP's 408; RFC 6455, 7.4.2 leaves 4000 to 4999 to applications."""
@@ -85,14 +85,15 @@ class StreamConnection:
     def cancel(self, messages: Collection[Message], *, must_confirm: bool = True) -> None:
         """Requests the application to stop these; if it `must_confirm` and does not in time, the connection ends."""
         meant = {message.in_flight for message in messages}
-        numbers = self.conversation.cancel(lambda message: message.in_flight in meant)
-        if numbers:
+
+        def is_meant(message: Message) -> bool:
+            return message.in_flight in meant
+
+        if numbers := self.conversation.cancel(is_meant):
             self._to_cancel += numbers
-            if must_confirm:
-                self._limits.add(
-                    self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers)
-                )
             self.wake()
+        if must_confirm and (numbers := self.conversation.numbers(is_meant)):
+            self._limits.add(self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers))
 
     def end(self, code: int, reason: str) -> None:
         if not self._ended.done():
@@ -172,7 +173,12 @@ class StreamConnection:
             message = take()
             if message is None:
                 break
-            text = message_json(message)
+            try:
+                text = message_json(message)
+            except OSError as error:
+                why = f"its body cannot be read: {error}"
+                self._loop.call_soon(self._calls.end, message, retry(why))
+                continue
             size += len(text)
             messages.append(message)
             texts.append(text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from lbg_broker.core.commands import ConnectionLost, StoreBlocked
@@ -161,8 +163,11 @@ async def test_the_connections_of_a_user_are_listed_and_closed_together(
     assert closed == {1, 2}
 
 
-async def test_messages_that_wait_are_shown_and_stay_as_they_are(ask: Ask, broker: FakeManagedBroker) -> None:
-    await ask("PUT", "/queues/%2F/q", {"durable": True})
+@pytest.mark.parametrize("arguments", [{}, {"x-group-header": "g"}], ids=["plain", "grouped"])
+async def test_messages_that_wait_are_shown_and_stay_as_they_are(
+    ask: Ask, broker: FakeManagedBroker, arguments: dict[str, Any]
+) -> None:
+    await ask("PUT", "/queues/%2F/q", {"durable": True, "arguments": arguments})
     broker.connect(1)
     for body in (b"one", b"\xff\xfe", "zwölf".encode()):
         broker.publish(1, "q", body)

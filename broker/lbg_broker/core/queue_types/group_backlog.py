@@ -290,6 +290,11 @@ class GroupBacklog(Spool):
         """True if more may be delivered after the next batch."""
         return self._paging or self._mark > self.granted
 
+    def head(self, limit: int) -> list[tuple[Message, bool]]:
+        """Up to `limit` undelivered messages from the front, without those that memory does not have."""
+        first = nsmallest(limit, self.groups.in_memory(), key=lambda one: one[0].position)
+        return [(message, returned or message.position < self._high) for message, returned in first]
+
     def take(self, limit: int, below_bytes: int = UNLIMITED_BYTES) -> tuple[list[Message], int]:
         """For basic.get: the oldest messages of free groups. Their groups have a holder until they are settled."""
         holder = Holder()

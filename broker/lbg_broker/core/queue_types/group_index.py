@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 from itertools import islice
 from typing import Final
@@ -356,6 +356,15 @@ class GroupIndex:
             group.forget_waiting()
         self._by_key = {key: group for key, group in self._by_key.items() if group.outstanding}
         self._peak = len(self._by_key)
+
+    def in_memory(self) -> Iterator[tuple[GroupedMessage, bool]]:
+        """The messages that wait and are in memory, and whether each was requeued; in any order."""
+        for group in self._by_key.values():
+            yield from ((message, True) for _, message in group.returned or () if not message.hollow)
+            message = group.first
+            while message is not None:
+                yield message, False
+                message = message.after
 
     def shrink(self) -> None:
         """Frees memory of groups that are gone."""
