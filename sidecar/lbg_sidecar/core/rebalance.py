@@ -373,9 +373,12 @@ class Balancer(Part):
             self.release_due = now + self._release_in_s()
             if self._roster.peers:  # alone, this member would only get them back
                 self._to_release = set(range(self._rules.queue_count))
+        primaries = self._rules.primaries(self._bindings.view.live)
+        for binding in self._bindings.bound.values():
+            if primaries[binding.queue] == me.index or not self._roster.peers:
+                binding.put_off = 0
         if not self._to_release:
             return
-        primaries = self._rules.primaries(self._bindings.view.live)
         moves = self._handoffs.moves
         room = self._room()
         for queue in sorted(self._to_release):

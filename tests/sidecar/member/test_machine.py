@@ -211,6 +211,21 @@ def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
     assert not world.members[0].machine.content().queues[1].put_off
 
 
+def test_a_static_release_that_nobody_wants_any_more_was_never_put_off() -> None:
+    balancing = {"assignment": Assignment.STATIC, "client_count": 2, "release_interval_s": 5.0}
+    chances = Chances(slow=1.0, slow_s=600.0, deaf=1.0)
+    world = World(7, queue_count=2, hash_count=2, balancing=balancing, chances=chances)
+    member = world.join(fixed=0)
+    world.run(1)
+    feed(world, 1)
+    other = world.join(fixed=1)
+    world.run(20)
+    assert member.machine.content().queues[1].put_off
+    world.kill(other)
+    world.run(20)
+    assert not member.machine.content().queues[1].put_off
+
+
 def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
     world = slow_world(250, call_s=600.0)
     kept = [(at, event) for at, _, event in world.events if isinstance(event, HandoffAbandoned)]
