@@ -85,14 +85,15 @@ class StreamConnection:
     def cancel(self, messages: Collection[Message], *, must_confirm: bool = True) -> None:
         """Requests the application to stop these; if it `must_confirm` and does not in time, the connection ends."""
         meant = {message.in_flight for message in messages}
-        numbers = self.conversation.cancel(lambda message: message.in_flight in meant)
-        if numbers:
+
+        def is_meant(message: Message) -> bool:
+            return message.in_flight in meant
+
+        if numbers := self.conversation.cancel(is_meant):
             self._to_cancel += numbers
-            if must_confirm:
-                self._limits.add(
-                    self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers)
-                )
             self.wake()
+        if must_confirm and (numbers := self.conversation.numbers(is_meant)):
+            self._limits.add(self._loop.call_later(self._settings.cancel_limit_s, self._too_late, numbers))
 
     def end(self, code: int, reason: str) -> None:
         if not self._ended.done():

@@ -61,13 +61,13 @@ class Conversation(Generic[T]):
 
     def cancel(self, is_meant: Callable[[T], bool]) -> list[int]:
         """The numbers to cancel, each named once, and only while it is unanswered."""
-        numbers = [
-            number
-            for number, message in self._out.items()
-            if number not in self._cancelled and is_meant(message)
-        ]
+        numbers = [number for number in self.numbers(is_meant) if number not in self._cancelled]
         self._cancelled.update(numbers)
         return numbers
+
+    def numbers(self, is_meant: Callable[[T], bool]) -> list[int]:
+        """Those of unanswered messages."""
+        return [number for number, message in self._out.items() if is_meant(message)]
 
     def unanswered(self, numbers: Iterable[int]) -> list[int]:
         return [number for number in numbers if number in self._out]

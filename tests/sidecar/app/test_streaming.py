@@ -334,6 +334,19 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
 
 
 @pytest.mark.long
+async def test_what_was_taken_and_is_aborted_later_has_to_be_confirmed() -> None:
+    async with a_stream() as stream, stream.connected(HELLO) as socket:
+        given = message(0)
+        stream.offer(given)
+        await frame(socket)
+        stream.channel.withdraw([given], reassigned=True)
+        assert await frame(socket) == {"cancel": [1]}
+        stream.channel.abort([given])
+        assert await close_code(socket) == 4408
+        await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
+
+
+@pytest.mark.long
 async def test_an_application_that_is_busy_in_blocking_code_keeps_its_stream() -> None:
     """It answers no ping while it works: this client answers them only while it waits for a frame."""
     async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
