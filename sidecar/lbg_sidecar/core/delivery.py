@@ -134,6 +134,12 @@ class InFlight:
         """True if its call, should it run, is to end without effect: a blocking one may run on for long."""
         return self.abort_reason is not None or self.is_over
 
+    @property
+    def is_told_to_end(self) -> bool:
+        """True if the application's channel has been told to stop its call. Of one that is with another member it stops
+        only what harms no other."""
+        return self.abort_reason is not None or self.attachment.closed
+
     def __repr__(self) -> str:
         return f"InFlight(q{self.queue} tag {self.tag} key {self.key!r} attempts {self.attempts})"
 

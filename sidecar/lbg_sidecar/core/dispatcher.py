@@ -493,14 +493,15 @@ class Dispatcher:
         for in_flight in self.running:  # in order of start
             if in_flight.started_at > now - timeout_s / 2:
                 break
-            if in_flight.is_aborted:
+            if in_flight.is_told_to_end:
                 continue
             if not in_flight.is_slow:
                 in_flight.is_slow = True
-                self.report(Failure.SLOW, in_flight)
+                if not in_flight.is_over:
+                    self.report(Failure.SLOW, in_flight)
             if in_flight.started_at <= now - timeout_s:
                 in_flight.abort_reason = f"no verdict within {timeout_s:g} s"
-                self.counts.timed_out += 1
+                self.counts.timed_out += not in_flight.is_over
                 late.append(in_flight)
         if late:
             self.effects.append(Abort(tuple(late)))
@@ -510,7 +511,7 @@ class Dispatcher:
         """Time at which a call will have run for too long: for half of the limit, or all of it."""
         due, timeout_s = float("inf"), self.rules.call_timeout_s
         for in_flight in self.running:  # in order of start
-            if in_flight.is_aborted:
+            if in_flight.is_told_to_end:
                 continue
             if not in_flight.is_slow:
                 return min(due, in_flight.started_at + timeout_s / 2)

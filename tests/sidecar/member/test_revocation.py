@@ -5,8 +5,10 @@ from __future__ import annotations
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import (
+    Abort,
     Ack,
     Attach,
+    CallFailed,
     DeadLetter,
     Detach,
     Done,
@@ -199,6 +201,16 @@ class TestTaken:
             assert member.machine.dispatcher.counts.taken == 1
             assert member.take_all(60.0) == []
 
+    def test_a_call_that_never_ends_is_aborted_when_its_time_is_over_and_counts_for_nothing(self) -> None:
+        """A command is not killed for a message that was taken, and has its slot and its key until then."""
+        member, (running,) = holding(*ONE_KEY[:1], call_timeout_s=5.0)
+        taken(member, 1)
+        member.machine.tick(5.0)
+        assert member.took(Abort) == [Abort((running,))]
+        member.machine.tick(6.0)
+        assert member.took(Abort) == member.took(CallFailed) == []
+        assert member.machine.dispatcher.counts.timed_out == 0
+
     def test_what_is_done_and_not_acknowledged_is_not_acknowledged_any_more(self) -> None:
         member, running = holding(0, 1)
         member.machine.end(running[0], ACK, NOW)
@@ -255,13 +267,6 @@ class TestTaken:
         (detach,) = member.took(Detach)
         assert detach.ack_tag == 3
         assert detach.single_tags == ()
-
-    def test_a_call_does_not_count_as_late_any_more(self) -> None:
-        member, (running,) = holding(*ONE_KEY[:1])
-        taken(member, 1)
-        member.machine.tick(1000.0)
-        assert member.machine.dispatcher.counts.timed_out == 0
-        assert running.abort_reason is None
 
 
 class TestWindow:
