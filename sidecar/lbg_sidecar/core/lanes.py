@@ -222,7 +222,7 @@ class Lanes:
     def _leave_republishing(self, in_flight: InFlight) -> None:
         del in_flight.attachment.underway[in_flight]
         if in_flight.identity is not None:
-            del self.republishing[in_flight.identity]
+            self.republishing.pop(in_flight.identity, None)  # another key may have it, too
 
     def _enter_done(self, in_flight: InFlight) -> None:
         attachment = in_flight.attachment

@@ -248,6 +248,16 @@ class TestTaken:
         member.machine.flush(NOW + 1)
         assert acks(member) == []
 
+    def test_two_messages_with_one_identity_are_on_their_way_to_the_validator_at_once(self) -> None:
+        """No publisher of ours gives two keys the same."""
+        member, running = holding(("a", 1, 0), ("b", 1, 0), republish=True)
+        for one in running:
+            member.machine.end(one, ACK, NOW)
+        for one in running:
+            member.machine.confirmed(one, NOW)
+        member.machine.flush(NOW + 1)
+        assert acks(member) == [(2, True)]
+
     def test_a_message_on_its_way_to_the_validator_can_come_again(self) -> None:
         member, (running,) = holding(*ONE_KEY[:1], republish=True)
         member.machine.end(running, ACK, NOW)
