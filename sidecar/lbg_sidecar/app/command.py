@@ -14,7 +14,7 @@ import logging
 import os
 import shlex
 import signal
-from asyncio.subprocess import PIPE, Process
+from asyncio.subprocess import PIPE, Process, SubprocessStreamProtocol
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 
@@ -32,15 +32,42 @@ UP_S = 1.0
 
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
+READ_BYTES = 256 * 1024
 
-async def spawn(command: Sequence[str]) -> Process:
+
+class _Pipes(SubprocessStreamProtocol):
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(limit=READ_BYTES, loop=loop)
+        self.exited = asyncio.Event()
+
+    def process_exited(self) -> None:
+        super().process_exited()
+        self.exited.set()
+
+
+class CommandProcess(Process):
+    """`exited` is set when it has ended, also while a process that it left behind has its pipes, for which `wait`
+    waits. `close_pipes` closes them here."""
+
+    def __init__(
+        self, transport: asyncio.SubprocessTransport, pipes: _Pipes, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        super().__init__(transport, pipes, loop)
+        self.exited = pipes.exited
+        self.close_pipes = transport.close
+
+
+async def spawn(command: Sequence[str]) -> CommandProcess:
     """With pipes to its standard input and output, and without the passwords of our own variables. Raises
     CommandFailed when it cannot be started at all."""
+    loop = asyncio.get_running_loop()
     try:
-        return await asyncio.create_subprocess_exec(
+        transport, pipes = await loop.subprocess_exec(
+            lambda: _Pipes(loop),
             *command,
             stdin=PIPE,
             stdout=PIPE,
+            stderr=None,
             start_new_session=True,  # a process group of its own, to be killed as a whole
             preexec_fn=_die_with(os.getpid()),
             env=without_passwords(os.environ),
@@ -48,6 +75,7 @@ async def spawn(command: Sequence[str]) -> Process:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise CommandFailed(shlex.join(command), why) from error
+    return CommandProcess(transport, pipes, loop)
 
 
 def signal_group(process: Process, number: signal.Signals) -> None:
@@ -98,7 +126,6 @@ def _die_with(parent: int) -> Callable[[], None] | None:
 
 log = logging.getLogger("lbg.member")
 
-READ_BYTES = 256 * 1024
 LINE_MAX_BYTES = 1024 * 1024
 INPUT_MAX_BYTES = 1024 * 1024
 """No message is written while the command has left more than this unread: it would only be memory."""
@@ -109,6 +136,9 @@ STEADY_S = 10.0
 
 KILL_S = 0.2
 """For the end of a command that was killed to be seen."""
+
+REST_S = 1.0
+"""For the rest of the output of a command that has ended, whose output another process has, too."""
 
 DOWN_GRACE_S = 5.0
 """A command that answers nothing for this long after it died is not ready: its queues are with others meanwhile."""
@@ -138,7 +168,7 @@ class CommandChannel(AppChannel):
         self._down_grace_s = down_grace_s
         self._is_ready = True
         self._down: asyncio.TimerHandle | None = None
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: CommandProcess | None = None
         self._running: dict[str, Message] = {}
         self._killed = False  # by the member: not a failure of the command
         self._has_spoken = False  # in this life
@@ -169,14 +199,25 @@ class CommandChannel(AppChannel):
             message = calls.take()
             if message is None:
                 break
-            self._running[message.id] = message
-            line = message_json(message).encode() + b"\n"
-            size += len(line)
-            lines.append(line)
+            if (line := self._line(message)) is not None:
+                self._running[message.id] = message
+                size += len(line)
+                lines.append(line)
         if lines:
             stdin.write(b"".join(lines))
             if stdin.transport.get_write_buffer_size() > INPUT_MAX_BYTES:
                 self._draining = asyncio.get_running_loop().create_task(self._drain(stdin))
+
+    def _line(self, message: Message) -> bytes | None:
+        """None for one that cannot be sent now, which is a failed attempt."""
+        why = "another message with its id is with the command"
+        if message.id not in self._running:
+            try:
+                return message_json(message).encode() + b"\n"
+            except OSError as error:
+                why = f"its body cannot be read: {error}"
+        asyncio.get_running_loop().call_soon(self._end, message, retry(why))
+        return None
 
     def abort(self, messages: Collection[Message]) -> None:
         running = {message.in_flight for message in self._running.values()}
@@ -213,7 +254,7 @@ class CommandChannel(AppChannel):
             "running": len(self._running),
         }
 
-    async def _live(self, process: asyncio.subprocess.Process) -> None:
+    async def _live(self, process: CommandProcess) -> None:
         """Read one life after another, until stopped."""
         loop = asyncio.get_running_loop()
         failures = 0
@@ -221,7 +262,7 @@ class CommandChannel(AppChannel):
             began_at = loop.time()
             self._has_spoken = False
             up = loop.call_later(UP_S, self._proved)
-            await self._read(process)
+            await self._read_while_used(process)
             status = await process.wait()
             up.cancel()
             self._process = None
@@ -254,7 +295,7 @@ class CommandChannel(AppChannel):
         if line is not None:
             log.warning("%s; calls that ended with it: %d", line, fallen)
 
-    async def _respawn(self) -> asyncio.subprocess.Process:
+    async def _respawn(self) -> CommandProcess:
         failures = 0
         while True:
             try:
@@ -267,11 +308,34 @@ class CommandChannel(AppChannel):
                     log.error("%s; trying again in %.1f s", line, wait_s)
                 await asyncio.sleep(wait_s)
 
-    async def _spawn(self) -> asyncio.subprocess.Process:
+    async def _spawn(self) -> CommandProcess:
         self._starts += 1
         return await spawn(self.command)
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read_while_used(self, process: CommandProcess) -> None:
+        """To the end of its output. Of a command that has ended, and whose input nobody reads any more, that may never
+        come: what it left behind may have its output."""
+        loop = asyncio.get_running_loop()
+        reading, gone = loop.create_task(self._read(process)), loop.create_task(self._is_gone(process))
+        try:
+            await asyncio.wait((reading, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                await asyncio.wait((reading,), timeout=REST_S)
+                process.close_pipes()
+            await reading
+        finally:
+            reading.cancel()
+            gone.cancel()
+
+    async def _is_gone(self, process: CommandProcess) -> None:
+        """Returns when it has ended, and was killed or its input has no reader any more."""
+        assert process.stdin is not None
+        await process.exited.wait()
+        if not self._killed:
+            with suppress(ConnectionError):
+                await process.stdin.wait_closed()
+
+    async def _read(self, process: CommandProcess) -> None:
         assert process.stdout is not None
         rest = b""
         while chunk := await process.stdout.read(READ_BYTES):
@@ -337,8 +401,11 @@ class CommandChannel(AppChannel):
     def _end_all(self, verdict: Verdict) -> None:
         running, self._running = self._running, {}
         for message in running.values():
-            if self._calls is not None:
-                self._calls.end(message, verdict)
+            self._end(message, verdict)
+
+    def _end(self, message: Message, verdict: Verdict) -> None:
+        if self._calls is not None:
+            self._calls.end(message, verdict)
 
     async def _drain(self, stdin: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
@@ -350,3 +417,5 @@ class CommandChannel(AppChannel):
         if self._process is not None and not self._killed:
             self._killed = True
             signal_group(self._process, signal.SIGKILL)
+            if self._process.exited.is_set():
+                self._process.close_pipes()

@@ -21,7 +21,7 @@ from lbg_sidecar.app.cloudevents import message_json
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL, Conversation, Hello, messages_frame, read_hello
 from lbg_sidecar.core.limits import ConcurrencyLimit
 from lbg_sidecar.errors import StreamError
-from lbg_sidecar.message import INTERRUPTED, Message
+from lbg_sidecar.message import INTERRUPTED, Message, retry
 
 TOO_LATE = 4408
 """A close code of our own, after HTTP's 408; RFC 6455, 7.4.2 leaves 4000 to 4999 to applications."""
@@ -173,7 +173,12 @@ class StreamConnection:
             message = take()
             if message is None:
                 break
-            text = message_json(message)
+            try:
+                text = message_json(message)
+            except OSError as error:
+                why = f"its body cannot be read: {error}"
+                self._loop.call_soon(self._calls.end, message, retry(why))
+                continue
             size += len(text)
             messages.append(message)
             texts.append(text)

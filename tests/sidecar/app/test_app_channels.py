@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import os
+import signal
 import sys
 import threading
 from contextlib import suppress
@@ -260,6 +262,47 @@ while True:
         channel.wake()
         assert (await calls.until(3))[2] == ACK
         assert beats.stat().st_size == size, "what the command had started still runs"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("has_input", [False, True])
+async def test_a_command_that_dies_is_started_again_although_what_it_left_behind_has_its_output(
+    tmp_path: Path, has_input: bool
+) -> None:
+    """One that has its input, too, may answer: it has the time of a call."""
+    source = f"""
+import os, subprocess, sys
+mark = {str(tmp_path / "mark")!r}
+if not os.path.exists(mark):
+    stdin = None if {has_input} else subprocess.DEVNULL
+    child = subprocess.Popen(["sleep", "600"], stdin=stdin, start_new_session=True)
+    open(mark, "w").write(str(child.pid))
+    sys.stdin.readline()
+    sys.exit(3)
+{ECHO}"""
+    channel, first = command(source), message(0, body=b"ack")
+    async with running(channel, first) as calls:
+        try:
+            if has_input:
+                await until(lambda: (tmp_path / "mark").exists() and (tmp_path / "mark").read_text())
+                await asyncio.sleep(0.1)
+                channel.abort([first])
+            ended = INTERRUPTED if has_input else retry("the command ended: exit status 3")
+            assert await calls.until(1) == [ended]
+            calls.waiting.append(message(1, body=b"ack"))
+            assert (await calls.until(2))[1] == ACK
+        finally:
+            os.kill(int((tmp_path / "mark").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.process
+async def test_of_two_messages_with_one_id_the_second_waits_for_the_first() -> None:
+    """No publisher of ours gives two keys the same, so nobody else's may stop a member."""
+    async with running(
+        command(ECHO), message(0, key="a", body=b"ack"), message(0, key="b", body=b"ack")
+    ) as calls:
+        verdicts = await calls.until(2)
+    assert sorted(verdict.kind for verdict in verdicts) == ["ack", "retry"]
 
 
 @pytest.mark.process
