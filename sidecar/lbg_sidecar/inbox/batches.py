@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from lbg_core.forks import ForkGuard, own
 from lbg_sidecar.inbox.identity import Identified, InboxError, JsonStreams, identity_of
-from lbg_sidecar.message import Kind, Message, Verdict
+from lbg_sidecar.message import ACK, Message, Verdict
 
 C = TypeVar("C")
 """Type of a connection."""
@@ -77,8 +77,8 @@ class BatchingInbox(Generic[C]):
                 await member.run()
 
     `handle` is called with the connection and each message that the inbox has not recorded before, and must not end
-    the transaction. It runs in a thread of its own, one call at a time. It returns as any handler: None or `ACK`, or
-    `drop` commits; `retry` or an exception undoes what it wrote, and nothing of other messages (a savepoint). The
+    the transaction. It runs in a thread of its own, one call at a time. It returns as any handler: None or `ACK`
+    commits; anything else, or an exception, undoes what it wrote, and nothing of other messages (a savepoint). The
     member gets the verdicts after the commit. Effects outside the database are not covered.
 
     A batch has at most `max_messages`, and at most as many as the member's `concurrency`: that setting is the bound.
@@ -253,7 +253,8 @@ class BatchingInbox(Generic[C]):
                 except BaseException as error:  # SystemExit would end the thread, and with it every call
                     call.error = error if isinstance(error, Exception) else InboxError(f"handler: {error!r}")
                     raise _Undone from None
-                if isinstance(call.verdict, Verdict) and call.verdict.kind is Kind.RETRY:
+                # A dropped message too: until its dead letter is confirmed it can come again, to be dropped again.
+                if call.verdict not in (None, ACK):
                     raise _Undone
         except _Undone:
             self._inbox.forget(connection, call.message)

@@ -19,7 +19,7 @@ import pytest
 
 from lbg_sidecar.inbox import BatchingInbox, InboxError, NoIdentity, SQLiteInbox
 from lbg_sidecar.inbox.postgres import PostgresInbox
-from lbg_sidecar.message import Verdict, drop, retry
+from lbg_sidecar.message import ACK, Verdict, drop, retry
 from testing.fork_server import ROOT
 from testing.sidecar.sent import Sent
 from testing.waiting import GUARD_S, until
@@ -203,15 +203,20 @@ async def test_a_handler_that_exits_fails_its_message_and_the_thread_goes_on(dat
     assert database.effects() == [0, 1, 2, 4, 5]
 
 
-async def test_retry_undoes_and_drop_commits(database: Database) -> None:
-    def handle(connection: Any, message: Any) -> Verdict:
+async def test_what_is_not_acknowledged_is_undone_and_not_recorded(database: Database) -> None:
+    """A dead letter that is not confirmed when the connection is lost exists only if its message is dropped again."""
+    answers: list[Any] = [retry("later"), drop("never"), 42, ACK, None]
+
+    def handle(connection: Any, message: Any) -> Any:
         database.handle(connection, message)
-        return retry("later") if message.seq == 0 else drop("never")
+        return answers[message.seq]
 
     async with database.batching(handle) as handler:
-        assert await outcomes(handler, Sent(0), Sent(1)) == [retry("later"), drop("never")]
-    assert database.effects() == [1]
-    assert database.recorded() == [["p", 3, [[1, 1]]]]
+        for _ in range(2):
+            assert await outcomes(handler, *map(Sent, range(3))) == answers[:3]
+        assert await outcomes(handler, Sent(3), Sent(4)) == [ACK, None]
+    assert database.effects() == [3, 4]
+    assert database.recorded() == [["p", 3, [[3, 4]]]]
 
 
 async def test_a_commit_that_fails_for_one_message_fails_for_no_other(database: Database) -> None:
