@@ -212,9 +212,10 @@ class OpenGroups:
     async def flush(self, within_s: float) -> None:
         """Open nothing more, and wait for what is unconfirmed."""
         self._is_stopping = True
-        with suppress(TimeoutError, PublishingError, ClientError):
+        flushes = (group.publisher.flush() for group in self._opened())
+        with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await asyncio.gather(*(group.publisher.flush() for group in self._opened()))
+                await asyncio.gather(*flushes, return_exceptions=True)
 
     async def close(self, within_s: float) -> None:
         """All at once; a connection whose broker does not answer by then is dropped."""
