@@ -155,7 +155,7 @@ class ExchangePublisher:
             while publisher.has_room and (message := retransmitter.next_to_send(now)) is not None:
                 try:
                     confirm = self._publish_soon(publisher, message.item)
-                except EncodeError as error:
+                except (EncodeError, OSError) as error:  # of the file that has its body
                     name = message.item.in_flight.id
                     log.error("%s cannot be published to %s, and waits: %s", name, self._exchange, error)
                     retransmitter.withdraw(message)

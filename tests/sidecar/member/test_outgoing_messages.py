@@ -15,6 +15,7 @@ from lbg_core.group import Names
 from lbg_core.group.members_protocol import Identity
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
+from lbg_sidecar.io.body_memory import StoredDelivery
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
@@ -103,6 +104,7 @@ def held_messages(count: int = COUNT) -> list[InFlight]:
         delivery = Delivery.__new__(Delivery)
         delivery.header, delivery.body = b"\x00\x00", b"%d" % tag
         delivery.delivery_tag, delivery.redelivered, delivery.routing_key = tag, False, "orders.0"
+        delivery.channel, delivery.consumer_tag, delivery.exchange = 1, "c", "orders"
         out.append(InFlight(attachment, tag, delivery=delivery))
     return out
 
@@ -166,6 +168,27 @@ async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(
     await until(lambda: told)
     assert told == [held]
     assert link.blocked_looks < 0, "it was kept until the alarm was over"
+    subject.close()
+
+
+class UnreadableFile:
+    """In place of a temporary file."""
+
+    def read(self, offset: int, size: int) -> bytes:
+        raise OSError("no such block")
+
+
+@pytest.mark.parametrize("what", ["republish", "dead_letter"])
+async def test_a_message_whose_body_cannot_be_read_waits_and_holds_up_no_other(what: str) -> None:
+    link, told = FakeLink((COUNT, "silent")), Told()
+    subject = outgoing(link, told)
+    opening, unreadable, other = held_messages(3)
+    getattr(subject, what)(opening)
+    await until(lambda: told == [opening])
+    unreadable.delivery = StoredDelivery.of(unreadable.delivery, UnreadableFile(), 0)  # type: ignore[arg-type]
+    getattr(subject, what)(unreadable)
+    getattr(subject, what)(other)
+    await until(lambda: told == [opening, other])
     subject.close()
 
 
