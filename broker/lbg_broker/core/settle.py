@@ -193,7 +193,8 @@ def _refuse(state: State, channel: Channel, entries: list[Unsettled], requeue: b
         return
     for line, message, _ in entries:
         dead_letter(state, queue_of(line), message.origin, message.header, message.body, reason="rejected")
-        line.settle(message)
+        if line.refuse(message):
+            state.redefine(queue_of(line))
     _return_credit(state, channel, entries)
 
 

@@ -402,6 +402,11 @@ class Spool:
             if not self._dirty:
                 self._touch()
 
+    def refuse(self, message: Message) -> bool:
+        """Settles one that its consumer refused. True if the queue's definition is different now."""
+        self.settle(message)
+        return False
+
     def requeue(self, messages: Iterable[Message]) -> None:
         """Requeues unsettled messages in their places."""
         if self.dropped:

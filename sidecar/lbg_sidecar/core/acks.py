@@ -8,11 +8,11 @@ rate at which the broker applies it (docs/adr/0064-a-close-waits-for-acks.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.effects import Ack, Done, Effect
+from lbg_sidecar.core.effects import Ack, Done, Effect, Refuse
 
 WINDOW_MAX = 256
 """Enough for one queue at 20,000 msg/s when an ack takes 12 ms to become the next delivery, which is what a quorum
@@ -64,6 +64,21 @@ SINGLE_ACKS_AT_CLOSE = 15
 def exceeding_a_close(attachment: Attachment) -> int:
     """Number of messages done behind a gap that a close could not acknowledge where it may discard acks."""
     return max(0, len(attachment.ack_window.scattered) - SINGLE_ACKS_AT_CLOSE)
+
+
+def settling(attachment: Attachment, done: Sequence[InFlight]) -> list[Ack | Refuse]:
+    """Settles the prefix of what is done, in one frame, but for what is refused."""
+    if attachment.session is None:
+        return [Ack(attachment, done[-1].tag)] if done else []
+    found: list[Ack | Refuse] = []
+    for in_flight in done:
+        if in_flight.is_refused:
+            found.append(Refuse(attachment, in_flight.tag))
+        elif found and isinstance(found[-1], Ack):
+            found[-1] = Ack(attachment, in_flight.tag)
+        else:
+            found.append(Ack(attachment, in_flight.tag))
+    return found
 
 
 class AckScheduler:
@@ -151,8 +166,7 @@ class AckScheduler:
         self._send(attachment, done, singly, now)
 
     def _send(self, attachment: Attachment, done: list[InFlight], singly: list[InFlight], now: float) -> None:
-        if done:
-            self._effects.append(Ack(attachment, done[-1].tag))
+        self._effects += settling(attachment, done)
         for in_flight in singly:
             self._effects.append(Ack(attachment, in_flight.tag, multiple=False))
         if not done and not singly:

@@ -61,6 +61,14 @@ class Ack(BaseEffect):
 
 
 @dataclass(frozen=True, slots=True)
+class Refuse(BaseEffect):
+    """Settles the delivery of a session as one that a committed position need not count."""
+
+    attachment: Attachment
+    tag: int
+
+
+@dataclass(frozen=True, slots=True)
 class Limit(BaseEffect):
     """Sets the attachment's prefetch window to so many of the messages that it was attached with."""
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import backed_up, balanced_owners, standbys_of, static_owners
-from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close
+from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close, settling
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Dispatcher
-from lbg_sidecar.core.effects import Abort, Attach, Detach, Done, Effect
+from lbg_sidecar.core.effects import Abort, Ack, Attach, Detach, Done, Effect
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.presence import Presence
 
@@ -416,10 +416,12 @@ class Bindings:
         cut_off = _at_work(attachment)
         self._dispatcher.counts.forced += cut_off
         single_tags = tuple(in_flight.tag for in_flight in singly)
-        settling: list[Effect] = [Detach(attachment, done[-1].tag if done else None, single_tags)]
+        acks = settling(attachment, done)
+        last = acks.pop().tag if acks and isinstance(acks[-1], Ack) else None
+        effects: list[Effect] = [*acks, Detach(attachment, last, single_tags)]
         if done or singly:
-            settling.append(Done((*done, *singly), settled=True))
-        self._cut_off(attachment, *settling)
+            effects.append(Done((*done, *singly), settled=True))
+        self._cut_off(attachment, *effects)
         return cut_off
 
     def closed(self, attachment: Attachment, now: float) -> Binding | None:
@@ -452,12 +454,12 @@ class Bindings:
             binding.arrivals.clear()
         return cut_off
 
-    def _cut_off(self, attachment: Attachment, *settling: Effect) -> None:
-        """Forgets the attachment: aborts its calls, then acknowledges and closes by the effects `settling`."""
+    def _cut_off(self, attachment: Attachment, *effects: Effect) -> None:
+        """Forgets the attachment: aborts its calls, then acknowledges and closes by these effects."""
         running, rest = self._dispatcher.close(attachment)
         if running:
             self._effects.append(Abort(tuple(running)))
-        self._effects.extend(settling)
+        self._effects.extend(effects)
         # A call that still runs is journalled when it has ended.
         running_set = set(running)
         over = tuple(in_flight for in_flight in rest if in_flight not in running_set)

@@ -18,7 +18,7 @@ from lbg_core.client import (
 )
 from lbg_core.group import EMBEDDED, RABBITMQ
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.effects import Ack, Attach, Capacity, Detach, Limit, Requeue
+from lbg_sidecar.core.effects import Ack, Attach, Capacity, Detach, Limit, Refuse, Requeue
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.state_log import Cause
 from lbg_sidecar.io.log_events import StateLogger
@@ -125,7 +125,7 @@ class QueueConsumers:
                 channel.ack(tag)
         self._close(attachment)
 
-    def perform(self, effect: Ack | Requeue | Limit | Capacity) -> None:
+    def perform(self, effect: Ack | Refuse | Requeue | Limit | Capacity) -> None:
         """A capacity is reported to a broker that supports it."""
         channel = self._channels.get(effect.attachment)
         if channel is None:
@@ -134,6 +134,8 @@ class QueueConsumers:
             match effect:
                 case Ack(_, tag, multiple):
                     channel.ack(tag, multiple=multiple)
+                case Refuse(_, tag):
+                    channel.reject(tag, requeue=False)
                 case Requeue(_, tags):
                     for tag in tags:
                         channel.nack(tag)

@@ -129,7 +129,7 @@ class EffectExecutor:
                 body_bytes = min(request.body_bytes, ANSWER_BYTES // max(1, len(shown)))
                 messages = tuple(held_message(*one, self._group, body_bytes) for one in shown)
                 link.post(Post(Peeked(self._me, held, messages), to=f"{ANSWER_PREFIX}{request.answer}"))
-            case fx.Ack() | fx.Requeue() | fx.Limit() | fx.Capacity():
+            case fx.Ack() | fx.Refuse() | fx.Requeue() | fx.Limit() | fx.Capacity():
                 link.consumers.perform(effect)
             case fx.Attach():
                 link.consumers.attach(effect, self._events)

@@ -14,7 +14,9 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import (
     Ack,
     Attach,
+    Detach,
     Fail,
+    Refuse,
     Republish,
     RequestPosition,
     SessionForgotten,
@@ -111,6 +113,45 @@ def test_a_message_that_fails_holds_the_position_and_one_that_is_refused_does_no
     member.machine.confirmed(again, 2.7)
     assert kept == [1]
     assert [held.sequence for held in member.take_all(2.8)] == [2]
+
+
+def test_a_dead_letter_is_refused_in_its_place() -> None:
+    for last, effects in ((ACK, [Ack, Refuse, Ack]), (drop("never"), [Ack, Refuse, Refuse])):
+        for leaves in (False, True):
+            member, _ = with_session()
+            attachment = member.join()
+            member.deliver(attachment, 0, 1, 2, sequence=1)
+            for verdict in (ACK, drop("never"), last):
+                (held,) = member.take_all(1.0)
+                member.machine.end(held, verdict, 1.0)
+                if verdict is not ACK:
+                    member.machine.confirmed(held, 1.0)
+            if leaves:
+                member.machine.stop("SIGTERM", 1.0)
+            else:
+                member.machine.flush(1.0)
+            member.run()
+            found = [one for one in member.told if isinstance(one, Ack | Refuse | Detach)]
+            tags = [one.ack_tag if isinstance(one, Detach) else one.tag for one in found]
+            if leaves:
+                assert found.pop() == Detach(attachment, tags[2] if last is ACK else None)
+            assert [type(one) for one in found] == effects[: len(found)]
+            assert tags == [1, 2, 3] + [None] * (leaves and last is not ACK)
+
+
+def test_a_copy_of_a_processed_message_is_refused_as_the_application_is_not_called_with_its_number() -> None:
+    member, _ = with_session()
+    attachment = member.join()
+    member.deliver(attachment, 7, 7, sequence=1)
+    (held,) = member.take_all(1.0)
+    member.machine.end(held, ACK, 1.0)
+    assert not member.take_all(1.0)
+    member.machine.flush(1.0)
+    member.run()
+    assert [one for one in member.told if isinstance(one, Ack | Refuse)] == [
+        Ack(attachment, 1),
+        Refuse(attachment, 2),
+    ]
 
 
 def test_it_comes_back_after_what_the_application_has_done() -> None:

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_sidecar import Member, Message, SettingsError
+from lbg_sidecar import Member, Message, SettingsError, Verdict, drop
 from lbg_sidecar.app import StreamChannel, StreamSettings
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.errors import SessionRefused
@@ -93,6 +93,26 @@ async def test_who_comes_back_goes_on_where_its_application_is(place: Place, loa
             await load.publish(50)
             await until(lambda: len(table.rows) >= load.published)
     assert by_session(table) == {"a": list(range(1, 151))}
+
+
+async def test_an_application_comes_back_that_dropped_its_last_messages_and_committed_no_number_of_them(
+    place: Place, load: Load
+) -> None:
+    class Dropping(Table):
+        async def __call__(self, message: Message) -> Verdict | None:
+            if message.data in (b"8", b"9"):
+                return drop("no such order")
+            await super().__call__(message)
+            return None
+
+    table = Dropping()
+    for _ in range(3):
+        async with Member(place.settings("a"), table) as member:
+            await load.publish(10)
+            await until(lambda: member.state()["session"]["committed"] == load.published)
+            await until(lambda: member.state()["queues"][0]["in_flight"] == 0)
+    assert by_session(table) == {"a": [*range(1, 9), *range(11, 31)]}
+    assert await place.count(place.names.dead) == 2
 
 
 async def test_what_is_assigned_waits_for_its_session(place: Place, load: Load) -> None:

@@ -91,15 +91,17 @@ class SessionSpool(Spool):
 
     `settled_to`: positions below are done with, because its consumer said so, even if they are still to be read.
     `on_settled` is called when a message is settled. `has_consumer`: the session has a consumer. `shuffled`: messages
-    were requeued, so that the unsettled ones may not be in order.
+    were requeued, so that the unsettled ones may not be in order. `refused`: the first and the last number of the
+    latest messages that were refused one after the other.
     """
 
-    __slots__ = ("has_consumer", "on_settled", "settled_to", "shuffled")
+    __slots__ = ("has_consumer", "on_settled", "refused", "settled_to", "shuffled")
 
     def __init__(self, spool: int, *, durable: bool, touched: list[Spool]) -> None:
         super().__init__(spool, durable=durable, touched=touched)
         self.has_consumer = False
         self.settled_to = 0
+        self.refused = (1, 0)
         self.shuffled = False
         self.on_settled: Callable[[], None] | None = None
         self._lead = 0
@@ -117,6 +119,12 @@ class SessionSpool(Spool):
     def acknowledged(self) -> int:
         """The sequence number up to which every message is settled, while none is unsettled."""
         return max(self._first, self.settled_to)
+
+    @property
+    def processed(self) -> int:
+        """The sequence number that a consumer's position must have reached: it need not count what it refused last."""
+        first, last = self.refused
+        return first - 1 if last == self.acknowledged else self.acknowledged
 
     @property
     def is_due(self) -> bool:
@@ -140,6 +148,12 @@ class SessionSpool(Spool):
         super().settle(message)
         if self.on_settled is not None:
             self.on_settled()
+
+    def refuse(self, message: Message) -> bool:
+        number, (first, last) = message.position + 1, self.refused
+        self.refused = (first if number == last + 1 else number, number)
+        self.settle(message)
+        return True
 
     def settle_through(self, sequence: int) -> None:
         """Settles every message up to this sequence number. None may be unsettled."""
@@ -300,6 +314,7 @@ class Session:
             "session": self.name,
             "line": self.line.id,
             "settled_to": self.line.settled_to,
+            "refused": self.line.refused,
             "ending": self.ending,
             "away_since": self.away_since,
             "epochs": self.epochs,
@@ -329,6 +344,8 @@ class SessionRegistry:
                 raise TypeError(f"line {line.id} is no session's")
             session = registry.begin(one["session"], line)
             line.settled_to = one["settled_to"]
+            first, last = one["refused"]
+            line.refused = (first, last)
             session.ending = one["ending"]
             session.away_since = one["away_since"]
             session.epochs = [(epoch, first) for epoch, first in one["epochs"]]
@@ -364,7 +381,7 @@ class SessionRegistry:
         if committed is None:
             return
         assigned = session.line.next_position if session is not None else 0
-        done = session.line.acknowledged if session is not None else 0
+        done = session.line.processed if session is not None else 0
         if committed > assigned:
             limit = (
                 "the session's last number is"

@@ -103,6 +103,37 @@ def test_a_position_before_what_was_acknowledged_is_refused_with_both_numbers(cr
     assert given(attach(world, "a", committed=3)) == [(4, b"3")]
 
 
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_position_need_not_count_what_was_refused_last(crash: bool) -> None:
+    world = sessions_queue()
+    a = attach(world, "a")
+    world.client().publish(*numbered(6))
+    world.commit()
+    a.nack(1, requeue=False)
+    a.ack(3, multiple=True)
+    a.nack(4, requeue=False)
+    a.nack(5, requeue=False)
+    world.commit()
+    a.lose()
+    world.commit()
+    if crash:
+        world.crash()
+    _, text = refused_to(world, x_session="a", x_session_committed=2)
+    assert "received '2' but the session has acknowledged up to 3" in text
+    for committed in (3, 5):
+        a = attach(world, "a", committed=committed)
+        assert given(a) == [(6, b"5")]
+        a.lose()
+        world.commit()
+    a = attach(world, "a", committed=3)
+    a.ack(1)
+    world.commit()
+    a.lose()
+    world.commit()
+    code, _ = refused_to(world, x_session="a", x_session_committed=5)
+    assert code == 406
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
