@@ -92,3 +92,5 @@ async def consume(
             answering.cancel()
             for left in running.values():
                 left.cancel()
+            # The next connection gets their messages again.
+            await asyncio.gather(*running.values(), return_exceptions=True)

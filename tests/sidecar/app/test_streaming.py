@@ -347,6 +347,28 @@ async def test_what_was_taken_and_is_aborted_later_has_to_be_confirmed() -> None
 
 
 @pytest.mark.long
+async def test_the_client_returns_when_nothing_works_on_its_messages_any_more() -> None:
+    """Its next connection gets them again."""
+    notes: list[str] = []
+
+    async def handle(_: dict[str, Any]) -> None:
+        notes.append("begin")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.05)  # as a rollback does
+            notes.append("end")
+
+    async with a_stream() as stream:
+        consuming = asyncio.create_task(consume(stream.url, handle))
+        stream.offer(message(0))
+        await until(lambda: notes)
+        assert stream.channel.request_position()
+        await consuming
+        assert notes == ["begin", "end"]
+
+
+@pytest.mark.long
 async def test_an_application_that_is_busy_in_blocking_code_keeps_its_stream() -> None:
     """It answers no ping while it works: this client answers them only while it waits for a frame."""
     async with a_stream(heartbeat_s=0.1) as stream, stream.connected(HELLO) as socket:
