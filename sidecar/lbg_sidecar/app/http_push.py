@@ -262,8 +262,8 @@ class BatchChannel(_HttpChannel):
         for message in messages:
             request = self._request_of.get(message.in_flight)
             if request is None:
-                if self._batch.remove(message.in_flight) is not None:
-                    self._end_interrupted(message)
+                if (gathered := self._batch.remove(message.in_flight)) is not None:
+                    self._end_interrupted(gathered)
             elif reassigned:
                 request.aborted.add(message.in_flight)
                 if len(request.aborted) == len(request.messages) and request.task is not None:

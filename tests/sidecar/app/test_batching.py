@@ -331,8 +331,8 @@ async def test_what_the_broker_wants_back_and_is_not_sent_yet_ends_at_once() -> 
             await until(lambda: app.batches)
             offering.offer("b", b"b")
             await until(lambda: channel.describe()["gathered"] == 1)
-            offering.revoke(*offering.taken, taken=False)
-            assert offering.ended == [(offering.taken[1], INTERRUPTED)]
+            offering.revoke(*(Message(one.in_flight, "g") for one in offering.taken), taken=False)
+            assert offering.ended == [(offering.taken[1], INTERRUPTED)], "the one with its span"
             gate.set()
             await until(lambda: len(offering.ended) == 2)
     assert offering.ended[1] == (offering.taken[0], ACK)
