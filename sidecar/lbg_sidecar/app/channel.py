@@ -45,7 +45,7 @@ def parse_committed(value: object) -> Committed:
             pass
         case number:
             epoch = None
-    if not _is_number(number):
+    if not _is_number(number) or (epoch is not None and not _is_unicode(epoch)):
         raise ValueError(
             f"the committed position of a session is {value!r:.80}, not a number from 0, or it and its epoch"
         )
@@ -74,6 +74,15 @@ def _run(number: int, run: object) -> tuple[int, int]:
 
 def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+def _is_unicode(text: str) -> bool:
+    """False for one with half of a character, which JSON can have and AMQP cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def test_an_application_knows_streams_or_a_number_or_both() -> None:
         {"committed": [5, 6]},
         {"committed": ["5", "e"]},
         {"committed": [-5, "e"]},
+        {"committed": [5, "half of a character: \ud800"]},
     ):
         with pytest.raises(ValueError, match="or it and its epoch"):
             parse_reported(wrong)
