@@ -492,6 +492,6 @@ def _plain(value: object) -> object:
         return {_unicode(str(name)): _plain(item) for name, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
-    if value is None or isinstance(value, str | int | float | bool):
+    if value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
-    return str(value)
+    return str(value)  # also of an infinite number, which JSON does not have

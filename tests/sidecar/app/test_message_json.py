@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar import Message
-from lbg_sidecar.app.cloudevents import message_json
+from lbg_sidecar.app.cloudevents import message_json, no_constant
 from testing.app.application_channel import delivered
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -45,3 +46,9 @@ def test_what_is_written_says_what_the_message_says(
 
 def test_a_header_that_is_not_ours_is_there_too() -> None:
     assert json.loads(message_json(Message(delivered(1, headers={"x": 1}), "g")))["headers"]["x"] == 1
+
+
+def test_a_number_that_json_does_not_have_is_text() -> None:
+    headers = {"x": math.nan, "y": [math.inf, -math.inf], "z": 0.5}
+    found = json.loads(message_json(Message(delivered(1, headers=headers), "g")), parse_constant=no_constant)
+    assert {name: found["headers"][name] for name in headers} == {"x": "nan", "y": ["inf", "-inf"], "z": 0.5}
