@@ -111,6 +111,9 @@ class HealthProbe:
         self._health.answered()
 
     def unreachable(self, why: str) -> None:
+        """A call has no reply. In a session it may be committed all the same, so the position is requested."""
+        if self._rules.positions_path is not None and self._calls.session is not None:
+            self.request_position()
         self._hurry.set()
         if self._health.failed(f"{self._target} cannot be reached: {why}"):
             self._calls.ready(False, self._health.why)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
-from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Ack, Done, Effect, Refuse
 
 WINDOW_MAX = 256
@@ -67,13 +67,12 @@ def exceeding_a_close(attachment: Attachment) -> int:
 
 
 def settling(attachment: Attachment, done: Sequence[InFlight]) -> list[Ack | Refuse]:
-    """Settles the prefix of what is done, in one frame. A dead letter of a session has one of its own: an application
-    with a position of its own may not count it."""
+    """Settles the prefix of what is done, in one frame, but for what is refused."""
     if attachment.session is None:
         return [Ack(attachment, done[-1].tag)] if done else []
     found: list[Ack | Refuse] = []
     for in_flight in done:
-        if in_flight.outcome is Outcome.DEAD:
+        if in_flight.is_refused:
             found.append(Refuse(attachment, in_flight.tag))
         elif found and isinstance(found[-1], Ack):
             found[-1] = Ack(attachment, in_flight.tag)

@@ -53,14 +53,15 @@ class InFlight:
     `state` is changed by `Lanes` alone. `delivery` is the client's object and stays opaque in here, `size` the length
     of its body in bytes; `body_lease` counts that body as used while the message lives. `redelivered`: the broker
     delivered it before (AMQP 0-9-1, basic.deliver). `number` counts the member's deliveries. `sequence` is its number
-    in a session, from 1, where there is one; `ends_session`: it is that session's End-of-Session. `calls` counts
-    those of the application through this attachment, the running one included, `earlier` those before, as far as they
-    were reported. Times are of the machine's clock, in seconds: `started_at` of the last call, `first_started_at` of
-    the first one through this attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker
-    requests it back, and it was at work. `hash_`: that of its routing key, None where it has none. `fence`: id of the
-    change whose fence it is; None of any other message. `suspect`: what is known of it as one; None of any other
-    message. `is_copyable`: its headers leave room for those of a copy, in the parking queue or the queue to which its
-    hash went; else it is a dead letter. `settles_as`: the outcome to come of one that is SETTLING.
+    in a session, from 1, where there is one; `ends_session`: it is that session's End-of-Session. `calls` counts those
+    of the application through this attachment, the running one included, `earlier` those before, as far as they were
+    reported. Times are of the machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the
+    first one through this attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests
+    it back, and it was at work. `is_refused`: done, and an application that commits its session's position need not
+    count it. `hash_`: that of its routing key, None where it has none. `fence`: id of the change whose fence it is;
+    None of any other message. `suspect`: what is known of it as one; None of any other message. `is_copyable`: its
+    headers leave room for those of a copy, in the parking queue or the queue to which its hash went; else it is a dead
+    letter. `settles_as`: the outcome to come of one that is SETTLING.
     """
 
     attachment: Attachment
@@ -80,6 +81,7 @@ class InFlight:
     fence: str | None = None
     lane: Hashable = None
     is_recalled: bool = False
+    is_refused: bool = False
     is_slow: bool = False
     is_copyable: bool = True
     calls: int = 0

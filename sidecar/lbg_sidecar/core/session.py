@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from lbg_sidecar.core.binding import Binding
-from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.effects import (
     Fail,
     RequestPosition,
@@ -155,6 +155,9 @@ class Session(Part):
         return self.position.covers(in_flight)
 
     def settled(self, in_flight: InFlight) -> None:
+        in_flight.is_refused = in_flight.outcome is Outcome.DEAD or (
+            in_flight.outcome is Outcome.REPEAT and not self.position.covers(in_flight)
+        )
         if prefix := in_flight.attachment.ack_window.prefix:
             self.position.done(prefix[-1])
 

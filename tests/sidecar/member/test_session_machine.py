@@ -139,6 +139,21 @@ def test_a_dead_letter_is_refused_in_its_place() -> None:
             assert tags == [1, 2, 3] + [None] * (leaves and last is not ACK)
 
 
+def test_a_copy_of_a_processed_message_is_refused_as_the_application_is_not_called_with_its_number() -> None:
+    member, _ = with_session()
+    attachment = member.join()
+    member.deliver(attachment, 7, 7, sequence=1)
+    (held,) = member.take_all(1.0)
+    member.machine.end(held, ACK, 1.0)
+    assert not member.take_all(1.0)
+    member.machine.flush(1.0)
+    member.run()
+    assert [one for one in member.told if isinstance(one, Ack | Refuse)] == [
+        Ack(attachment, 1),
+        Refuse(attachment, 2),
+    ]
+
+
 def test_it_comes_back_after_what_the_application_has_done() -> None:
     member, _ = with_session()
     attachment = member.join()

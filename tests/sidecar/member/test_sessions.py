@@ -16,7 +16,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar import Member, Message, SettingsError, Verdict, drop
-from lbg_sidecar.app import StreamChannel, StreamSettings
+from lbg_sidecar.app import HealthRules, PushChannel, StreamChannel, StreamSettings
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.errors import SessionRefused
 from lbg_sidecar.stream_client import consume
@@ -113,6 +113,32 @@ async def test_an_application_comes_back_that_dropped_its_last_messages_and_comm
             await until(lambda: member.state()["queues"][0]["in_flight"] == 0)
     assert by_session(table) == {"a": [*range(1, 9), *range(11, 31)]}
     assert await place.count(place.names.dead) == 2
+
+
+async def test_what_an_http_application_committed_before_its_reply_was_lost_comes_once(
+    place: Place, load: Load
+) -> None:
+    committed: list[int] = []
+
+    async def take(request: web.Request) -> web.Response:
+        committed.append(int(request.headers["ce-lbgsequence"]))
+        if committed == [1, 2, 3]:
+            assert request.transport is not None
+            request.transport.abort()
+        return web.Response()
+
+    async def positions(_: web.Request) -> web.Response:
+        return web.json_response({"committed": committed[-1] if committed else 0})
+
+    application = web.Application()
+    application.add_routes([web.post("/app", take), web.get("/positions", positions)])
+    async with TestServer(application) as server:
+        rules = HealthRules(interval_s=0.05, positions_path="/positions")
+        channel = PushChannel(str(server.make_url("/app")), concurrency=1, health=rules)
+        async with Member(place.settings("a"), channel):
+            await load.publish(5)
+            await until(lambda: committed and committed[-1] == 5)
+    assert committed == [1, 2, 3, 4, 5]
 
 
 async def test_what_is_assigned_waits_for_its_session(place: Place, load: Load) -> None:
