@@ -264,19 +264,14 @@ class Processed:
 
     def add(self, identity: MessageIdentity) -> None:
         name = identity[:2]
-        stream = self._streams.get(name)
-        if stream is None:
-            stream = self._open(name)
-        else:
-            self._streams.move_to_end(name)
+        stream = self._used(name)
         stream.add(identity[2])
         if stream.sparse_count > self._runs_max:
             stream.forget(self._runs_max)
         if self.write is not None:
             self.write(*name, stream)
         if self._attempts or self._reported_attempts:
-            self._attempts.pop(identity, None)
-            self._reported_attempts.pop(identity, None)
+            self.forget_attempts(identity)
 
     def failed(self, identity: MessageIdentity, attempts: int) -> None:
         """Records the count of attempts, for handoffs in either direction."""
@@ -324,12 +319,7 @@ class Processed:
         for publisher, hash_, runs in positions.streams:
             if is_here is not None and not is_here[hash_]:
                 continue
-            name = (publisher, hash_)
-            stream = self._streams.get(name)
-            if stream is None:
-                stream = self._open(name)
-            else:
-                self._streams.move_to_end(name)
+            stream = self._used((publisher, hash_))
             for first, last in runs:
                 stream.add_run(first, last)
             stream.forget(self._runs_max)
@@ -338,7 +328,12 @@ class Processed:
                 continue
             _set_bounded(self._reported_attempts, (publisher, hash_, seq), count, self._streams_max)
 
-    def _open(self, name: tuple[str, int]) -> SequenceSet:
+    def _used(self, name: tuple[str, int]) -> SequenceSet:
+        """The stream of this name, a new one if there is none. It is the last to be forgotten."""
+        stream = self._streams.get(name)
+        if stream is not None:
+            self._streams.move_to_end(name)
+            return stream
         if len(self._streams) >= self._streams_max:
             self._streams.popitem(last=False)
         stream = self._streams[name] = SequenceSet()
