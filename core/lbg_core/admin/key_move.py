@@ -33,7 +33,7 @@ from lbg_core.admin.errors import (
 )
 from lbg_core.admin.groups import apply
 from lbg_core.admin.member_problems import held_up
-from lbg_core.admin.plan import additions, existing, record_in
+from lbg_core.admin.plan import additions, existing, record_in, refuse_under_way
 from lbg_core.admin.problems import NAMED_MAX, Kind, Progress, Report, Stage, sentence_of, text_of, unreported
 from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
@@ -295,8 +295,8 @@ class KeyMoveRun:
     async def round(self) -> bool:
         """One round; True when nothing is left to do. It changes what can be changed now, and listens to members.
 
-        Raises NotJoined when members do not take part, with nothing changed; Busy, and other errors of
-        ProvisioningError.
+        Raises NotJoined when members do not take part, with nothing changed; UnderWay where an offline change was
+        killed; Busy, and other errors of ProvisioningError.
         """
         self._members = members_of(await self.admin.listen(self.group, seconds=LISTEN_S))
         async with self.admin.lock(self.group):
@@ -306,6 +306,7 @@ class KeyMoveRun:
     async def _round(self) -> bool:
         observed = await self.admin.observe(self.group)
         spec, record = existing(self.group, observed)
+        refuse_under_way(spec, observed)
         if record.key_move:
             move = observed.key_move(spec.name)
             if move is None:

@@ -18,6 +18,7 @@ from lbg_core.admin import Busy, GroupDiffers, NotDrained, UnderWay
 from lbg_core.admin.actions import PutPermissions
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.ingress_permissions import is_without
+from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
 from lbg_core.admin.member_requests import pause_group
@@ -421,3 +422,17 @@ async def test_killed_between_the_bindings_no_parked_message_is_released_to_two_
             if isinstance(one, QueueStatus) and one.ready and name.startswith("lbg.orders.q.")
         }
         assert ready == {"lbg.orders.q.5": 1}
+
+
+async def test_an_online_run_that_waited_for_the_lock_of_a_killed_offline_one_changes_nothing(
+    place: Place,
+) -> None:
+    """It would end the mark of the other one, and publishers would be locked out without it."""
+    spec = group_of("Exclusive")
+    async with place.administered() as admin:
+        await create_group(admin, spec)
+        assert await killed_after(place, 2, 3, half=False)
+        with pytest.raises(UnderWay):
+            await KeyMoveRun(admin, "orders", 6).round()
+        await repartition_group(admin, "orders", 2, timeout_s=GUARD_S)
+        await require_whole(place, admin, recounted(spec, 2))
