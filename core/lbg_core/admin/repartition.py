@@ -396,6 +396,11 @@ class _Change:
             await self.admin.perform(WriteRecord(self.spec.name, record, before=former))
 
 
+def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
+    """True if the two differ in nothing but the number of queues or partitions, and the limit of clients."""
+    return {one.field for one in differences(existing, desired)} <= {"queue_count", "max_clients"}
+
+
 async def change_online(
     admin: BrokerAdmin,
     desired: GroupSpec,
@@ -418,7 +423,7 @@ async def change_online(
         if spec is None or spec.mode in UNCOUNTED_MODES or observed.queue_count_to_be is not None:
             return None
         require_owner(desired, observed, claim)
-        if not {one.field for one in differences(spec, desired)} <= {"queue_count", "max_clients"}:
+        if not is_recount(spec, desired):
             return None
         moving = observed.moving_keys(desired.name)
         if after_moves and moving is not None and moving.partitions != desired.queue_count:

@@ -25,7 +25,7 @@ from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Claim
-from lbg_core.admin.repartition import change_online
+from lbg_core.admin.repartition import change_online, is_recount
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
 from lbg_operator.crds import GroupManifest
@@ -265,7 +265,7 @@ class Provisioner:
             try:
                 created = await create(group.spec)
             except GroupDiffers:
-                group = await self.as_recorded(group, reach)
+                group = group.with_queues((await self.as_recorded(group, reach)).spec.queue_count)
             else:
                 if not created.is_key_move_left:
                     return created
@@ -295,13 +295,11 @@ class Provisioner:
         return now
 
     async def as_recorded(self, group: GroupManifest, reach: Reach) -> GroupManifest:
-        """The group with the number of queues of its record, as far as the manifest permits it. Raises
-        ProvisioningError."""
-        if not group.may_raise_queues:
-            return group
+        """The group with the number of queues of its record, also one that the manifest does not permit: a change to
+        that is not complete. Raises ProvisioningError."""
         name = group.spec.name
         spec = recorded(name, await reach.admin.observe(name))
-        return group if spec is None else group.with_queues(spec.queue_count)
+        return group if spec is None or not is_recount(spec, group.spec) else replace(group, spec=spec)
 
     def as_provisioned(self, key: Key, group: GroupManifest) -> GroupManifest:
         """The group with the number of queues with which it was last seen whole, as far as the manifest permits it."""

@@ -128,6 +128,26 @@ async def test_a_new_operator_removes_what_a_change_has_left_that_is_recorded_al
         require_nothing_left(place, queues=12)
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+@in_virtual_time
+async def test_a_group_that_is_deleted_while_its_keys_move_leaves_nothing(restarts: bool) -> None:
+    """Its record has the former number, and its manifest the new one."""
+    async with Place() as place:
+        await place.ready()
+        place.broker.passes_fences = False
+        place.edit_group({"queues": {"count": 12}})
+        await asyncio.sleep(MOVING_S)
+        assert place.broker.key_move[GROUP]
+        if restarts:
+            await place.stop()
+        place.delete_group()
+        if restarts:
+            await place.start()
+        await asyncio.sleep(LATER_S)
+        assert place.broker.holds_nothing()
+        assert place.last_words().startswith("queues and user of shop-orders are deleted")
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("restarts", [False, True])
 @in_virtual_time
