@@ -19,7 +19,7 @@ from lbg_core.admin.actions import Announce
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
-from lbg_core.admin.protocol import observe_existing, rewrite_record
+from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
 from lbg_core.admin.record import paused_words
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
@@ -202,12 +202,13 @@ async def skip_message(
 
 
 async def pause_group(
-    admin: LiveAdmin, group: str, *, is_paused: bool = True, within_s: float = PAUSED_S
+    admin: BrokerAdmin, group: str, *, is_paused: bool = True, within_s: float = PAUSED_S
 ) -> tuple[str, ...]:
     """Pauses the consumption of a group, or resumes it, as its record states from then on. Returns the names of members
     that do not report it within `within_s`.
 
-    Members keep their queues and start no new call; calls that run end. Raises NotOwned for a group of Kubernetes,
+    Members keep their queues and start no new call; calls that run end. It holds the group's lock to its end: behind a
+    resume, one more announcement of a pause would be followed too. Raises NotOwned for a group of Kubernetes,
     GroupNotFound, RecordUnavailable, RecordUnreadable, Busy and AdminError.
     """
     async with admin.lock(group):
@@ -216,13 +217,14 @@ async def pause_group(
         _, record = existing(group, observed)
         words = paused_words(record.paused, is_paused=is_paused)
         await rewrite_record(admin, group, record, paused=words)
-    deadline = asyncio.get_running_loop().time() + within_s
-    while True:
-        await admin.perform(pause_announced(group, is_paused=is_paused))
-        members = members_of(await admin.listen(group, seconds=ANSWERS_S))
-        behind = tuple(one.name for one in members if one.paused != is_paused)
-        if not behind or asyncio.get_running_loop().time() >= deadline:
-            return behind
+        deadline = asyncio.get_running_loop().time() + within_s
+        while True:
+            await admin.perform(pause_announced(group, is_paused=is_paused))
+            members = members_of(await admin.listen(group, seconds=ANSWERS_S))
+            behind = tuple(one.name for one in members if one.paused != is_paused)
+            if not behind or asyncio.get_running_loop().time() >= deadline:
+                return behind
+            await admin.renew_lock(group)
 
 
 def pause_announced(group: str, *, is_paused: bool) -> Announce:

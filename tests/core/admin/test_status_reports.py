@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from lbg_core.admin.actions import Announce
 from lbg_core.admin.describe import Description
+from lbg_core.admin.errors import Busy
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.lag import in_flight, in_flight_of_one_queue
+from lbg_core.admin.member_requests import pause_group
+from lbg_core.admin.record import CONSUMPTION
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.admin.status_reports import CollectedReports
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat
+from lbg_core.group.members_protocol import Beat, Pause
 from lbgroup.group.show import description_lines
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.reports import beat_body, beat_of
+from testing.virtual_time import in_virtual_time
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=3, queue_size_mb=10, client_username="orders-app"
@@ -170,3 +177,25 @@ def test_a_member_without_messages_of_the_one_queue_is_one_of_its_consumers() ->
     reported = members([report(0, {0: SERVES}), report(1, {})])
     assert in_flight_of_one_queue(reported, 2) == 2
     assert in_flight_of_one_queue(reported, 3) is UNKNOWN
+
+
+@in_virtual_time
+async def test_a_pause_that_waits_for_members_and_a_resume_leave_them_as_the_record_states() -> None:
+    """The pause announced itself once more behind the resume, and members stayed paused in a group that is not."""
+
+    class Slow(FakeAdmin):
+        async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
+            await asyncio.sleep(seconds)
+            return await super().listen(group, seconds=seconds)
+
+    admin = Slow()
+    await create_group(admin, ORDERS)
+    admin.beats = [report(0, {})]
+    pausing = asyncio.create_task(pause_group(admin, "orders"))
+    await asyncio.sleep(1.0)
+    with suppress(Busy):
+        await pause_group(admin, "orders", is_paused=False)
+    assert await pausing == ("m0",)
+    said = [one.message for one in admin.performed if isinstance(one, Announce)]
+    assert isinstance(said[-1], Pause)
+    assert said[-1].consumption == (admin.paused["orders"] == {CONSUMPTION})
