@@ -277,6 +277,28 @@ class Locks:
             await asyncio.sleep(0.05)
 
 
+LOCK_S = 10.0
+"""For the lock of a group: a change of the number of queues holds it for each of its steps."""
+
+LOCK_EVERY_S = 0.1
+
+
+async def hold_lock(connection: ClientConnection, group: str) -> None:
+    """Holds the lock of `group` for as long as this connection is open: who works over it has no lock to lose. Raises
+    Busy when another client has the lock for longer than a step of a change, and ClientError."""
+    deadline = asyncio.get_running_loop().time() + LOCK_S
+    while True:
+        channel = await connection.open_channel()
+        try:
+            await channel.queue_declare(_lock_of(group), exclusive=True)
+            await channel.close()
+            return
+        except ResourceLocked as error:
+            if asyncio.get_running_loop().time() >= deadline:
+                raise Busy(group) from error
+        await asyncio.sleep(LOCK_EVERY_S)
+
+
 def _lock_of(group: str) -> str:
     return f"{Names(group).exchange}.provisioning"
 

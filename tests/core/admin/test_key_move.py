@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Container
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
 
 from lbg_core.admin import Unsupported
 from lbg_core.admin.actions import Action, Bind, DeclareQueue, PutFence, PutPermissions, ReturnMessages
-from lbg_core.admin.errors import KeysMove, NotJoined, Refused
+from lbg_core.admin.dead_letters import DeadLetter, ReplayResult, Selection, open_dead_queue, replay
+from lbg_core.admin.dead_letters.letter import PAGE_MESSAGES
+from lbg_core.admin.dead_letters.queue import Page
+from lbg_core.admin.errors import Busy, KeysMove, NotJoined, Refused
 from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.live import LiveAdmin
@@ -372,3 +375,37 @@ async def test_a_group_of_an_older_version_gives_its_members_the_stream(
     await admin.perform(PutPermissions(orders.client_username, former))
     await repartition_group(admin, "orders", 5, timeout_s=GUARD_S)
     assert (await admin.observe("orders")).permissions == observed.permissions
+
+
+async def test_a_change_waits_until_dead_letters_are_replayed(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The replay bound a hash to its former queue once more, behind the change that had led it away from there."""
+    await create_group(admin, orders)
+    connection = await connect(place.settings)
+    publisher = await ConfirmingPublisher.open(connection)
+    for hash_ in [0] * PAGE_MESSAGES + [4]:
+        await publisher.publish(
+            Names("orders").dlx, routing_key(orders.hash_prefix, hash_, ""), b"", properties=BasicProperties()
+        )
+    await connection.close()
+    async with running(MovingMember(place, "orders")):
+        async with open_dead_queue([place.settings], "orders") as queue:
+            pages, done = queue.pages, ReplayResult()
+
+            async def changed_between(selection: Container[DeadLetter]) -> AsyncIterator[Page]:
+                async for page in pages(selection):
+                    yield page
+                    with suppress(Busy):
+                        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
+
+            monkeypatch.setattr(queue, "pages", changed_between)
+            await replay(queue, Selection(), done)
+            assert done.done == PAGE_MESSAGES + 1
+        await repartition_group(admin, "orders", 6, timeout_s=GUARD_S)
+    observed, exchange = await admin.observe("orders"), Names("orders").exchange
+    assert observed.bindings is not UNKNOWN
+    topology = topology_of(recounted(orders, 6), observed.engine)
+    assert {one for one in observed.bindings if one.exchange == exchange} == {
+        one for one in topology.bindings if one.exchange == exchange
+    }

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_core.admin import StillInUse, Unsupported
+from lbg_core.admin import Busy, StillInUse, Unsupported
 from lbg_core.admin.actions import DeleteQueue
 from lbg_core.admin.describe import Description
 from lbg_core.admin.group_reader import survey
@@ -21,6 +21,7 @@ from lbg_core.admin.groups import (
 )
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
+from lbg_core.admin.parked_messages import open_parked_stream
 from lbg_core.admin.record import read_record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import AccessRefused, Channel, ConfirmingPublisher, Delivery, connect
@@ -92,6 +93,22 @@ async def test_the_parking_queue_survives_every_change_of_the_group(
     assert await has_parking(admin)
     assert not (await show_group(admin, "orders")).problems
     await delete_group(admin, "orders")
+
+
+async def test_a_release_has_the_lock_of_the_group_as_long_as_its_own_connection(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """The lock of another connection would be lost with that one, and the release would go on during a change."""
+    await create_group(admin, orders, with_user=False)
+    await enable_parking(admin, "orders")
+    async with place.administered() as other:
+        async with open_parked_stream(admin.amqp.link.places, "orders", is_locked=True):
+            await admin.amqp.link.close()
+            with pytest.raises(Busy):
+                async with other.lock("orders"):
+                    raise AssertionError("two have the lock")
+        async with other.lock("orders"):
+            pass
 
 
 async def test_a_repair_of_a_lost_record_keeps_the_parking_queue(admin: LiveAdmin, orders: GroupSpec) -> None:

@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
+from lbg_core.admin.amqp import hold_lock
 from lbg_core.admin.dead_letters.letter import (
     DeadLetter,
     LetterStamper,
@@ -22,7 +23,7 @@ from lbg_core.admin.dead_letters.letter import (
     saved_json,
 )
 from lbg_core.admin.dead_letters.queue import DeadQueue, Page
-from lbg_core.admin.record import read_record, require_open
+from lbg_core.admin.record import read_record, require_open, spec_in
 from lbg_core.amqp import EncodeError
 from lbg_core.client import (
     AccessRefused,
@@ -127,12 +128,14 @@ async def count(queue: DeadQueue, selection: Selection) -> int:
     return sum([len(page) async for page in queue.pages(selection)])
 
 
-async def require_open_group(queue: DeadQueue) -> None:
-    """Raises the errors of `read_record` and `require_open`: a binding that `Binding` made during a change of the
-    number of queues would lead a message to two of them."""
+async def lock_open_group(queue: DeadQueue) -> None:
+    """Holds the group's lock from here on: a binding that `Binding` made during a change of the number of queues would
+    lead a message to two of them. Raises Busy, and the errors of `read_record` and `require_open`."""
+    await hold_lock(queue.connection, queue.spec.name)
     channel = await queue.connection.open_channel()
     record = await read_record(channel, queue.spec.name)
     await channel.close()
+    queue.spec = spec_in(record.text, queue.spec.name)
     require_open(queue.spec, record)
 
 
@@ -142,10 +145,11 @@ async def replay(
     """Publish those selected to the group again, in their order per key, and then acknowledge them; the oldest `limit`
     of them, None: all.
 
-    Raises ReplayStopped at the first that is not taken, and ClientError. A crash in between leaves a message in both
+    Holds the group's lock to its end. Raises ReplayStopped at the first that is not taken, Busy, KeysMove, UnderWay,
+    IngressIsPaused, and ClientError. A crash in between leaves a message in both
     places: it is replayed at most twice.
     """
-    await require_open_group(queue)
+    await lock_open_group(queue)
     stamper = LetterStamper(queue.spec, frame_max_bytes=queue.connection.frame_max_bytes)
     sender = await ReplaySender.open(queue, stamper.properties, done)
     async for page in _pages(queue, selection, done, limit=limit):
@@ -331,9 +335,9 @@ async def replay_unrouted(queue: DeadQueue, done: ReplayResult) -> None:
     A queue that was read before by a client which ended has them in another order, on RabbitMQ at least: all numbers
     are read first, and then messages in as many passes as their order needs.
 
-    Raises ReplayStopped at the first that is not taken, KeysMove, IngressIsPaused, and ClientError.
+    Raises as `replay`.
     """
-    await require_open_group(queue)
+    await lock_open_group(queue)
     numbers = _Numbers(queue.spec)
     async for _ in queue.pages(numbers):
         pass

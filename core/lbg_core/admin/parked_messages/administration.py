@@ -8,15 +8,14 @@ DeadLetterError
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Container
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Collection, Container
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO
 
 from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
-from lbg_core.admin.errors import Busy, ConsumptionIsPaused, ProvisioningError
+from lbg_core.admin.errors import ConsumptionIsPaused, ProvisioningError
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.parked_messages.queue import leftovers
 from lbg_core.admin.parked_messages.release import (
@@ -43,12 +42,6 @@ LETTERS = 100
 COMPACTED_ENTRIES = 10_000
 """Entries of the stream from which on it is compacted: members read 27,000 a second when they connect
 (docs/adr/0065-parked-keys-are-a-log.md)."""
-
-
-LOCK_S = 10.0
-"""For the group's lock: a change of the number of queues holds it for each of its steps."""
-
-LOCK_EVERY_S = 0.1
 
 
 class NotParked(DeadLetterError):
@@ -97,7 +90,7 @@ async def release(
     """Give the messages of these keys back, or of all (None), and wait until members have processed them. Raises
     NotParked, ParkingStopped, Busy, KeysMove or UnderWay while a change of the number of queues is not complete,
     ConsumptionIsPaused, IngressIsPaused, and the errors of `open_parked_stream`."""
-    async with _locked(admin, group) as stream:
+    async with open_parked_stream(admin.amqp.link.places, group, is_locked=True) as stream:
         require_open(stream.spec, stream.record)
         if stream.record.is_paused:
             raise ConsumptionIsPaused(group)
@@ -111,7 +104,7 @@ async def release(
 async def replay_first(admin: LiveAdmin, group: str, key: str) -> MessageIdentity:
     """Give the first message of a parked key back, and no other; members that are paused process it after the pause.
     Raises as `release`, but for ConsumptionIsPaused."""
-    async with _locked(admin, group) as stream:
+    async with open_parked_stream(admin.amqp.link.places, group, is_locked=True) as stream:
         require_open(stream.spec, stream.record)
         first = await release_first(stream, key)
         if first is None:
@@ -124,26 +117,10 @@ async def discard(
 ) -> int:
     """Delete the selected messages; returns how many. With `save`, once they are on its disk as JSON lines. Raises
     OSError, Busy, and the errors of `open_parked_stream`."""
-    async with _locked(admin, group) as stream:
+    async with open_parked_stream(admin.amqp.link.places, group, is_locked=True) as stream:
         discarded = await discard_parked(stream, selection, save=save)
         await _compact(admin, stream)
         return discarded
-
-
-@asynccontextmanager
-async def _locked(admin: LiveAdmin, group: str) -> AsyncIterator[ParkedStream]:
-    """Raises Busy when another client has the lock for longer than a step of a change."""
-    deadline = asyncio.get_running_loop().time() + LOCK_S
-    async with AsyncExitStack() as stack:
-        while True:
-            try:
-                await stack.enter_async_context(admin.lock(group))
-                break
-            except Busy:
-                if asyncio.get_running_loop().time() >= deadline:
-                    raise
-            await asyncio.sleep(LOCK_EVERY_S)
-        yield await stack.enter_async_context(open_parked_stream(admin.amqp.link.places, group))
 
 
 async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
@@ -158,6 +135,5 @@ async def _compact(admin: LiveAdmin, stream: ParkedStream) -> None:
         for part in parts:
             await stream.write([part])
         group = stream.spec.name
-        await admin.renew_lock(group)
         record = await read_record(await stream.connection.open_channel(), group)
         await admin.perform(WriteRecord(group, replace(record, parked_from=str(place)), record))

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.amqp import AmqpAdmin, hold_lock
 from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import AdminError, RecordUnavailable
 from lbg_core.admin.record import Record, read_record, spec_in
@@ -155,11 +155,16 @@ class ParkedStream:
 
 
 @asynccontextmanager
-async def open_parked_stream(places: Sequence[ConnectionSettings], group: str) -> AsyncIterator[ParkedStream]:
-    """The parked keys as they are now. Raises NoParking, GroupNotFound and the other errors of `read_group`,
-    ClientError, and EntryError for a stream that cannot be read."""
+async def open_parked_stream(
+    places: Sequence[ConnectionSettings], group: str, *, is_locked: bool = False
+) -> AsyncIterator[ParkedStream]:
+    """The parked keys as they are now; `is_locked`: with the group's lock, which is lost with the connection alone.
+    Raises NoParking, GroupNotFound and the other errors of `read_group`, Busy, ClientError, and EntryError for a stream
+    that cannot be read."""
     connection = await connect_any(places, name=f"lbg park {group}")
     try:
+        if is_locked:
+            await hold_lock(connection, group)
         channel = await connection.open_channel()
         record = await read_record(channel, group)
         if not record.has_parking:
