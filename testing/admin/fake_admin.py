@@ -228,8 +228,9 @@ class FakeAdmin:
     async def all_permissions(self) -> dict[str, Permissions]:
         return dict(self.permissions)
 
-    async def renew_lock(self, group: str) -> None:
+    async def renew_lock(self, group: str) -> bool:
         """Nobody else takes it."""
+        return False
 
     async def key_moves(self, group: str) -> KeyMoveState:
         state = KeyMoveState()

@@ -162,8 +162,9 @@ class SimAdmin:
     async def lock(self, group: str) -> AsyncIterator[None]:
         yield
 
-    async def renew_lock(self, group: str) -> None:
+    async def renew_lock(self, group: str) -> bool:
         await self._history.repartitions.round_trip()
+        return False
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         history = self._history
@@ -242,8 +243,8 @@ class SimAdmin:
     def locks(self) -> SimAdmin:
         return self
 
-    async def renew(self, group: str) -> None:
-        await self.renew_lock(group)
+    async def renew(self, group: str) -> bool:
+        return await self.renew_lock(group)
 
     async def listen(self, group: str, *, seconds: float) -> Sequence[Beat]:
         channel = await self._connected()

@@ -248,15 +248,17 @@ class Locks:
                     async with self._link.channel() as channel:
                         await channel.queue_delete(_lock_of(group))
 
-    async def renew(self, group: str) -> None:
-        """Acquires a lost lock again; does nothing for a group that is not locked here. Raises Busy."""
+    async def renew(self, group: str) -> bool:
+        """Acquires a lost lock again, and is True then: another caller may have had it. Does nothing for a group that
+        is not locked here. Raises Busy."""
         if group not in self._held:
-            return
+            return False
         holder = self._held[group]
         if holder is None:
             raise Busy(group)
-        if not holder.is_open:
+        if is_lost := not holder.is_open:
             await self._acquire(group, within_s=LOCK_AGAIN_S)
+        return is_lost
 
     async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
         self._held[group] = None

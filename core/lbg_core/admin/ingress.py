@@ -18,7 +18,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.plan import existing, require_by_hand
 from lbg_core.admin.problems import Progress, Report, Stage, unreported
-from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
+from lbg_core.admin.protocol import BrokerAdmin, observe_existing, renew_unchanged, rewrite_record
 from lbg_core.admin.record import INGRESS, paused_words
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import Names, is_native
@@ -196,7 +196,7 @@ async def pause_ingress(
             await admin.perform(OpenIngress(group))
         # Publishers wait for the record, and who is refused reads there why.
         words = paused_words(record.paused, INGRESS, is_paused=is_paused)
-        await rewrite_record(admin, group, record, paused=words)
+        record = await rewrite_record(admin, group, record, paused=words)
         if not is_paused:
             return True
         ingress = PermissionIngress(
@@ -210,6 +210,6 @@ async def pause_ingress(
                 is_reported = True
             if asyncio.get_running_loop().time() >= deadline:
                 return False
-            await admin.renew_lock(group)
+            await renew_unchanged(admin, group, record)
             await asyncio.sleep(CLOSE_LOOK_S)
         return True

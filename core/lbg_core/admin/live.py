@@ -61,8 +61,8 @@ class LiveAdmin:
     def lock(self, group: str) -> AbstractAsyncContextManager[None]:
         return self.amqp.locks.of(group)
 
-    async def renew_lock(self, group: str) -> None:
-        await self.amqp.locks.renew(group)
+    async def renew_lock(self, group: str) -> bool:
+        return await self.amqp.locks.renew(group)
 
     async def close(self) -> None:
         try:

@@ -19,7 +19,7 @@ from lbg_core.admin.actions import Announce
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
-from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
+from lbg_core.admin.protocol import BrokerAdmin, observe_existing, renew_unchanged, rewrite_record
 from lbg_core.admin.record import paused_words
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
@@ -216,7 +216,7 @@ async def pause_group(
         require_by_hand(group, observed)
         _, record = existing(group, observed)
         words = paused_words(record.paused, is_paused=is_paused)
-        await rewrite_record(admin, group, record, paused=words)
+        record = await rewrite_record(admin, group, record, paused=words)
         deadline = asyncio.get_running_loop().time() + within_s
         while True:
             await admin.perform(pause_announced(group, is_paused=is_paused))
@@ -224,7 +224,7 @@ async def pause_group(
             behind = tuple(one.name for one in members if one.paused != is_paused)
             if not behind or asyncio.get_running_loop().time() >= deadline:
                 return behind
-            await admin.renew_lock(group)
+            await renew_unchanged(admin, group, record)
 
 
 def pause_announced(group: str, *, is_paused: bool) -> Announce:

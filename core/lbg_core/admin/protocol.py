@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from lbg_core.admin.actions import Action, WriteRecord
-from lbg_core.admin.errors import GroupNotFound
+from lbg_core.admin.errors import Busy, GroupNotFound
 from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.group import GroupSpec, Names
@@ -24,8 +24,9 @@ class BrokerAdmin(Protocol):
         """Be the only provisioner of `group` for as long as the block lasts; raises Busy while another one is."""
         ...
 
-    async def renew_lock(self, group: str) -> None:
-        """For who holds the lock for long, and changes nothing meanwhile. Raises Busy."""
+    async def renew_lock(self, group: str) -> bool:
+        """For who holds the lock for long, and changes nothing meanwhile. True if it was lost: another caller may have
+        changed the group. Raises Busy."""
         ...
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
@@ -61,8 +62,15 @@ async def observe_existing(admin: BrokerAdmin, group: str) -> Snapshot:
     return observed
 
 
-async def rewrite_record(admin: BrokerAdmin, group: str, before: Record, **changes: Any) -> None:
-    """Writes the record with these fields unless it has them. Raises AdminError."""
+async def rewrite_record(admin: BrokerAdmin, group: str, before: Record, **changes: Any) -> Record:
+    """Writes the record with these fields unless it has them, and returns it. Raises AdminError."""
     record = replace(before, **changes)
     if record != before:
         await admin.perform(WriteRecord(group, record, before))
+    return record
+
+
+async def renew_unchanged(admin: BrokerAdmin, group: str, record: Record) -> None:
+    """Renews the lock. Raises Busy, also where it was lost and another caller wrote a record in place of this one."""
+    if await admin.renew_lock(group) and (await admin.observe(group)).record != record:
+        raise Busy(group)

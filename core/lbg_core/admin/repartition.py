@@ -35,7 +35,7 @@ from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.plan import existing, record_in, recorded, require_owner, require_supported
 from lbg_core.admin.problems import Progress, Report, Stage, unreported
-from lbg_core.admin.protocol import BrokerAdmin
+from lbg_core.admin.protocol import BrokerAdmin, renew_unchanged
 from lbg_core.admin.queue_changes import (
     LATE_S,
     LISTEN_S,
@@ -314,10 +314,11 @@ class _Change:
         Raises NotDrained, and Busy: who lost the group to another run must not close it again.
         """
         loop, group, manner = asyncio.get_running_loop(), self.spec.name, self.manner
+        record = replace(self.record, text=marked(self.spec, self.desired.queue_count))
         deadline = loop.time() + self.timeout_s
         still_since: float | None = None
         while True:
-            await self.admin.renew_lock(group)
+            await renew_unchanged(self.admin, group, record)
             is_closed = await manner.ingress.ensure_closed()
             began = loop.time()
             counted = await manner.depths(below=self.desired.queue_count if self.discard else None)

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from lbg_broker import Address, ServerSettings, running
 from lbg_core.admin import Busy, GroupDiffers, NotDrained, UnderWay
 from lbg_core.admin.actions import PutPermissions
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
+from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.ingress_permissions import is_without
 from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.management import ManagementSettings
+from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.parked_messages import administration, open_parked_stream
 from lbg_core.admin.problems import Progress, Stage
@@ -422,6 +423,32 @@ async def test_killed_between_the_bindings_no_parked_message_is_released_to_two_
             if isinstance(one, QueueStatus) and one.ready and name.startswith("lbg.orders.q.")
         }
         assert ready == {"lbg.orders.q.5": 1}
+
+
+class LosingItsLock(LiveAdmin):
+    """Its connection is lost while it drains, and `meanwhile` is done by another one."""
+
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+
+    async def renew_lock(self, group: str) -> bool:
+        if (meanwhile := self.meanwhile) is not None:
+            self.meanwhile = None
+            await (await self.amqp.link.connection()).close()
+            await meanwhile()
+        return await super().renew_lock(group)
+
+
+async def test_a_change_that_lost_its_lock_ends_where_another_command_wrote_the_record(place: Place) -> None:
+    """It would write the record as it had read it, and publishers could go on in the pause of their ingress."""
+    spec, admin = group_of("Exclusive"), LosingItsLock(place.settings, ManagementApi(place.management))
+    async with place.administered() as other:
+        await create_group(admin, spec)
+        assert await published(place, spec)
+        admin.meanwhile = lambda: pause_ingress(other, "orders", within_s=0.0)
+        with pytest.raises(Busy):
+            await repartition_group(admin, "orders", 6, timeout_s=0.3)
+        assert (await other.observe("orders")).is_ingress_paused("orders")
+        await admin.close()
 
 
 async def test_an_online_run_that_waited_for_the_lock_of_a_killed_offline_one_changes_nothing(
