@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -224,6 +224,9 @@ class FakeAdmin:
 
     def management_for(self, purpose: str) -> FakeAdmin:
         return self
+
+    def lock_permissions(self, group: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def all_permissions(self) -> dict[str, Permissions]:
         return dict(self.permissions)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import replace
 from typing import Any, Protocol, cast
 
@@ -93,6 +93,9 @@ class SimManagement:
 
     def __init__(self, history: Administered) -> None:
         self._history = history
+
+    def lock_permissions(self, group: str) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
 
     async def all_permissions(self) -> Mapping[str, Permissions]:
         await self._history.repartitions.round_trip()

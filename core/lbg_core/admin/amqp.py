@@ -229,6 +229,7 @@ class Locks:
     def __init__(self, link: AmqpLink) -> None:
         self._link = link
         self._held: dict[str, ClientConnection | None] = {}
+        self._permissions = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def of(self, group: str) -> AsyncIterator[None]:
@@ -243,10 +244,18 @@ class Locks:
             yield
         finally:
             if self._held.pop(group) is not None:
-                # If it cannot be released, its connection is lost, and the lock with it.
-                with contextlib.suppress(AdminError):
-                    async with self._link.channel() as channel:
-                        await channel.queue_delete(_lock_of(group))
+                await self._release(_lock_of(group))
+
+    @contextlib.asynccontextmanager
+    async def of_permissions(self, group: str) -> AsyncIterator[None]:
+        """Holds the lock of all permissions in the virtual host, for a change of `group`: a user's are read and written
+        as a whole, also what other groups have taken out of them. Raises Busy when others have it for `LOCK_S`."""
+        async with self._permissions:
+            await self._declare(_PERMISSIONS, group, within_s=LOCK_S)
+            try:
+                yield
+            finally:
+                await self._release(_PERMISSIONS)
 
     async def renew(self, group: str) -> bool:
         """Acquires a lost lock again, and is True then: another caller may have had it. Does nothing for a group that
@@ -262,15 +271,17 @@ class Locks:
 
     async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
         self._held[group] = None
+        self._held[group] = await self._declare(_lock_of(group), group, within_s=within_s)
+
+    async def _declare(self, lock: str, group: str, *, within_s: float) -> ClientConnection:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + within_s
         while True:
             connection = await self._link.connection()
             try:
                 async with self._link.channel() as channel:
-                    await channel.queue_declare(_lock_of(group), exclusive=True)
-                self._held[group] = connection
-                return
+                    await channel.queue_declare(lock, exclusive=True)
+                return connection
             except Refused as error:
                 if not isinstance(error.__cause__, ResourceLocked):
                     raise
@@ -278,6 +289,15 @@ class Locks:
                     raise Busy(group) from error
             await asyncio.sleep(0.05)
 
+    async def _release(self, lock: str) -> None:
+        """If it cannot be released, its connection is lost, and the lock with it."""
+        with contextlib.suppress(AdminError):
+            async with self._link.channel() as channel:
+                await channel.queue_delete(lock)
+
+
+_PERMISSIONS = "lbg._permissions"
+"""No group's name begins as its name does."""
 
 LOCK_S = 10.0
 """For the lock of a group: a change of the number of queues holds it for each of its steps."""

@@ -87,12 +87,13 @@ class PermissionIngress:
     async def _withdraw(self) -> bool:
         """True if any user still had it."""
         exchange = self.names.exchange
-        permissions = await self.management.all_permissions()
-        writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
-        for user in writers:
-            await self.admin.perform(
-                with_write(user, permissions[user], without(permissions[user].write, exchange))
-            )
+        async with self.management.lock_permissions(self.names.group):
+            permissions = await self.management.all_permissions()
+            writers = [user for user, now in permissions.items() if allows(now.write, exchange)]
+            for user in writers:
+                await self.admin.perform(
+                    with_write(user, permissions[user], without(permissions[user].write, exchange))
+                )
         if self.closes:
             before = [user for user, now in permissions.items() if is_without(now.write, exchange)]
             for user in (*writers, *(before if self._is_new else ())):

@@ -54,7 +54,10 @@ class LiveAdmin:
     ) -> None:
         places = (where,) if isinstance(where, ConnectionSettings) else tuple(where)
         self.amqp = AmqpAdmin(places)
-        self._management = ManagementAdmin(api, vhost=places[0].vhost) if api is not None else None
+        lock = self.amqp.locks.of_permissions
+        self._management = (
+            None if api is None else ManagementAdmin(api, vhost=places[0].vhost, lock_permissions=lock)
+        )
         self._observing = SnapshotReader(self.amqp, self._management)
         self.lag_reader = LagReader(self.amqp, self._management, self._surplus_queues)
 

@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, replace
 from functools import lru_cache
 from http import HTTPStatus
@@ -174,11 +175,19 @@ _MADE_FOR = "lbg"
 
 
 class ManagementAdmin:
-    """Reads and writes one virtual host through the API."""
+    """Reads and writes one virtual host through the API. `lock_permissions`: held, for a group, by who changes a part
+    of the permissions that it read."""
 
-    def __init__(self, api: ManagementApi, *, vhost: str) -> None:
+    def __init__(
+        self,
+        api: ManagementApi,
+        *,
+        vhost: str,
+        lock_permissions: Callable[[str], AbstractAsyncContextManager[None]],
+    ) -> None:
         self._api = api
         self._vhost = vhost
+        self.lock_permissions = lock_permissions
 
     async def exchanges_of(self, groups: Sequence[str]) -> Mapping[str, Mapping[str, ExchangeState]]:
         """Every exchange of each of `groups`."""
@@ -402,9 +411,10 @@ class ManagementAdmin:
                 await self._api.delete(path("permissions", self._vhost, user))
             case OpenIngress(group):
                 exchange = Names(group).exchange
-                for user, now in (await self.all_permissions()).items():
-                    if is_without(now.write, exchange):
-                        await self.perform(with_write(user, now, restored(now.write, exchange)))
+                async with self.lock_permissions(group):
+                    for user, now in (await self.all_permissions()).items():
+                        if is_without(now.write, exchange):
+                            await self.perform(with_write(user, now, restored(now.write, exchange)))
             case ActOnQueue(queue, act, arguments):
                 where = path("lbg", "queues", self._vhost, queue, act)
                 if await self._api.post(where, arguments) is None:

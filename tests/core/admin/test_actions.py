@@ -23,7 +23,8 @@ def test_the_line_of_an_action_is_of_its_fields(kind: type[Action]) -> None:
 
 async def test_an_action_of_the_other_half_is_refused() -> None:
     amqp = AmqpAdmin([ConnectionSettings()])
-    management = ManagementAdmin(ManagementApi(ManagementSettings.parse("http://127.0.0.1")), vhost="/")
+    api, lock = ManagementApi(ManagementSettings.parse("http://127.0.0.1")), amqp.locks.of_permissions
+    management = ManagementAdmin(api, vhost="/", lock_permissions=lock)
     with pytest.raises(TypeError, match="PutUser"):
         await amqp.perform(PutUser("app", "secret", "orders"))
     with pytest.raises(TypeError, match="DeleteQueue"):

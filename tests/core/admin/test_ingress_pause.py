@@ -305,6 +305,27 @@ async def test_a_group_that_is_deleted_during_a_pause_leaves_everybody_the_permi
     assert await management.all_permissions() == before
 
 
+async def test_pauses_of_many_groups_at_once_leave_everybody_the_permissions_they_had(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """An administrator's permission has what is taken out of it for each of them, and is written as a whole."""
+    names = [f"group-{number}" for number in range(4)]
+    for name in names:
+        await create_group(admin, replace(orders, name=name, hash_prefix=name), with_user=False)
+    async with place.administered() as other:
+        admins = [admin, other] * 2
+        management = admin.management_for("")
+        before = await management.permissions("guest")
+        for is_paused in (True, False):
+            await asyncio.gather(
+                *(
+                    pause_ingress(one, name, is_paused=is_paused, within_s=0.0)
+                    for one, name in zip(admins, names, strict=True)
+                )
+            )
+        assert await management.permissions("guest") == before
+
+
 async def test_without_a_management_api_it_is_refused_before_anything_is_changed(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:
