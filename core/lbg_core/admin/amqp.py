@@ -287,12 +287,16 @@ class Locks:
                     raise
                 if loop.time() > deadline:
                     raise Busy(group) from error
+            except BaseException:
+                if connection.is_open:  # the broker may have declared it
+                    await self._release(lock)
+                raise
             await asyncio.sleep(0.05)
 
     async def _release(self, lock: str) -> None:
         """If it cannot be released, its connection is lost, and the lock with it."""
         with contextlib.suppress(AdminError):
-            async with self._link.channel() as channel:
+            async with self._link.channel(within_s=CLOSE_S) as channel:
                 await channel.queue_delete(lock)
 
 

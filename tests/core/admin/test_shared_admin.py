@@ -18,7 +18,7 @@ from lbg_core.admin.groups import create_group, delete_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.record import Record
-from lbg_core.client import ConnectionSettings, connect_any
+from lbg_core.client import Channel, ConnectionSettings, connect_any
 from lbg_core.group import GroupSpec
 from testing.admin.place import Place
 from testing.broker.embedded import EmbeddedBroker
@@ -216,3 +216,30 @@ async def test_a_record_out_of_reach_holds_up_no_other_group_and_is_told(
             *(create_group(admin, spec_of(f"g{n}"), with_user=False) for n in range(4))
         )
     assert all(one.unchecked for one in made)
+
+
+async def test_the_lock_of_a_caller_that_does_not_wait_for_the_answer_is_free_again(
+    place: Place, admin: LiveAdmin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else it would stay with the connection, and be Busy for everybody else."""
+    declared = asyncio.Event()
+    declare = Channel.queue_declare
+
+    async def answered_late(channel: Channel, name: str, **options: Any) -> None:
+        await declare(channel, name, **options)
+        declared.set()
+        await asyncio.Event().wait()
+
+    async def locked() -> None:
+        async with admin.lock("orders"):
+            raise AssertionError("there was no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Channel, "queue_declare", answered_late)
+        caller = asyncio.create_task(locked())
+        await declared.wait()
+        caller.cancel()
+        await asyncio.wait([caller])
+    assert caller.cancelled()
+    async with place.administered() as other, other.lock("orders"):
+        pass
