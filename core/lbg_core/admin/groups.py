@@ -111,16 +111,24 @@ async def apply_all(admin: BrokerAdmin, actions: Sequence[Action]) -> None:
         await admin.perform(action)
 
 
+UNDO_S = 20.0
+"""Without any answer, after which the rest is left behind: who waits for a broker that stands still takes it for a
+caller that hangs."""
+
+
 async def _undo(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
-    left_behind = []
+    loop = asyncio.get_running_loop()
+    left_behind, deadline = [], loop.time() + UNDO_S
     for action in reversed(done):
         undo = undo_of(action)
         if undo is None:
             continue
         try:
-            await admin.perform(undo)
+            async with asyncio.timeout_at(deadline):
+                await admin.perform(undo)
+            deadline = loop.time() + UNDO_S
         except Exception as error:
-            left_behind.append(f"{undo} failed: {error}")
+            left_behind.append(f"{undo} failed: {str(error) or 'no answer in time'}")
     return left_behind
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
@@ -17,6 +18,7 @@ from lbg_core.admin.actions import (
     PutUser,
     WriteRecord,
 )
+from lbg_core.admin.amqp import REQUEST_S
 from lbg_core.admin.errors import (
     ApplyFailed,
     GroupUnfinished,
@@ -32,6 +34,7 @@ from lbg_core.admin.snapshot import QueueStatus, UserState
 from lbg_core.group import RECORD_VERSION, GroupSpec, topology_of
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.problem_lines import problem_lines
+from testing.virtual_time import in_virtual_time
 
 ORDERS = GroupSpec(
     "orders", "orders", hash_count=8, queue_count=4, queue_size_mb=10, client_username="orders-app"
@@ -294,6 +297,23 @@ async def test_what_cannot_be_taken_back_is_named() -> None:
         await create_group(admin, ORDERS)
     assert failed.value.left_behind == ("delete queue lbg.orders.q.1 failed: still lost",)
     assert set(admin.queues) == {"lbg.orders.q.1"}
+
+
+@in_virtual_time
+async def test_a_broker_that_stands_still_does_not_keep_who_takes_back() -> None:
+    """Each request lasts as long as that of a borrowed channel; an operator would be restarted for it."""
+
+    class Still(FakeAdmin):
+        async def perform(self, action: Action) -> None:
+            if len(self.performed) > 10:
+                await asyncio.sleep(REQUEST_S)
+                raise Unreachable("no answer")
+            await super().perform(action)
+
+    with suppress(TimeoutError):
+        async with asyncio.timeout(REQUEST_S):
+            await create_group(Still(), ORDERS)
+    assert asyncio.get_running_loop().time() < 3 * REQUEST_S
 
 
 async def test_a_cancelled_create_is_taken_back() -> None:
