@@ -59,6 +59,20 @@ async def test_a_broker_that_refuses_to_delete_does_not_keep_a_group_for_ever() 
 
 
 @in_virtual_time
+async def test_a_group_that_a_command_changes_is_deleted_when_that_has_ended() -> None:
+    """Its time to drain is over by then. The lock goes with the command's connection, so nobody waits for ever."""
+    async with Place() as place:
+        await place.ready(drainTimeoutSeconds=5)
+        async with place.broker.lock("shop-orders"):
+            place.delete_group()
+            await asyncio.sleep(60)
+            assert place.has(GROUP)
+        await asyncio.sleep(60)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+
+
+@in_virtual_time
 async def test_a_group_that_never_had_the_name_takes_nothing_of_who_has_it() -> None:
     async with Place() as place:
         await place.ready()
