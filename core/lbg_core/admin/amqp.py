@@ -414,11 +414,11 @@ class AmqpAdmin:
             for name, one in answers
         }
 
-    async def record(self, group: str) -> Record | None:
+    async def record(self, group: str, *, reads: int = RECORD_READS) -> Record | None:
         """The group's record; None when its queue is missing or stays empty."""
         try:
             async with self.link.channel() as channel:
-                return await read_record(channel, group, reads=RECORD_READS)
+                return await read_record(channel, group, reads=reads)
         except (GroupNotFound, RecordUnreadable):
             return None
 

@@ -149,6 +149,11 @@ BY_NAME_MAX = 64
 """Up to so many queues are read one by one before they are listed."""
 
 
+HELD_READS = 120
+"""Of the record of a group that has other objects: six seconds. Members that start together hold it for two, and
+RabbitMQ counts after five what is unacknowledged."""
+
+
 class SnapshotReader:
     """`management` None: what AMQP alone cannot read stays unknown."""
 
@@ -161,9 +166,17 @@ class SnapshotReader:
         self._last: tuple[tuple[GroupSpec, ...], tuple[object, ...]] = (), ()
 
     async def observe(self, group: str, *, desired: GroupSpec | None) -> Snapshot:
+        """Raises RecordUnavailable while a client keeps the record: taken for lost, it would be made anew without the
+        pause, or the change of the number of queues, that it states."""
         record = await self._amqp.record(group)
-        has_parking = record is not None and record.has_parking
-        snapshot = await self._observed(group, desired, record, has_parking=has_parking)
+        snapshot = await self._observed(group, desired, record)
+        config = Names(group).config
+        if record is None and snapshot.there.keys() > {config}:
+            record = await self._amqp.record(group, reads=HELD_READS)
+            snapshot = await self._observed(group, desired, record)
+            status = snapshot.queues.get(config)
+            if record is None and isinstance(status, QueueStatus) and status.unacked not in (0, UNKNOWN):
+                raise RecordUnavailable(group, cause="a client reads it, and does not return it")
         if record is None and not snapshot.is_empty:  # it may have lost its record
             stream = await self._amqp.counts(Names(group).parked)
             if isinstance(stream, QueueStatus):
@@ -232,9 +245,10 @@ class SnapshotReader:
         return snapshots
 
     async def _observed(
-        self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool
+        self, group: str, desired: GroupSpec | None, record: Record | None, *, has_parking: bool = False
     ) -> Snapshot:
         engine = await self._amqp.engine()
+        has_parking = has_parking or (record is not None and record.has_parking)
         recorded = None if record is None else record.spec_of(group)
         spec = desired or recorded
         publishers = record.publishers if record is not None else ONE_USER

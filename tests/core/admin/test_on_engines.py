@@ -23,6 +23,7 @@ from lbg_core.admin.errors import (
     Denied,
     GroupDiffers,
     NotOwned,
+    RecordUnavailable,
     StillInUse,
     Taken,
     Unreachable,
@@ -31,6 +32,7 @@ from lbg_core.admin.errors import (
 from lbg_core.admin.groups import create_group, delete_group, delete_own, list_groups, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
+from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.problems import lines_of
 from lbg_core.admin.record import CLAIM_BY_HAND, Record
 from lbg_core.client import ConnectionSettings, connect
@@ -211,6 +213,31 @@ async def test_a_reader_is_told_when_there_is_no_group_or_no_record(
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("returns", [True, False])
+async def test_a_record_that_a_reader_holds_is_not_made_anew(
+    place: Place, admin: LiveAdmin, orders: GroupSpec, returns: bool
+) -> None:
+    """It would be one without the pause, and without the change of queues that is on its way."""
+    await create_group(admin, orders)
+    await pause_group(admin, "orders", within_s=0.0)
+    connection = await connect(place.settings)
+    channel = await connection.open_channel()
+    held = await channel.basic_get(Names("orders").config)
+    assert held is not None
+    create = asyncio.create_task(create_group(admin, orders))
+    if returns:
+        await asyncio.sleep(1.0)
+        channel.nack(held.delivery_tag, requeue=True)
+        assert (await create).changes == ()
+    else:
+        with pytest.raises(RecordUnavailable, match="does not return it"):
+            await create
+    await connection.close()
+    record = (await admin.observe("orders")).record
+    assert isinstance(record, Record)
+    assert record.is_paused
+
+
 async def test_twenty_readers_at_once_all_read_the_record(
     admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
 ) -> None:

@@ -240,5 +240,6 @@ async def test_the_lock_of_a_caller_that_does_not_wait_for_the_answer_is_free_ag
         await declared.wait()
         caller.cancel()
         await asyncio.wait([caller])
+    assert caller.cancelled()
     async with place.administered() as other, other.lock("orders"):
         pass
