@@ -203,7 +203,6 @@ class ConcurrencyLimit:
     def _try(self, trial: int) -> None:
         self._settle()
         self._trial = max(1, min(self._most, trial))
-        self._proofs.clear()
 
     def _is_harmless(self, trial: int) -> bool:
         """True if all is answered within a handoff even if nothing of it is worked on at the same time as before."""
