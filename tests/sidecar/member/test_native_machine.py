@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group.members_protocol import Hello, Identity, Leave, Move
+from lbg_sidecar.core.acks import SINGLE_ACK_AFTER_S
 from lbg_sidecar.core.delivery import Outcome
 from lbg_sidecar.core.effects import (
     Abort,
@@ -78,7 +79,7 @@ def test_acks_are_cumulative_and_pass_over_what_is_not_done() -> None:
     first, second, third = member.take_all()
     member.machine.end(second, ACK, 1.0)
     member.machine.end(third, ACK, 1.0)
-    member.machine.flush(1.0)
+    assert member.machine.flush(1.0) == 1.0 + SINGLE_ACK_AFTER_S
     assert not member.took(Ack)
     member.machine.end(first, ACK, 1.1)
     member.machine.flush(1.1)
