@@ -18,6 +18,7 @@ from lbg_sidecar.core.queue_bindings import Assignment
 from testing.member.world import Chances, World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import feed, fine, settled
+from testing.needs import repeated
 
 
 def events(world: World, kind: type) -> list[Any]:
@@ -354,7 +355,7 @@ def test_a_key_blocked_for_half_of_the_consumer_timeout_gives_its_queue_back() -
     fine(world, after_s=40)  # poisoned by now, it waits for the longest interval
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", repeated(range(6)))
 def test_what_is_cut_off_at_three_quarters_of_the_consumer_timeout_says_so_whatever_it_waited_for(
     seed: int,
 ) -> None:

@@ -28,6 +28,7 @@ from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.timings import Timings
 from testing.member.membership import Posting
+from testing.needs import repeated
 
 
 class Net:
@@ -165,7 +166,7 @@ def test_members_that_start_together_agree_within_a_second(count: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", repeated(range(5)))
 def test_members_that_joined_before_the_coordinator_did_agree_as_soon(seed: int) -> None:
     net = Net(seed)
     for index in range(2, 12):

@@ -15,6 +15,7 @@ from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Show
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.status_report import LISTED_MAX
 from lbg_sidecar.message import ACK, retry
+from testing.exploration import over_seeds
 from testing.member.world import Item, SimMember, World
 
 PREFETCH = 8
@@ -302,7 +303,7 @@ def test_a_poisoned_message_is_skipped_wherever_it_waits_and_called_no_more(plac
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.1])
-@pytest.mark.parametrize("seed", range(5))
+@over_seeds(5)
 def test_a_member_that_is_killed_while_it_skips_a_message_loses_none(seed: int, after_s: float) -> None:
     world = World(seed, queue_count=2, hash_count=2, rules=BLOCK, balancing={"prefetch": PREFETCH})
     member = world.join()
