@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.limits import BatchLimit
+from lbg_sidecar.core.limits import SAMPLES, BatchLimit
 
 HANDOFF_S = 3.0
 MOST = 400
@@ -133,6 +133,13 @@ def test_before_a_move_no_second_message_is_tried_whose_end_might_not_be_awaited
     slow.limit.expects_move = False
     slow.settle(20)
     assert slow.limit.size >= SIZE // 2
+
+
+def test_what_was_learned_from_a_few_batches_stands_when_a_move_is_expected() -> None:
+    slow = server(once_s=2.0)
+    slow.settle(2 + SAMPLES)
+    slow.limit.expects_move = True
+    assert slow.limit.size > 1
 
 
 def test_a_batch_that_was_cut_off_makes_room_and_teaches_nothing() -> None:
