@@ -11,6 +11,7 @@ import pytest
 from lbg_core.group import balanced_primaries
 from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
+from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved
 from lbg_sidecar.core.handoff import Stage
@@ -416,6 +417,16 @@ def test_static_members_alone_release_nothing() -> None:
     world.join(fixed=0)
     feed(world, 100)
     assert not events(world, Moved)
+
+
+def test_a_static_release_closes_eight_consumers_at_the_same_time() -> None:
+    world = World(23, queue_count=40, balancing={"assignment": Assignment.STATIC, "client_count": 2})
+    machine = world.join(fixed=0).machine
+    world.join(fixed=1)
+    world.run(2)
+    machine.balancer.release_due = world.now
+    machine.balancer.balance(world.now)
+    assert [one.phase for one in machine.bindings.bound.values()].count(Phase.DETACHING) == 8
 
 
 # The window

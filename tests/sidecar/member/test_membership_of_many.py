@@ -485,3 +485,11 @@ def test_a_newcomer_awaits_a_directory_until_it_comes_or_the_hello_to_all() -> N
 def test_a_leave_goes_to_the_coordinator() -> None:
     assert [post.to for post in roster(1, A, C).leave()] == [0]
     assert [post.to for post in roster(0, B, C).leave()] == [1]
+
+
+def test_a_hello_to_all_is_answered_by_the_coordinator_and_the_next_one_by_four() -> None:
+    me = roster(1, A, C)
+    me.receive(Hello(D, 1), 1.0)
+    assert not messages(me.tick(1.05), Directory)
+    me.receive(Hello(D, 2), 2.0)
+    assert messages(me.tick(2.05), Directory)

@@ -17,7 +17,6 @@ from lbg_sidecar.core.effects import (
     Exit,
     LiveSet,
     Post,
-    Reconnect,
     StoodDown,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
@@ -45,21 +44,6 @@ def test_a_move_that_somebody_announces_means_nothing_to_it() -> None:
     member.machine.message(Hello(OTHER), 1.0)
     member.machine.message(Move(OTHER, 0, 0, "move"), 1.1)
     assert not member.took(Detach)
-
-
-def test_who_leaves_is_no_longer_in_the_live_set() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(OTHER), 1.0)
-    member.machine.message(Leave(OTHER), 2.0)
-    assert member.took(LiveSet)[-1].live == frozenset({0})
-
-
-def test_another_with_its_index_makes_it_claim_anew() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(Identity(0, "twin", "twin-1")), 1.0)
-    assert member.took(Reconnect)
 
 
 def test_keys_run_side_by_side_and_one_key_in_order() -> None:

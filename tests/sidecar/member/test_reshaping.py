@@ -25,9 +25,9 @@ DOWN = "NOT_FOUND - home node 'rabbit@b' of durable queue 'lbg.orders.5' is down
 class Joined:
     """A member of a group of so many queues, and time, which passes in steps of its ticks."""
 
-    def __init__(self, rules: BalancingRules) -> None:
+    def __init__(self, rules: BalancingRules, *, answers: bool = True) -> None:
         self.now = 0.0
-        self.answers = True
+        self.answers = answers
         self.machine = ExclusiveMember(
             Setup(
                 "a",
@@ -234,3 +234,9 @@ def test_a_queue_that_was_counted_before_it_was_deleted_is_not_wanted() -> None:
         member.machine.counted(5, 0, 0, member.now)
         member.let_pass(10)
     assert sorted(binding.queue for binding in member.machine.bindings.own()) == [0, 1, 2, 3]
+
+
+def test_sixteen_requests_to_consume_are_open_at_the_same_time() -> None:
+    member = Joined(BalancingRules(40), answers=False)
+    member.let_pass(1.0)
+    assert len(member.consumed) == 16

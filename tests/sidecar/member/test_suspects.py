@@ -175,6 +175,14 @@ def test_of_two_reports_the_later_one_counts_whichever_comes_first() -> None:
     assert queue.suspects.report() == (late,)
 
 
+def test_a_report_that_is_known_already_makes_no_suspect_wait_longer() -> None:
+    queue = Queue(suspected(0), count=1)
+    assert queue.start() == []
+    queue.suspects.merge([suspected(0)], queue.now)
+    queue.wait()
+    assert queue.start() == [0]
+
+
 def test_a_later_death_that_may_have_had_another_cause_takes_no_attempt_back() -> None:
     queue = Queue(suspected(0, attempts=1, calls=1))
     queue.suspects.merge([suspected(0, attempts=0, calls=2)], 0.0)
