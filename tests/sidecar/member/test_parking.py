@@ -312,7 +312,7 @@ def test_a_copy_that_fails_again_is_parked_again_and_those_behind_it_stay() -> N
 
 def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_its_queue() -> None:
     world, member = alone()
-    good = world.publish("good", hash_=0)
+    _, good = (world.publish("good", hash_=0) for _ in range(2))
     world.run(1)
     assert are_done(world, [good])
     world.broker.record(ParkEntry("good", good.identity, 1, "cause of a dead member", "copy"))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group.members_protocol import Positions
+from lbg_core.group.members_protocol import Hello, Identity, Positions
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.queue_consumers import Sweep
+from lbg_sidecar.core.queue_consumers import CONSUMED_FOR_S, Sweep
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK
 
@@ -234,6 +234,19 @@ def test_a_queue_that_was_counted_before_it_was_deleted_is_not_wanted() -> None:
         member.machine.counted(5, 0, 0, member.now)
         member.let_pass(10)
     assert sorted(binding.queue for binding in member.machine.bindings.own()) == [0, 1, 2, 3]
+
+
+def test_a_queue_without_a_consumer_is_consumed_for_a_while() -> None:
+    member = Joined(BalancingRules(12))
+    for index in range(1, 7):
+        member.machine.message(Hello(Identity(index, f"m{index}", f"life-{index}")), member.now)
+    member.let_pass(10.0)
+    bindings = member.machine.bindings
+    missing = next(queue for queue in range(12) if not bindings.is_wanted(queue))
+    member.machine.wanted.want(missing, member.now)
+    assert bindings.is_wanted(missing)
+    member.let_pass(CONSUMED_FOR_S + 1.0)
+    assert not bindings.is_wanted(missing)
 
 
 def test_sixteen_requests_to_consume_are_open_at_the_same_time() -> None:
