@@ -318,3 +318,21 @@ def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() ->
     world.run(30)
     finish(world, mover)
     check(world)
+
+
+def test_during_a_change_a_queue_is_handed_over_once_the_stream_has_its_numbers() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.join()
+    world.run(12)
+    for hash_ in range(8):
+        world.publish(f"k{hash_}", hash_=hash_)
+    mover.start(3)
+    world.run(0.1)
+    mover.kill()
+    first.stop()
+    world.run(1.0)
+    assert first.exited
+    finish(world, mover)
+    check(world)
