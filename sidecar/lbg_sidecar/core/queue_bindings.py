@@ -247,8 +247,8 @@ class Bindings:
         self._uniform = uniform
 
     def repartition(self, partitions: int) -> None:
-        """The broker has so many partitions in its queue now."""
-        if self.native is not None:
+        """The broker has so many partitions in its queue now; that of a session has none."""
+        if self.native is not None and self.native.session is None:
             self.native = replace(self.native, partitions=partitions)
             for binding in self.bound.values():
                 assert binding.attachment is not None

@@ -230,6 +230,7 @@ def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_nu
     member.connected(0, 0.0)
     attachment = member.bindings.all[0].attachment
     assert isinstance(attachment, Attachment)
+    member.message(repartition_announced("orders", 6).message, 0.5)
     assert attachment.partitions == 4
     member.effects.clear()
     member.message(repartition_done("orders", 6).message, 1.0)
