@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from lbg_core.group import balanced_primaries
 from lbg_core.group.key_moves import BarrierEntry, PassEntry
+from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
@@ -67,18 +68,19 @@ def check(world: World) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 8), (8, 5), (3, 1), (1, 4)])
-def test_a_change_loses_reorders_and_repeats_nothing(old: int, new: int) -> None:
-    world = World(old * 10 + new, queue_count=old, hash_count=16)
+@pytest.mark.parametrize("counts", [(2, 3, 1, 4), (4, 8, 5)])
+def test_changes_over_the_same_connections_lose_reorder_and_repeat_nothing(counts: tuple[int, ...]) -> None:
+    world = World(len(counts), queue_count=counts[0], hash_count=16)
     mover = KeyMover(world)
     members = [world.join() for _ in range(3)]
     world.run(12)
     publishing(world)
     world.run(2)
     connected = [member.link for member in members]
-    mover.start(new)
-    world.run(20)
-    assert not mover.is_running
+    for count in counts[1:]:
+        mover.start(count)
+        world.run(20)
+        assert not mover.is_running
     finish(world, mover)
     check(world)
     assert world.repeats == 0
@@ -269,6 +271,26 @@ def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed
         world.run(0.001)
     world.broker.fence(0, move.id)
     world.run(2)
+    finish(world, mover)
+    check(world)
+
+
+def test_a_barrier_of_a_former_consumer_is_written_over_for_its_queue_only() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    world.join()
+    world.run(3)
+    mover.start(3)
+    world.run(0.1)
+    mover.kill()
+    for hash_ in range(2):
+        world.publish(f"k{hash_}", hash_=hash_)
+    world.run(1)
+    before = len(world.broker.moves_log)
+    world.broker.record_move(BarrierEntry("of a former consumer", (0,)))
+    world.run(3 * AGAIN_S)
+    barriers = [one for one in world.broker.moves_log[before:] if isinstance(one, BarrierEntry)]
+    assert [one.queues for one in barriers] == [(0,), (0,)]
     finish(world, mover)
     check(world)
 
