@@ -22,6 +22,7 @@ from lbg_core.group.members_protocol import (
     IndexRequest,
     Message,
     Ping,
+    QueueReport,
 )
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
@@ -379,6 +380,17 @@ def test_who_is_pinged_by_the_name_of_an_earlier_life_says_who_it_is() -> None:
     assert isinstance(answer.message, Changes)
     assert answer.message.joined == (me.me,)
     assert [one.incarnation for one in answer.message.lost] == ["an-earlier-life"]
+
+
+def test_a_coordinator_that_did_not_answer_is_asked_again_in_its_next_life() -> None:
+    me = roster(1, A, C)
+    me.receive(Hello(D), 1.0)
+    asked = [post.to for now in (1.1, 3.0) for post in messages(me.tick(now), Changes)]
+    assert asked == [0, None]
+    me.receive(QueueReport(Identity(0, "m0", "a-new-life"), ()), 3.1)
+    me.receive(Hello(Identity(4, "m4", "life-4")), 3.2)
+    (changes,) = messages(me.tick(3.5), Changes)
+    assert changes.to == 0
 
 
 def test_an_index_is_offered_to_one_member_only() -> None:
