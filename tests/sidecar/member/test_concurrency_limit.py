@@ -104,6 +104,15 @@ def test_a_slow_application_that_works_on_four_gets_no_more_than_it_works_on_for
     assert sum(waited) / len(waited) < 0.5
 
 
+def test_an_application_that_works_on_more_than_before_gets_more() -> None:
+    growing = application(4, 0.5)
+    growing.settle(64)
+    assert growing.limit.size < MOST
+    growing.workers = MOST
+    growing.settle(1000)
+    assert growing.limit.size == MOST
+
+
 @pytest.mark.parametrize("every", [2, 10])
 def test_calls_that_overtake_others_show_that_the_application_works_on_many(every: int) -> None:
     parallel = application(MOST, uneven(0.002, 1.0, every=every))
