@@ -181,10 +181,15 @@ def test_calls_longer_than_the_handoff_time_starve_no_join(call_s: float) -> Non
     assert world.repeats == 0
 
 
-def test_a_call_that_never_ends_starves_no_join_because_it_is_aborted_at_its_own_limit() -> None:
+def test_a_call_that_never_ends_starves_no_join_and_its_queue_works_as_long_as_it_stood_still() -> None:
+    """It is aborted at its own limit."""
     world = slow_world(250, call_s=600.0)
     assert world.served_by() == balanced_primaries(2, {0, 1})
     assert [move.forced for move in events(world, Moved)] == [0]
+    kept = [(at, event) for at, _, event in world.events if isinstance(event, HandoffAbandoned)]
+    assert len(kept) >= 3
+    for (at, event), (next_at, after) in pairwise(kept):
+        assert next_at - after.after_s - at >= 0.8 * max(event.after_s, 5.0)
 
 
 def test_each_handoff_that_is_put_off_lets_the_next_take_twice_as_long_up_to_the_limit_of_a_call() -> None:
@@ -210,14 +215,6 @@ def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
     world.kill(world.members[1])
     world.run(20)
     assert not world.members[0].machine.content().queues[1].put_off
-
-
-def test_a_queue_works_as_long_as_it_stood_still_before_its_handoff_is_tried_again() -> None:
-    world = slow_world(250, call_s=600.0)
-    kept = [(at, event) for at, _, event in world.events if isinstance(event, HandoffAbandoned)]
-    assert len(kept) >= 3
-    for (at, event), (next_at, after) in pairwise(kept):
-        assert next_at - after.after_s - at >= 0.8 * max(event.after_s, 5.0)
 
 
 def test_a_member_that_leaves_cuts_off_what_does_not_drain_and_counts_it() -> None:
@@ -411,11 +408,10 @@ def test_statuses_say_what_a_member_has_of_a_queue() -> None:
     assert {state.status for state in members[0].machine.content().queues} <= {Status.UNBOUND}
 
 
-@pytest.mark.long
 def test_static_members_alone_release_nothing() -> None:
     world = World(23, balancing={"assignment": Assignment.STATIC, "client_count": 2})
     world.join(fixed=0)
-    feed(world, 100)
+    feed(world, 70, every_s=0.25)
     assert not events(world, Moved)
 
 

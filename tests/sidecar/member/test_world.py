@@ -106,7 +106,7 @@ def check(world: World) -> None:
 
 
 @pytest.mark.long
-@lives(max_examples=example_count(50, of_few=0.5))
+@lives(max_examples=example_count(25, of_few=0.5))
 @given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
 def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
     seed: int, script: list[Step], chances: Chances, order: Order
@@ -122,7 +122,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
 
 
 @pytest.mark.long
-@lives(max_examples=example_count(50, of_few=0.5))
+@lives(max_examples=example_count(25, of_few=0.5))
 @given(
     seed=seeds,
     script=steps("join", "leave", "kill", "drop", "stall", "swallow", "suspect", "again"),
