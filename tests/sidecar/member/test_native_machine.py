@@ -30,20 +30,12 @@ def test_it_attaches_once_whoever_else_is_there() -> None:
     member.join()
     member.machine.message(Hello(OTHER), 1.0)
     for now in range(2, 60):
-        member.machine.message(Hello(OTHER), float(now))
+        member.machine.message(Move(OTHER, 0, 0, "move"), float(now))
         member.machine.tick(float(now))
     assert not member.took(Attach)
     assert not member.took(Detach)
     assert [effect.live for effect in member.took(LiveSet)] == [frozenset({0}), frozenset({0, 1})]
     assert member.machine.describe(60.0)["live"] == [0, 1]
-
-
-def test_a_move_that_somebody_announces_means_nothing_to_it() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(OTHER), 1.0)
-    member.machine.message(Move(OTHER, 0, 0, "move"), 1.1)
-    assert not member.took(Detach)
 
 
 def test_keys_run_side_by_side_and_one_key_in_order() -> None:

@@ -249,14 +249,6 @@ def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_call
     assert world.repeats <= world.disturbed
 
 
-def test_progress_of_a_queue_without_a_channel_is_idle() -> None:
-    world = World(1)
-    member = world.join()
-    binding = member.machine.bindings.all[0]
-    member.machine.bindings.lost()
-    assert progress_of(binding.attachment) is Progress.IDLE
-
-
 @pytest.mark.parametrize(("prefetch", "expected"), [(2, Progress.BLOCKED), (3, Progress.WORKING)])
 def test_a_message_that_is_retried_blocks_a_queue_whose_window_is_full(
     prefetch: int, expected: Progress
@@ -267,3 +259,4 @@ def test_a_message_that_is_retried_blocks_a_queue_whose_window_is_full(
     failing, _ = member.take_all()
     member.machine.end(failing, retry("no"), 1.0)
     assert progress_of(attachment) is expected
+    assert progress_of(None) is Progress.IDLE
