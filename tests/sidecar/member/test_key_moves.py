@@ -14,27 +14,15 @@ from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
-from testing.member.world import Chances, SimMember, World
+from testing.member.world import Chances, World
 from testing.member.world.key_moves import KeyMover
+from testing.member.world.situations import act, publishing
 
 KEYS = [f"k{number}" for number in range(23)] + [None]
 
 lives = partial(settings, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink])
 
 Step = tuple[float, str, int]
-
-
-def publishing(world: World, *, rate_hz: float = 100.0) -> list:
-    """Messages all the while, until the world is calm."""
-    published: list = []
-
-    def publish() -> None:
-        published.append(world.publish(KEYS[len(published) * 7 % len(KEYS)]))
-        if not world.calm:
-            world.at(world.now + 1 / rate_hz, publish)
-
-    publish()
-    return published
 
 
 def finish(world: World, mover: KeyMover) -> None:
@@ -74,7 +62,7 @@ def test_changes_over_the_same_connections_lose_reorder_and_repeat_nothing(count
     mover = KeyMover(world)
     members = [world.join() for _ in range(3)]
     world.run(12)
-    publishing(world)
+    publishing(world, KEYS, rate_hz=100.0)
     world.run(2)
     connected = [member.link for member in members]
     for count in counts[1:]:
@@ -152,7 +140,7 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
     for _ in range(3):
         world.join()
     world.run(12)
-    publishing(world)
+    publishing(world, KEYS, rate_hz=100.0)
     mover.start(new)
     world.run(30)
     assert not mover.is_running
@@ -196,35 +184,18 @@ def test_no_fault_at_any_step_loses_or_reorders_a_message(
     mover = KeyMover(world)
     world.join()
     world.join()
-    published = publishing(world)
+    published = publishing(world, KEYS, rate_hz=100.0)
     world.run(1)
     changes = list(counts[1:])
     mover.start(changes[0])
     for gap, kind, who in script:
         world.run(gap)
-        up = world.up()
-        if kind == "join" or not up:
-            if len(up) < 5:
-                world.join()
-            continue
-        member: SimMember = up[who % len(up)]
-        match kind:
-            case "change":
-                mover.start(changes[who % len(changes)])
-            case "die":
-                mover.kill()
-            case "leave":
-                member.stop()
-            case "kill":
-                world.kill(member)
-            case "drop":
-                world.drop_connection(member)
-            case "stall":
-                world.stall(member, 4.0 + 2 * who)
-            case "suspect":
-                world.suspect(who % len(world.queues))
-            case "again":
-                world.publish_again(published[-1 - who % len(published)])
+        if kind == "change":
+            mover.start(changes[who % len(changes)])
+        elif kind == "die":
+            mover.kill()
+        else:
+            act(world, kind, who, published)
     world.run(1)
     finish(world, mover)
     check(world)
