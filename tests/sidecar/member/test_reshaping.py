@@ -6,14 +6,12 @@ import pytest
 
 from lbg_core.group.members_protocol import Hello, Identity, Positions
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.queue_consumers import CONSUMED_FOR_S, Sweep
-from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK
+from testing.member.bare_member import setup_of
 
 FOUR = BalancingRules(4)
 SIX = BalancingRules(6)
@@ -28,16 +26,7 @@ class Joined:
     def __init__(self, rules: BalancingRules, *, answers: bool = True) -> None:
         self.now = 0.0
         self.answers = answers
-        self.machine = ExclusiveMember(
-            Setup(
-                "a",
-                balancing=rules,
-                rules=Rules(),
-                timings=Timings(),
-                uniform=lambda: 0.5,
-                incarnation=lambda: "mine",
-            )
-        )
+        self.machine = ExclusiveMember(setup_of(rules))
         self.detached: list[Attachment] = []
         self.counted: list[int] = []
         self.attachments: dict[int, Attachment] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -29,10 +28,9 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CallFailed, Detach, Failure, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.handoff import REATTACH_AFTER_S
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
+from testing.member.bare_member import setup_of
 
 MOVER = Identity(0, "mover", "0-1")
 DONE = Positions((("p", 0, ((0, 1),)),))
@@ -41,17 +39,8 @@ MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
 def machine_of(queue_count: int) -> ExclusiveMember:
     """Joined as index 1; there is nobody else."""
-    ids = itertools.count()
-    machine = ExclusiveMember(
-        Setup(
-            "successor",
-            balancing=BalancingRules(queue_count=queue_count, client_count=2),
-            rules=Rules(concurrency=4),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: f"1-{next(ids)}",
-        )
-    )
+    balancing = BalancingRules(queue_count=queue_count, client_count=2)
+    machine = ExclusiveMember(setup_of(balancing, Rules(concurrency=4)))
     join_alone(machine, 0.0)
     return machine
 
