@@ -199,7 +199,7 @@ def test_a_release_past_the_backlog_of_a_key_with_a_steady_load_ends() -> None:
     finish(world)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_release_behind_the_backlog_does_not_end_under_a_steady_load() -> None:
     """So the test above can fail."""
     world, _ = hot_key_behind_a_backlog()
