@@ -17,6 +17,7 @@ from testing.exploration import example_count
 from testing.member.world import Chances, World
 from testing.member.world.key_moves import KeyMover
 from testing.member.world.situations import act, publishing
+from testing.needs import repeated
 
 KEYS = [f"k{number}" for number in range(23)] + [None]
 
@@ -67,7 +68,7 @@ def test_changes_over_the_same_connections_lose_reorder_and_repeat_nothing(count
     connected = [member.link for member in members]
     for count in counts[1:]:
         mover.start(count)
-        world.run(20)
+        world.run(10)
         assert not mover.is_running
     finish(world, mover)
     check(world)
@@ -123,7 +124,7 @@ def test_a_member_that_knows_of_a_change_and_has_not_read_its_stream_starts_noth
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 2)])
+@pytest.mark.parametrize(("old", "new"), repeated([(4, 2), (2, 3)]))
 def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing(old: int, new: int) -> None:
     world = World(old, queue_count=old, hash_count=16)
 
