@@ -21,11 +21,10 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, Verdict, retry
+from testing.member.bare_member import setup_of
 
 ADMINISTRATOR = Identity(0, "administrator", "")
 MOVE = KeyMove("2-3-move", 2, 3, 6)
@@ -78,18 +77,9 @@ class Bench:
     fates: defaultdict[MessageIdentity, Fate] = field(default_factory=lambda: defaultdict(Fate))
 
     def __post_init__(self) -> None:
-        numbers = count()
         make = BrokerAssignedMember if self.is_native else ExclusiveMember
-        self.machine = make(
-            Setup(
-                "a",
-                balancing=BalancingRules(queue_count=1 if self.is_native else 2, prefetch=50),
-                rules=self.rules,
-                timings=Timings(),
-                uniform=lambda: 0.5,
-                incarnation=lambda: f"i{next(numbers)}",
-            )
-        )
+        balancing = BalancingRules(queue_count=1 if self.is_native else 2, prefetch=50)
+        self.machine = make(setup_of(balancing, self.rules))
         self._waiting: list[Published] = []  # in the queue, delivered or not
         self._delivered: dict[tuple[Attachment, int], Published] = {}
         self._settled: Counter[tuple[Attachment, int]] = Counter()

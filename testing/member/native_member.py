@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, TypeVar
 
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
@@ -10,10 +9,9 @@ from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach, Effect
 from lbg_sidecar.core.limits import CallLimit
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.core.session import SessionPosition
-from lbg_sidecar.core.timings import Timings
+from testing.member.bare_member import setup_of
 
 E = TypeVar("E")
 
@@ -31,18 +29,13 @@ class NativeMember:
         limit: CallLimit | None = None,
         **rules: Any,
     ) -> None:
-        ids = itertools.count()
         self.attachment: Attachment
         """The last one."""
         order = Order.KEY if session is None else Order.QUEUE
         self.machine = BrokerAssignedMember(
-            Setup(
-                "m",
-                balancing=BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
-                rules=Rules(**{"concurrency": 4, "order": order, **rules}),
-                timings=Timings(),
-                uniform=lambda: 0.5,
-                incarnation=lambda: f"m-{next(ids)}",
+            setup_of(
+                BalancingRules(queue_count=1, client_count=4, prefetch=prefetch),
+                Rules(**{"concurrency": 4, "order": order, **rules}),
             ),
             partitions=1 if session is not None else 8,
             moves=moves,

@@ -256,7 +256,7 @@ def a_member_cancels_before_it_closes(former: Callable[..., None]) -> Callable[.
     return close_soon
 
 
-@bug(Bindings, "attach", setting=ON_RABBITMQ, first=15)
+@bug(Bindings, "attach", setting=ON_RABBITMQ, first=5)
 def members_have_windows_of_different_sizes(former: Callable[..., None]) -> Callable[..., None]:
     def attach(self: Bindings, binding: Binding, now: float) -> None:
         former(self, binding, now)

@@ -38,7 +38,6 @@ class Binding:
     """Movers that wait for this member to be out of the way."""
     arrivals: list[tuple[int, str, str]] = field(default_factory=list)
     """Movers that wait for it to be attached, with the proof for their handover."""
-    quiet: bool = False  # attached anew only to be behind another member: not reported to all
     release_due: float | None = None  # when to get behind the primary, or to close: others back the queue up
     delivered: int = 0  # through earlier attachments
 

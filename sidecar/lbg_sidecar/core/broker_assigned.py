@@ -127,8 +127,7 @@ class SharedQueue(Part):
         return {"role": Role.PRIMARY if is_primary else Role.SECONDARY}
 
     def _repartition(self, message: Repartition, now: float) -> None:
-        native = self._bindings.native
-        if message.done and native is not None and native.session is None:
+        if message.done:
             self._bindings.repartition(message.queues)
 
 

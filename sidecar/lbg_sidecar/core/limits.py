@@ -203,7 +203,6 @@ class ConcurrencyLimit:
     def _try(self, trial: int) -> None:
         self._settle()
         self._trial = max(1, min(self._most, trial))
-        self._proofs.clear()
 
     def _is_harmless(self, trial: int) -> bool:
         """True if all is answered within a handoff even if nothing of it is worked on at the same time as before."""
@@ -260,8 +259,7 @@ class BatchLimit:
         single_s = self._single_s
         if single_s is None:
             return 1
-        is_trial = self._further_s is None or self._samples < SAMPLES
-        if is_trial and self.expects_move and 2 * single_s > self._handoff_s:
+        if self._samples < SAMPLES and self.expects_move and 2 * single_s > self._handoff_s:
             return 1
         return max(1, min(self._most, self._grown, self._fitting))
 

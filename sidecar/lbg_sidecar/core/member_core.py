@@ -206,9 +206,7 @@ class MemberCore:
             return
         for part in self.parts:
             part.attached(binding, now)
-        if not binding.quiet:
-            self._reports.changed(now)
-        binding.quiet = False
+        self._reports.changed(now)
         self.bindings.attach_due(now)
 
     def closed(self, attachment: Attachment, now: float) -> None:
@@ -216,8 +214,7 @@ class MemberCore:
         binding = self.bindings.closed(attachment, now)
         if binding is None:
             return
-        if not binding.quiet:
-            self._reports.changed(now)
+        self._reports.changed(now)
         for part in self.parts:
             part.closed(binding, now)
         self.bindings.attach_due(now)

@@ -63,7 +63,7 @@ class BalancingRules:
         """Queues that member `index` consumes, its primaries first. In mode `static` and in small groups it is all."""
         primaries = self.primaries(live)[: self.queue_count]
         first = [queue for queue, primary in enumerate(primaries) if primary == index]
-        if self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1 or index not in live:
+        if self.assignment is Assignment.STATIC or index not in live:
             return first + [queue for queue, primary in enumerate(primaries) if primary != index]
         return [*first, *self.backed_up(index, live)]
 
@@ -247,8 +247,8 @@ class Bindings:
         self._uniform = uniform
 
     def repartition(self, partitions: int) -> None:
-        """The broker has so many partitions in its queue now."""
-        if self.native is not None:
+        """The broker has so many partitions in its queue now; that of a session has none."""
+        if self.native is not None and self.native.session is None:
             self.native = replace(self.native, partitions=partitions)
             for binding in self.bound.values():
                 assert binding.attachment is not None

@@ -75,7 +75,6 @@ class SuccessorBinding(Part):
             successor and is_reported and is_behind(binding, successor)
         ):
             binding.answers.append((move.sender.index, move.move))
-            binding.quiet = True
             self._bindings.detach(binding)
         elif binding.phase is Phase.DETACHING:
             binding.answers.append((move.sender.index, move.move))
@@ -320,7 +319,6 @@ class Balancer(Part):
                 binding.release_due = now + CLOSES_WITHIN_S * self._uniform()
             if now >= binding.release_due and room > 0:
                 room -= 1
-                binding.quiet = True
                 self._bindings.detach(binding)
         return bool(unwanted)
 
@@ -363,7 +361,6 @@ class Balancer(Part):
             if now >= binding.release_due and room > 0:
                 room -= 1
                 binding.release_due = None
-                binding.quiet = True
                 self._bindings.detach(binding)
         return bool(due)
 

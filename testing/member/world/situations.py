@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from lbg_core.group import balanced_primaries
+from testing.member.world.history import Item
 from testing.member.world.member import SimMember
 from testing.member.world.world import World
 
@@ -15,6 +17,39 @@ def feed(world: World, seconds: float, *, every_s: float = 0.02) -> None:
         hash_ = step % world.queue_count
         world.at(world.now + step * every_s, lambda h=hash_: world.publish(f"key{h}", hash_=h))
     world.run(seconds)
+
+
+def publishing(world: World, keys: Sequence[str | None], *, rate_hz: float) -> list[Item]:
+    """Messages all the while, until the world is calm."""
+    published: list[Item] = []
+
+    def publish() -> None:
+        published.append(world.publish(keys[len(published) * 7 % len(keys)]))
+        if not world.calm:
+            world.at(world.now + 1 / rate_hz, publish)
+
+    publish()
+    return published
+
+
+def act(world: World, kind: str, who: int, published: Sequence[Item]) -> None:
+    """Something happens to one of the members, of which there are five at most, or to a queue."""
+    up = world.up()
+    if kind == "join" or not up:
+        if len(up) < 5:
+            world.join()
+        return
+    member = up[who % len(up)]
+    acts: dict[str, Callable[[], object]] = {
+        "leave": member.stop,
+        "kill": lambda: world.kill(member),
+        "drop": lambda: world.drop_connection(member),
+        "stall": lambda: world.stall(member, 4.0 + 2 * who),
+        "swallow": lambda: world.queues[who % len(world.queues)].swallow(),
+        "suspect": lambda: world.suspect(who % len(world.queues)),
+        "again": lambda: world.publish_again(published[-1 - who % len(published)]),
+    }
+    acts[kind]()
 
 
 def settled(

@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_core.group.members_protocol import Handover
-from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE
+from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, AckScheduler
+from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import HandoffAbandoned, Moved
+from lbg_sidecar.core.effects import Ack, Effect, HandoffAbandoned, Moved
 from lbg_sidecar.core.queue_bindings import Assignment
+from lbg_sidecar.message import ACK
+from testing.member.native_member import NativeMember
 from testing.member.world.member import SimMember
 from testing.member.world.situations import fine
 from testing.member.world.world import World
@@ -121,3 +125,30 @@ def test_a_small_gap_delays_no_move() -> None:
     world.run(1.0)
     (moved,) = moves_of(world, Moved)
     assert moved.drain_s < 0.05
+
+
+def test_while_a_queue_moves_its_acks_wait_until_the_window_runs_dry() -> None:
+    member = NativeMember(prefetch=4)
+    attachment = member.join()
+    attachment.is_moving = True
+    member.deliver(attachment, 0, 1, 2)
+    first, second, third = member.take_all()
+    for call in (first, second):
+        member.machine.end(call, ACK, 1.0)
+    member.machine.flush(10.0)
+    assert not member.took(Ack)
+    member.machine.end(third, ACK, 10.0)
+    member.machine.flush(10.0)
+    assert [ack.tag for ack in member.took(Ack)] == [3]
+
+
+def test_acks_of_single_messages_leave_room_for_a_cumulative_one() -> None:
+    attachment, effects = Attachment(0, 1, prefetch=256), list[Effect]()
+    first, *others = (InFlight(attachment, tag) for tag in range(1, 41))
+    attachment.ack_window.delivered([first, *others])
+    for one in others:
+        attachment.ack_window.done(one)
+    acks = AckScheduler([attachment], effects, interval_s=0.0, frames_are_lost=True)
+    for _ in range(10):
+        acks.flush(1.0)
+    assert sum(isinstance(effect, Ack) for effect in effects) == UNPROVEN_FRAMES_MAX - 1

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.limits import BatchLimit
+from lbg_sidecar.core.limits import SAMPLES, BatchLimit
 
 HANDOFF_S = 3.0
 MOST = 400
@@ -80,20 +80,17 @@ def test_a_serial_server_of_slow_messages_has_hardly_ever_more_than_one(each_s: 
     assert sum(count - 1 for count in counts) <= 30
 
 
-@pytest.mark.parametrize(("once_s", "least"), [(0.05, MOST), (0.5, MOST), (1.5, SIZE), (3.5, SIZE // 2)])
+@pytest.mark.parametrize(
+    ("once_s", "each_s", "least"),
+    [(0.001, 0.0001, MOST), (0.05, 0, MOST), (0.5, 0, MOST), (1.5, 0, SIZE), (3.5, 0, SIZE // 2)],
+)
 def test_a_server_that_works_on_a_batch_at_once_has_large_ones_within_a_few_requests(
-    once_s: float, least: int
+    once_s: float, each_s: float, least: int
 ) -> None:
     """Of two slow requests the second waits for the first, so that less may be out."""
-    parallel = server(once_s=once_s)
+    parallel = server(once_s=once_s, each_s=each_s)
     parallel.settle(14)
     assert parallel.limit.size >= least
-
-
-def test_a_swift_server_has_full_batches_within_a_few_requests() -> None:
-    swift = server(once_s=0.001, each_s=0.0001)
-    swift.settle(14)
-    assert swift.limit.size == MOST
 
 
 @pytest.mark.long
@@ -133,6 +130,13 @@ def test_before_a_move_no_second_message_is_tried_whose_end_might_not_be_awaited
     slow.limit.expects_move = False
     slow.settle(20)
     assert slow.limit.size >= SIZE // 2
+
+
+def test_what_was_learned_from_a_few_batches_stands_when_a_move_is_expected() -> None:
+    slow = server(once_s=2.0)
+    slow.settle(2 + SAMPLES)
+    slow.limit.expects_move = True
+    assert slow.limit.size > 1
 
 
 def test_a_batch_that_was_cut_off_makes_room_and_teaches_nothing() -> None:

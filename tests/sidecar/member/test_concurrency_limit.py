@@ -75,10 +75,6 @@ def uneven(short_s: float, long_s: float, *, every: int) -> Callable[[int], floa
     return lambda number: long_s if number % every == 0 else short_s
 
 
-def test_it_begins_with_one() -> None:
-    assert ConcurrencyLimit(MOST, HANDOFF_S).size == 1
-
-
 @pytest.mark.parametrize("takes_s", [0.2, 0.5, 2.0, 3.5])
 def test_a_slow_application_that_works_on_one_at_a_time_has_hardly_ever_another(takes_s: float) -> None:
     serial = application(1, takes_s)
@@ -102,6 +98,15 @@ def test_a_slow_application_that_works_on_four_gets_no_more_than_it_works_on_for
     waited = list(four.answer(400))
     assert 400 / (four.now - began_at) > 0.95 * 4 / 0.5
     assert sum(waited) / len(waited) < 0.5
+
+
+def test_an_application_that_works_on_more_than_before_gets_more() -> None:
+    growing = application(4, 0.5)
+    growing.settle(64)
+    assert growing.limit.size < MOST
+    growing.workers = MOST
+    growing.settle(1000)
+    assert growing.limit.size == MOST
 
 
 @pytest.mark.parametrize("every", [2, 10])
@@ -172,15 +177,6 @@ def test_what_was_learned_stands_when_a_move_is_expected() -> None:
     slow.settle(50)
     slow.limit.expects_move = True
     assert slow.limit.size == MOST
-
-
-def test_calls_that_end_without_an_answer_teach_nothing() -> None:
-    limit = ConcurrencyLimit(MOST, HANDOFF_S)
-    for tag in range(100):
-        held = InFlight(Attachment(0, 1), tag)
-        limit.began(held)
-        limit.dropped(held)
-    assert limit.size == 1
 
 
 @given(
@@ -281,16 +277,6 @@ def test_where_keys_are_shared_out_slow_calls_are_tried_at_once_as_nothing_is_ta
     member.join()
     member.machine.tick(0.1)
     assert not limit.expects_move
-
-
-def test_the_slots_of_a_member_follow_the_limit() -> None:
-    member = limited_member()
-    attachment = member.join()
-    member.deliver(attachment, *range(64))
-    for turn in range(64):
-        for held in member.take_all(turn * 0.001):
-            member.machine.end(held, ACK, turn * 0.001 + 0.0001)
-    assert member.machine.dispatcher.lanes.concurrency > 1
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,12 @@ def test_who_serves_a_queue_and_did_not_announce_to_give_it_has_lost_it() -> Non
     assert roster().last_server(2) == (None, "unserved")
 
 
+def test_a_new_life_of_a_member_serves_nothing_before_it_reports_it() -> None:
+    known = roster()
+    known.receive(Hello(Identity(1, "other", "1-2")), 1.0)
+    assert known.last_server(3) == (None, "unserved")
+
+
 def test_who_is_known_to_be_gone_is_still_named() -> None:
     known = roster()
     known.receive(Changes(THIRD, lost=(OTHER,)), 1.0)

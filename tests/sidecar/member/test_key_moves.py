@@ -11,30 +11,20 @@ from hypothesis import strategies as st
 from lbg_core.group import balanced_primaries
 from lbg_core.group.key_moves import BarrierEntry, Entry, PassEntry
 from lbg_core.group.members_protocol import QueueReport
+from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
-from testing.member.world import Chances, SimMember, World
+from testing.member.world import Chances, World
 from testing.member.world.key_moves import KeyMover
+from testing.member.world.situations import act, publishing
+from testing.needs import repeated
 
 KEYS = [f"k{number}" for number in range(23)] + [None]
 
 lives = partial(settings, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink])
 
 Step = tuple[float, str, int]
-
-
-def publishing(world: World, *, rate_hz: float = 100.0) -> list:
-    """Messages all the while, until the world is calm."""
-    published: list = []
-
-    def publish() -> None:
-        published.append(world.publish(KEYS[len(published) * 7 % len(KEYS)]))
-        if not world.calm:
-            world.at(world.now + 1 / rate_hz, publish)
-
-    publish()
-    return published
 
 
 def finish(world: World, mover: KeyMover) -> None:
@@ -68,18 +58,19 @@ def check(world: World) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 8), (8, 5), (3, 1), (1, 4)])
-def test_a_change_loses_reorders_and_repeats_nothing(old: int, new: int) -> None:
-    world = World(old * 10 + new, queue_count=old, hash_count=16)
+@pytest.mark.parametrize("counts", [(2, 3, 1, 4), (4, 8, 5)])
+def test_changes_over_the_same_connections_lose_reorder_and_repeat_nothing(counts: tuple[int, ...]) -> None:
+    world = World(len(counts), queue_count=counts[0], hash_count=16)
     mover = KeyMover(world)
     members = [world.join() for _ in range(3)]
     world.run(12)
-    publishing(world)
+    publishing(world, KEYS, rate_hz=100.0)
     world.run(2)
     connected = [member.link for member in members]
-    mover.start(new)
-    world.run(20)
-    assert not mover.is_running
+    for count in counts[1:]:
+        mover.start(count)
+        world.run(10)
+        assert not mover.is_running
     finish(world, mover)
     check(world)
     assert world.repeats == 0
@@ -134,7 +125,7 @@ def test_a_member_that_knows_of_a_change_and_has_not_read_its_stream_starts_noth
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("old", "new"), [(2, 3), (4, 2)])
+@pytest.mark.parametrize(("old", "new"), repeated([(4, 2), (2, 3)]))
 def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing(old: int, new: int) -> None:
     world = World(old, queue_count=old, hash_count=16)
 
@@ -151,7 +142,7 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
     for _ in range(3):
         world.join()
     world.run(12)
-    publishing(world)
+    publishing(world, KEYS, rate_hz=100.0)
     mover.start(new)
     world.run(30)
     assert not mover.is_running
@@ -195,35 +186,18 @@ def test_no_fault_at_any_step_loses_or_reorders_a_message(
     mover = KeyMover(world)
     world.join()
     world.join()
-    published = publishing(world)
+    published = publishing(world, KEYS, rate_hz=100.0)
     world.run(1)
     changes = list(counts[1:])
     mover.start(changes[0])
     for gap, kind, who in script:
         world.run(gap)
-        up = world.up()
-        if kind == "join" or not up:
-            if len(up) < 5:
-                world.join()
-            continue
-        member: SimMember = up[who % len(up)]
-        match kind:
-            case "change":
-                mover.start(changes[who % len(changes)])
-            case "die":
-                mover.kill()
-            case "leave":
-                member.stop()
-            case "kill":
-                world.kill(member)
-            case "drop":
-                world.drop_connection(member)
-            case "stall":
-                world.stall(member, 4.0 + 2 * who)
-            case "suspect":
-                world.suspect(who % len(world.queues))
-            case "again":
-                world.publish_again(published[-1 - who % len(published)])
+        if kind == "change":
+            mover.start(changes[who % len(changes)])
+        elif kind == "die":
+            mover.kill()
+        else:
+            act(world, kind, who, published)
     world.run(1)
     finish(world, mover)
     check(world)
@@ -301,6 +275,26 @@ def test_an_entry_of_a_closed_attachment_holds_nothing_of_the_next_one() -> None
     member.run()
     world.run(10)
     assert not mover.is_running
+    finish(world, mover)
+    check(world)
+
+
+def test_a_barrier_of_a_former_consumer_is_written_over_for_its_queue_only() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    world.join()
+    world.run(3)
+    mover.start(3)
+    world.run(0.1)
+    mover.kill()
+    for hash_ in range(2):
+        world.publish(f"k{hash_}", hash_=hash_)
+    world.run(1)
+    before = len(world.broker.moves_log)
+    world.broker.record_move(BarrierEntry("of a former consumer", (0,)))
+    world.run(3 * AGAIN_S)
+    barriers = [one for one in world.broker.moves_log[before:] if isinstance(one, BarrierEntry)]
+    assert [one.queues for one in barriers] == [(0,), (0,)]
     finish(world, mover)
     check(world)
 
@@ -397,5 +391,23 @@ def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() ->
     for hash_ in range(8):
         world.publish(f"k{hash_}", hash_=hash_)
     world.run(30)
+    finish(world, mover)
+    check(world)
+
+
+def test_during_a_change_a_queue_is_handed_over_once_the_stream_has_its_numbers() -> None:
+    world = World(3, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first = world.join()
+    world.join()
+    world.run(12)
+    for hash_ in range(8):
+        world.publish(f"k{hash_}", hash_=hash_)
+    mover.start(3)
+    world.run(0.1)
+    mover.kill()
+    first.stop()
+    world.run(1.0)
+    assert first.exited
     finish(world, mover)
     check(world)

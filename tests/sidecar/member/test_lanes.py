@@ -57,6 +57,15 @@ def test_no_more_than_concurrency_run_over_all_attachments() -> None:
     assert [message.lane for message in all_called(lanes)] == ["b"]
 
 
+def test_a_message_that_is_put_back_is_the_next_again() -> None:
+    lanes, one, two = Lanes(concurrency=4), Attachment(0, 1), Attachment(1, 1)
+    first, *_ = admitted(lanes, one, "a", "b", "c")
+    admitted(lanes, two, "d")
+    assert lanes.take() is first
+    lanes.put_back(first)
+    assert lanes.take() is first
+
+
 def test_a_delayed_message_blocks_its_lane_until_it_is_due_and_no_other() -> None:
     lanes, queue = Lanes(concurrency=4), Attachment(0, 1)
     a1, a2, b1, b2 = admitted(lanes, queue, "a", "a", "b", "b")

@@ -22,12 +22,14 @@ from lbg_core.group.members_protocol import (
     IndexRequest,
     Message,
     Ping,
+    QueueReport,
 )
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
 from lbg_sidecar.core.timings import Timings
 from testing.member.membership import Posting
+from testing.needs import repeated
 
 
 class Net:
@@ -165,7 +167,7 @@ def test_members_that_start_together_agree_within_a_second(count: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", repeated(range(5)))
 def test_members_that_joined_before_the_coordinator_did_agree_as_soon(seed: int) -> None:
     net = Net(seed)
     for index in range(2, 12):
@@ -380,6 +382,17 @@ def test_who_is_pinged_by_the_name_of_an_earlier_life_says_who_it_is() -> None:
     assert [one.incarnation for one in answer.message.lost] == ["an-earlier-life"]
 
 
+def test_a_coordinator_that_did_not_answer_is_asked_again_in_its_next_life() -> None:
+    me = roster(1, A, C)
+    me.receive(Hello(D), 1.0)
+    asked = [post.to for now in (1.1, 3.0) for post in messages(me.tick(now), Changes)]
+    assert asked == [0, None]
+    me.receive(QueueReport(Identity(0, "m0", "a-new-life"), ()), 3.1)
+    me.receive(Hello(Identity(4, "m4", "life-4")), 3.2)
+    (changes,) = messages(me.tick(3.5), Changes)
+    assert changes.to == 0
+
+
 def test_an_index_is_offered_to_one_member_only() -> None:
     me = roster(0, B, C)
     offers = [me.receive(IndexRequest(Identity(0, "", ""), answer), 1.0)[0] for answer in (97, 98, 99)]
@@ -484,3 +497,11 @@ def test_a_newcomer_awaits_a_directory_until_it_comes_or_the_hello_to_all() -> N
 def test_a_leave_goes_to_the_coordinator() -> None:
     assert [post.to for post in roster(1, A, C).leave()] == [0]
     assert [post.to for post in roster(0, B, C).leave()] == [1]
+
+
+def test_a_hello_to_all_is_answered_by_the_coordinator_and_the_next_one_by_four() -> None:
+    me = roster(1, A, C)
+    me.receive(Hello(D, 1), 1.0)
+    assert not messages(me.tick(1.05), Directory)
+    me.receive(Hello(D, 2), 2.0)
+    assert messages(me.tick(2.05), Directory)

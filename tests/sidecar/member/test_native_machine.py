@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group.members_protocol import Hello, Identity, Leave, Move
+from lbg_sidecar.core.acks import SINGLE_ACK_AFTER_S
 from lbg_sidecar.core.delivery import Outcome
 from lbg_sidecar.core.effects import (
     Abort,
@@ -16,7 +17,6 @@ from lbg_sidecar.core.effects import (
     Exit,
     LiveSet,
     Post,
-    Reconnect,
     StoodDown,
 )
 from lbg_sidecar.message import ACK, INTERRUPTED, drop, retry
@@ -30,35 +30,12 @@ def test_it_attaches_once_whoever_else_is_there() -> None:
     member.join()
     member.machine.message(Hello(OTHER), 1.0)
     for now in range(2, 60):
-        member.machine.message(Hello(OTHER), float(now))
+        member.machine.message(Move(OTHER, 0, 0, "move"), float(now))
         member.machine.tick(float(now))
     assert not member.took(Attach)
     assert not member.took(Detach)
     assert [effect.live for effect in member.took(LiveSet)] == [frozenset({0}), frozenset({0, 1})]
     assert member.machine.describe(60.0)["live"] == [0, 1]
-
-
-def test_a_move_that_somebody_announces_means_nothing_to_it() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(OTHER), 1.0)
-    member.machine.message(Move(OTHER, 0, 0, "move"), 1.1)
-    assert not member.took(Detach)
-
-
-def test_who_leaves_is_no_longer_in_the_live_set() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(OTHER), 1.0)
-    member.machine.message(Leave(OTHER), 2.0)
-    assert member.took(LiveSet)[-1].live == frozenset({0})
-
-
-def test_another_with_its_index_makes_it_claim_anew() -> None:
-    member = NativeMember()
-    member.join()
-    member.machine.message(Hello(Identity(0, "twin", "twin-1")), 1.0)
-    assert member.took(Reconnect)
 
 
 def test_keys_run_side_by_side_and_one_key_in_order() -> None:
@@ -78,11 +55,13 @@ def test_acks_are_cumulative_and_pass_over_what_is_not_done() -> None:
     first, second, third = member.take_all()
     member.machine.end(second, ACK, 1.0)
     member.machine.end(third, ACK, 1.0)
-    member.machine.flush(1.0)
+    assert member.machine.flush(1.0) == 1.0 + SINGLE_ACK_AFTER_S
     assert not member.took(Ack)
     member.machine.end(first, ACK, 1.1)
     member.machine.flush(1.1)
     assert [(ack.tag, ack.multiple) for ack in member.took(Ack)] == [(3, True)]
+    member.machine.flush(1.2)
+    assert not member.machine.dispatcher.unacked
 
 
 def test_the_number_of_a_message_is_its_partition() -> None:

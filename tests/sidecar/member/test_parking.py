@@ -199,7 +199,7 @@ def test_a_release_past_the_backlog_of_a_key_with_a_steady_load_ends() -> None:
     finish(world)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_release_behind_the_backlog_does_not_end_under_a_steady_load() -> None:
     """So the test above can fail."""
     world, _ = hot_key_behind_a_backlog()
@@ -344,7 +344,7 @@ def test_a_copy_that_fails_again_is_parked_again_though_there_is_no_room_for_ano
 
 def test_a_late_entry_of_a_message_that_was_processed_is_settled_by_who_serves_its_queue() -> None:
     world, member = alone()
-    good = world.publish("good", hash_=0)
+    _, good = (world.publish("good", hash_=0) for _ in range(2))
     world.run(1)
     assert are_done(world, [good])
     world.broker.record(ParkEntry("good", good.identity, 1, "cause of a dead member", "copy"))

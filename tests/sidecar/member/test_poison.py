@@ -15,6 +15,7 @@ from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Show
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.status_report import LISTED_MAX
 from lbg_sidecar.message import ACK, retry
+from testing.exploration import over_seeds
 from testing.member.world import Item, SimMember, World
 
 PREFETCH = 8
@@ -102,8 +103,11 @@ def test_each_failed_call_is_reported_with_its_attempt_and_the_last_as_a_dead_le
     ]
 
 
-@pytest.mark.parametrize(("asked_s", "waits_s"), [(0.01, 10.0), (3600.0, 3600.0), (None, 10.0)])
-def test_a_poisoned_message_waits_as_long_as_the_application_asks_but_never_shorter_than_the_longest(
+@pytest.mark.parametrize(
+    ("asked_s", "waits_s"),
+    [(0.01, 10.0), (3600.0, 3600.0), (None, 10.0), (1e9, 86_400.0), (math.inf, 86_400.0)],
+)
+def test_a_poisoned_message_waits_as_the_application_asks_for_the_longest_interval_at_least_and_a_day_at_most(
     asked_s: float | None, waits_s: float
 ) -> None:
     dispatcher = Dispatcher(BLOCK, Processed(queue_count=1), lambda: 0.5)
@@ -119,17 +123,6 @@ def test_a_poisoned_message_waits_as_long_as_the_application_asks_but_never_shor
         waited_s, now = due - now, due
         dispatcher.lanes.wake(now)
     assert waited_s == waits_s
-
-
-@pytest.mark.parametrize("asked_s", [1e9, math.inf])
-def test_no_wait_that_an_application_asks_for_blocks_a_key_for_ever(asked_s: float) -> None:
-    dispatcher = Dispatcher(BLOCK, Processed(queue_count=1), lambda: 0.5)
-    attachment = Attachment(0, 1, prefetch=PREFETCH)
-    dispatcher.deliver(attachment, [InFlight(attachment, 1, key="k", identity=("p", 0, 0))], 0.0)
-    held = dispatcher.take(0.0)
-    assert held is not None
-    dispatcher.end(held, retry("later", after_s=asked_s), 0.0)
-    assert dispatcher.lanes.next_due() == 86_400.0
 
 
 def test_a_member_tells_which_messages_are_poisoned_until_they_succeed() -> None:
@@ -302,7 +295,7 @@ def test_a_poisoned_message_is_skipped_wherever_it_waits_and_called_no_more(plac
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.1])
-@pytest.mark.parametrize("seed", range(5))
+@over_seeds(5)
 def test_a_member_that_is_killed_while_it_skips_a_message_loses_none(seed: int, after_s: float) -> None:
     world = World(seed, queue_count=2, hash_count=2, rules=BLOCK, balancing={"prefetch": PREFETCH})
     member = world.join()

@@ -8,15 +8,6 @@ from hypothesis import strategies as st
 from lbg_sidecar.core.delivery import Processed
 
 
-def test_a_processed_message_is_known_and_its_neighbours_are_not() -> None:
-    processed = Processed(queue_count=4)
-    processed.add(("p", 5, 7))
-    assert ("p", 5, 7) in processed
-    assert ("p", 5, 6) not in processed
-    assert ("p", 1, 7) not in processed
-    assert ("q", 5, 7) not in processed
-
-
 def test_positions_of_a_queue_hold_its_hashes_and_its_attempts_only() -> None:
     processed = Processed(queue_count=4)
     for hash_ in range(8):

@@ -61,14 +61,6 @@ def test_a_step_is_in_the_table_or_refused_without_a_trace(stage: Stage, input_:
     assert (presence.stage, presence.why, presence.empty_by) == (stage, *before)
 
 
-@pytest.mark.parametrize("stage", [Stage.TAKING_PART, Stage.DOWN, Stage.GONE])
-def test_only_who_gives_its_queues_away_can_have_given_the_last_one(stage: Stage) -> None:
-    presence = at(stage)
-    assert not presence.is_handing_over
-    with pytest.raises(ValueError, match="empty"):
-        presence.emptied()
-
-
 def test_leaving_has_the_grace_period_and_ends_at_once_when_asked_again() -> None:
     presence = Presence()
     assert presence.stop("told to", 10.0, grace_s=30.0)

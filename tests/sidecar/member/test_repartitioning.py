@@ -23,12 +23,10 @@ from lbg_core.group.members_protocol import (
 from lbg_core.group.message_codec import decode, encode
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment
-from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.timings import Timings
+from testing.member.bare_member import setup_of
 
 NAMES = Names("orders")
 FOUR = BalancingRules(queue_count=4, client_count=4)
@@ -46,17 +44,7 @@ def serving(*queues: int) -> QueueReport:
 
 
 def machine(rules: BalancingRules = FOUR, *, former: ExclusiveMember | None = None) -> ExclusiveMember:
-    return ExclusiveMember(
-        Setup(
-            "a",
-            balancing=rules,
-            rules=Rules(),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: "mine",
-            former=former,
-        )
-    )
+    return ExclusiveMember(setup_of(rules, former=former))
 
 
 def joined(rules: BalancingRules = FOUR) -> ExclusiveMember:
@@ -216,20 +204,11 @@ def test_who_had_stood_down_takes_part_again_when_it_joins_with_the_new_queues()
 
 
 def test_where_the_broker_has_the_partitions_a_member_calls_them_by_their_new_number() -> None:
-    member = BrokerAssignedMember(
-        Setup(
-            "a",
-            balancing=BalancingRules(queue_count=1),
-            rules=Rules(),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: "mine",
-        ),
-        partitions=4,
-    )
+    member = BrokerAssignedMember(setup_of(BalancingRules(queue_count=1)), partitions=4)
     member.connected(0, 0.0)
     attachment = member.bindings.all[0].attachment
     assert isinstance(attachment, Attachment)
+    member.message(repartition_announced("orders", 6).message, 0.5)
     assert attachment.partitions == 4
     member.effects.clear()
     member.message(repartition_done("orders", 6).message, 1.0)

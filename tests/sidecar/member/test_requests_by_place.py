@@ -302,7 +302,8 @@ def test_a_stream_without_a_first_entry_holds_calls_up_only_where_a_staging_queu
     assert bool(bench.calls) is not has_staging
     bench.end_calls(ACK)
     bench.begin()
-    assert JoinEntry(0, "i0") in [one.entry for one in bench.sent if isinstance(one, RecordKeyMove)]
+    bench.wait(AGAIN_S / 2)
+    assert [one.entry for one in bench.sent if isinstance(one, RecordKeyMove)] == [JoinEntry(0, "m-0")]
     bench.publish("good")
     assert bench.calls
     finish(bench)
@@ -313,14 +314,14 @@ def test_a_member_that_others_found_gone_takes_part_in_a_change_under_its_new_in
     bench = Bench(Rules(**BLOCK))
     bench.follow()
     bench.begin()
-    bench.machine.entries(KeyMoves, [JoinEntry(0, "i0")], bench.now)
+    bench.machine.entries(KeyMoves, [JoinEntry(0, "m-0")], bench.now)
     bench.wait(AGAIN_S)
     me = bench.machine.roster.me
-    assert me == Identity(0, "a", "i0")
+    assert me == Identity(0, "m", "m-0")
     bench.machine.message(Gone(Identity(1, "other", "other"), me), bench.now)
     bench.turn()
     bench.wait(AGAIN_S)
-    (latest,) = {one.entry for one in bench.sent if isinstance(one, RecordKeyMove)} - {JoinEntry(0, "i0")}
+    (latest,) = {one.entry for one in bench.sent if isinstance(one, RecordKeyMove)} - {JoinEntry(0, "m-0")}
     assert latest == JoinEntry(0, bench.machine.roster.me.incarnation)
 
 

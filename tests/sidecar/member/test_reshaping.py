@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group.members_protocol import Positions
+from lbg_core.group.members_protocol import Hello, Identity, Positions
 from lbg_sidecar.core.delivery import Attachment, InFlight
-from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.member_core import Setup
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.queue_consumers import Sweep
-from lbg_sidecar.core.timings import Timings
+from lbg_sidecar.core.queue_consumers import CONSUMED_FOR_S, Sweep
 from lbg_sidecar.message import ACK
+from testing.member.bare_member import setup_of
 
 FOUR = BalancingRules(4)
 SIX = BalancingRules(6)
@@ -25,19 +23,10 @@ DOWN = "NOT_FOUND - home node 'rabbit@b' of durable queue 'lbg.orders.5' is down
 class Joined:
     """A member of a group of so many queues, and time, which passes in steps of its ticks."""
 
-    def __init__(self, rules: BalancingRules) -> None:
+    def __init__(self, rules: BalancingRules, *, answers: bool = True) -> None:
         self.now = 0.0
-        self.answers = True
-        self.machine = ExclusiveMember(
-            Setup(
-                "a",
-                balancing=rules,
-                rules=Rules(),
-                timings=Timings(),
-                uniform=lambda: 0.5,
-                incarnation=lambda: "mine",
-            )
-        )
+        self.answers = answers
+        self.machine = ExclusiveMember(setup_of(rules))
         self.detached: list[Attachment] = []
         self.counted: list[int] = []
         self.attachments: dict[int, Attachment] = {}
@@ -234,3 +223,22 @@ def test_a_queue_that_was_counted_before_it_was_deleted_is_not_wanted() -> None:
         member.machine.counted(5, 0, 0, member.now)
         member.let_pass(10)
     assert sorted(binding.queue for binding in member.machine.bindings.own()) == [0, 1, 2, 3]
+
+
+def test_a_queue_without_a_consumer_is_consumed_for_a_while() -> None:
+    member = Joined(BalancingRules(12))
+    for index in range(1, 7):
+        member.machine.message(Hello(Identity(index, f"m{index}", f"life-{index}")), member.now)
+    member.let_pass(10.0)
+    bindings = member.machine.bindings
+    missing = next(queue for queue in range(12) if not bindings.is_wanted(queue))
+    member.machine.wanted.want(missing, member.now)
+    assert bindings.is_wanted(missing)
+    member.let_pass(CONSUMED_FOR_S + 1.0)
+    assert not bindings.is_wanted(missing)
+
+
+def test_sixteen_requests_to_consume_are_open_at_the_same_time() -> None:
+    member = Joined(BalancingRules(40), answers=False)
+    member.let_pass(1.0)
+    assert len(member.consumed) == 16

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import (
@@ -282,7 +284,10 @@ class TestTaken:
 class TestWindow:
     """Of what may move away, no more is held than is done in the time of a handoff."""
 
-    def test_it_follows_the_measured_time_of_the_calls_where_it_is_far_off(self) -> None:
+    @pytest.mark.parametrize(("call_s", "window"), [(0.5, 24), (3 / 32, 128)])
+    def test_it_follows_the_measured_time_of_the_calls_where_it_is_far_off(
+        self, call_s: float, window: int
+    ) -> None:
         member = NativeMember(moves=True, prefetch=None)
         attachment = member.join()
         assert attachment.prefetch == 256
@@ -290,10 +295,10 @@ class TestWindow:
         for name in range(64):
             member.deliver(attachment, name, now=now)
             (held,) = member.take_all(now)
-            member.machine.end(held, ACK, now := now + 0.5)
+            member.machine.end(held, ACK, now := now + call_s)
         member.machine.tick(now)
-        assert member.took(Limit) == [Limit(attachment, 24)]  # 4 slots, 3 s
-        assert attachment.prefetch == 24
+        assert member.took(Limit) == [Limit(attachment, window)]  # 4 slots, 3 s
+        assert attachment.prefetch == window
         member.machine.tick(now + 0.1)
         assert member.took(Limit) == []
 

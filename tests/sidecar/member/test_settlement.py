@@ -15,19 +15,6 @@ def deliveries(count: int) -> tuple[Attachment, list[InFlight]]:
     return attachment, arrivals
 
 
-def test_only_the_contiguous_prefix_is_acknowledged() -> None:
-    attachment, (one, two, three) = deliveries(3)
-    ack_window = attachment.ack_window
-    ack_window.done(two)
-    assert ack_window.take() == []
-    ack_window.done(one)
-    assert ack_window.take() == [one, two]
-    assert ack_window.take() == []
-    ack_window.done(three)
-    assert ack_window.take() == [three]
-    assert ack_window.unacked == 0
-
-
 def test_what_is_acked_singly_is_in_no_cumulative_ack_and_not_given_back() -> None:
     attachment, (one, two, three, four) = deliveries(4)
     ack_window = attachment.ack_window
@@ -39,16 +26,6 @@ def test_what_is_acked_singly_is_in_no_cumulative_ack_and_not_given_back() -> No
     assert ack_window.take() == [one, two]
     assert ack_window.unacked == 1
     assert ack_window.leave() == [four]
-
-
-def test_a_cumulative_ack_ends_at_a_delivery_that_is_still_outstanding() -> None:
-    """RabbitMQ answers 406 to an ack of a tag that was acked before."""
-    attachment, (one, two, _) = deliveries(3)
-    ack_window = attachment.ack_window
-    ack_window.done(two)
-    assert ack_window.pop_scattered(5) == [two]
-    ack_window.done(one)
-    assert ack_window.take()[-1].tag == 1
 
 
 def test_only_what_is_done_for_long_enough_is_acked_singly() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pytest
-
 from lbg_core.admin.describe import describe
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client.backoff import Backoff
@@ -18,6 +16,7 @@ from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Post
 from lbg_sidecar.core.suspects import WAIT_MIN_S
 from lbg_sidecar.message import ACK, retry
 from testing.admin.problem_lines import problem_lines
+from testing.exploration import over_seeds
 from testing.member.bare_member import bare_member
 from testing.member.world import SimMember, World
 
@@ -192,6 +191,14 @@ def test_of_two_reports_the_later_one_counts_whichever_comes_first() -> None:
     assert queue.suspects.report() == (late,)
 
 
+def test_a_report_that_is_known_already_makes_no_suspect_wait_longer() -> None:
+    queue = Queue(suspected(0), count=1)
+    assert queue.start() == []
+    queue.suspects.merge([suspected(0)], queue.now)
+    queue.wait()
+    assert queue.start() == [0]
+
+
 def test_a_later_death_that_may_have_had_another_cause_takes_no_attempt_back() -> None:
     queue = Queue(suspected(0, attempts=1, calls=1))
     queue.suspects.merge([suspected(0, attempts=0, calls=2)], 0.0)
@@ -265,7 +272,7 @@ def test_a_problem_names_the_suspect_and_the_member_that_died() -> None:
     assert not world.unfinished()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@over_seeds(5)
 def test_suspects_lose_and_reorder_nothing(seed: int) -> None:
     world = World(seed, queue_count=2, hash_count=4, rules=RULES)
     member = world.join()

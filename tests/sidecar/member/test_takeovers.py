@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 
 import pytest
@@ -23,14 +22,15 @@ from lbg_core.group.members_protocol import (
     Status,
     Takeover,
 )
+from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
-from lbg_sidecar.core.effects import Attach, CallFailed, Failure, Post
+from lbg_sidecar.core.effects import Attach, CallFailed, Detach, Failure, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
-from lbg_sidecar.core.member_core import Setup
+from lbg_sidecar.core.handoff import REATTACH_AFTER_S
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.message import ACK, INTERRUPTED
+from testing.member.bare_member import setup_of
 
 MOVER = Identity(0, "mover", "0-1")
 DONE = Positions((("p", 0, ((0, 1),)),))
@@ -39,17 +39,8 @@ MAX_HANDOFF_S = BalancingRules(queue_count=1).max_handoff_s
 
 def machine_of(queue_count: int) -> ExclusiveMember:
     """Joined as index 1; there is nobody else."""
-    ids = itertools.count()
-    machine = ExclusiveMember(
-        Setup(
-            "successor",
-            balancing=BalancingRules(queue_count=queue_count, client_count=2),
-            rules=Rules(concurrency=4),
-            timings=Timings(),
-            uniform=lambda: 0.5,
-            incarnation=lambda: f"1-{next(ids)}",
-        )
-    )
+    balancing = BalancingRules(queue_count=queue_count, client_count=2)
+    machine = ExclusiveMember(setup_of(balancing, Rules(concurrency=4)))
     join_alone(machine, 0.0)
     return machine
 
@@ -256,15 +247,6 @@ def test_how_long_a_queue_stood_still_is_not_known_when_nothing_waited_in_it() -
     assert (event.former, event.planned, event.pause_s) == (0, True, None)
 
 
-def test_a_handover_that_a_busy_broker_holds_up_is_in_time() -> None:
-    member = Successor()
-    member.deliver(1, 2, now=1.01)
-    member.machine.tick(1.5)
-    assert member.taken(1.5) == []
-    member.hand_over(1.6)
-    assert member.taken(1.6) == [2]
-
-
 @pytest.mark.parametrize("is_known", [True, False])
 def test_the_handover_of_a_member_that_leaves_is_waited_for_whoever_else_comes_and_goes(
     is_known: bool,
@@ -293,13 +275,6 @@ def test_a_handover_that_never_comes_is_waited_for_no_longer_than_a_handoff_may_
     assert taken_over(member.run()).pause_s is None
 
 
-def test_nothing_is_waited_for_once_the_mover_is_gone() -> None:
-    member = Successor()
-    member.deliver(2, now=1.01)
-    member.machine.message(Changes(Identity(2, "third", "2-1"), lost=(MOVER,)), 1.02)
-    assert member.taken(1.02) == [2]
-
-
 def test_a_mover_that_is_waited_for_is_looked_at_at_once() -> None:
     member = Successor()
     member.deliver(2, now=1.01)
@@ -309,13 +284,6 @@ def test_a_mover_that_is_waited_for_is_looked_at_at_once() -> None:
     assert ping.to == 0
     member.machine.returned(ping.message, 0, 1.012)  # it has no mailbox any more
     assert member.taken(1.012) == [2]
-
-
-def test_a_handover_of_another_move_is_not_the_one() -> None:
-    member = Successor()
-    member.deliver(2, now=1.01)
-    member.hand_over(1.02, move="m-0")
-    assert member.taken(1.02) == []
 
 
 def test_a_move_that_was_given_up_long_ago_holds_nothing_up() -> None:
@@ -335,6 +303,30 @@ def test_a_queue_that_is_given_on_while_it_waits_stays_frozen() -> None:
     assert binding.attachment.closed
     member.hand_over(1.03)
     assert member.taken(1.03) == []
+
+
+def test_who_makes_way_for_a_successor_attaches_again_when_the_move_is_over() -> None:
+    member = Successor()
+    member.machine.message(Move(MOVER, 0, 2, "m-2"), 2.0)
+    (detach,) = (effect for effect in member.run() if isinstance(effect, Detach))
+    member.machine.closed(detach.attachment, 2.0)
+    for now, attaches in ((1.99 + REATTACH_AFTER_S, 0), (2.01 + REATTACH_AFTER_S, 1)):
+        member.machine.tick(now)
+        assert sum(isinstance(effect, Attach) for effect in member.run()) == attaches
+
+
+@pytest.mark.parametrize("is_moving", [False, True])
+def test_who_is_replaced_without_its_knowledge_closes_unless_it_hands_the_queue_over(is_moving: bool) -> None:
+    member = Successor(is_reported=False)
+    member.deliver(1, now=1.1)
+    assert member.machine.take(1.1) is not None
+    binding = member.machine.bindings.all[0]
+    if is_moving:
+        member.machine.handoffs.start(binding, None, "leave", 1.2)
+    for delivered, now in ((1, 1.3), (2, 3.0)):
+        state = QueueState(0, role=Role.SECONDARY, active=True, status=Status.READY, delivered=delivered)
+        member.machine.message(QueueReport(MOVER, (state,)), now)
+    assert (binding.phase is Phase.DETACHING) is not is_moving
 
 
 def test_a_lost_connection_forgets_what_was_announced() -> None:

@@ -20,6 +20,8 @@ from lbg_sidecar.core.stall_watchdog import (
 )
 from lbg_sidecar.core.status_report import progress_of
 from lbg_sidecar.io.connection import OnCounted
+from lbg_sidecar.message import retry
+from testing.member.native_member import NativeMember
 from testing.member.world import Chances, SimMember, World, situations
 from testing.member.world.queues import Link
 
@@ -294,9 +296,14 @@ def test_a_member_that_another_one_replaced_without_its_knowledge_stops_its_call
     assert world.repeats <= world.disturbed
 
 
-def test_progress_of_a_queue_without_a_channel_is_idle() -> None:
-    world = World(1)
-    member = world.join()
-    binding = member.machine.bindings.all[0]
-    member.machine.bindings.lost()
-    assert progress_of(binding.attachment) is Progress.IDLE
+@pytest.mark.parametrize(("prefetch", "expected"), [(2, Progress.BLOCKED), (3, Progress.WORKING)])
+def test_a_message_that_is_retried_blocks_a_queue_whose_window_is_full(
+    prefetch: int, expected: Progress
+) -> None:
+    member = NativeMember(prefetch=prefetch)
+    attachment = member.join()
+    member.deliver(attachment, 0, 1)
+    failing, _ = member.take_all()
+    member.machine.end(failing, retry("no"), 1.0)
+    assert progress_of(attachment) is expected
+    assert progress_of(None) is Progress.IDLE

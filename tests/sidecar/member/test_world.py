@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
@@ -13,7 +12,8 @@ from lbg_core.group import balanced_primaries
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.queue_bindings import Assignment
 from testing.exploration import example_count
-from testing.member.world import Chances, SimMember, World
+from testing.member.world import Chances, World
+from testing.member.world.situations import act, publishing
 
 KEYS = [f"k{n}" for n in range(9)] + [None]
 
@@ -45,18 +45,11 @@ chances = st.builds(
 )
 
 
-def live_through(world: World, script: list[Step], *, rate_hz: float = 60.0) -> None:
+def live_through(world: World, script: list[Step]) -> None:
     """Two members, messages all the while, and the script; then calm, and long enough to settle."""
-    published: list = []
-
-    def publish() -> None:
-        published.append(world.publish(KEYS[len(published) * 7 % len(KEYS)]))
-        if not world.calm:
-            world.at(world.now + 1 / rate_hz, publish)
-
     world.join()
     world.join()
-    publish()
+    published = publishing(world, KEYS, rate_hz=60.0)
     for gap, kind, who in script:
         world.run(gap)
         act(world, kind, who, published)
@@ -67,25 +60,6 @@ def live_through(world: World, script: list[Step], *, rate_hz: float = 60.0) -> 
         for hash_ in range(world.queue_count):
             world.publish(f"calm{hash_}", hash_=hash_)
     world.run(8)
-
-
-def act(world: World, kind: str, who: int, published: list) -> None:
-    up = world.up()
-    if kind == "join" or not up:
-        if len(up) < 5:
-            world.join()
-        return
-    member: SimMember = up[who % len(up)]
-    acts: dict[str, Callable[[], object]] = {
-        "leave": member.stop,
-        "kill": lambda: world.kill(member),
-        "drop": lambda: world.drop_connection(member),
-        "stall": lambda: world.stall(member, 4.0 + 2 * who),
-        "swallow": world.queues[who % world.queue_count].swallow,
-        "suspect": lambda: world.suspect(who % world.queue_count),
-        "again": lambda: world.publish_again(published[-1 - who % len(published)]),
-    }
-    acts[kind]()
 
 
 def check(world: World) -> None:
@@ -106,7 +80,7 @@ def check(world: World) -> None:
 
 
 @pytest.mark.long
-@lives(max_examples=example_count(50, of_few=0.5))
+@lives(max_examples=example_count(25, of_few=0.5))
 @given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
 def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
     seed: int, script: list[Step], chances: Chances, order: Order
@@ -122,7 +96,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
 
 
 @pytest.mark.long
-@lives(max_examples=example_count(50, of_few=0.5))
+@lives(max_examples=example_count(25, of_few=0.5))
 @given(
     seed=seeds,
     script=steps("join", "leave", "kill", "drop", "stall", "swallow", "suspect", "again"),
