@@ -35,10 +35,6 @@ class DedupWindow(Generic[T]):
         self._confirmed: OrderedDict[bytes, Entry[T]] = OrderedDict()
 
     @property
-    def pending_count(self) -> int:
-        return len(self._pending)
-
-    @property
     def confirmed_count(self) -> int:
         return len(self._confirmed)
 
