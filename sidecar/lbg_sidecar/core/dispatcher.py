@@ -181,7 +181,7 @@ class Dispatcher:
         self.effects: list[Effect] = []
         self.lanes = Lanes(concurrency=rules.concurrency)
         self.counts = Counts()
-        self.fenced = False
+        self.is_cut_off = False
         """No call may start: the connection is lost, or may be."""
         self.paused = False
         """No call may start: the group is paused."""
@@ -235,7 +235,7 @@ class Dispatcher:
     def take(self, now: float) -> InFlight | None:
         """The next call to make. What was processed before is dropped here, on its turn."""
         lanes = self.lanes
-        while not (self.fenced or self.paused):
+        while not (self.is_cut_off or self.paused):
             for may_take in self._may_take:
                 if not may_take():
                     return None

@@ -122,11 +122,11 @@ class KeyMoves(Part):
                 self.is_unbegun = False
                 self._processed.queues_of = self.state.queues_of
                 self._resize_to_state(now)
-                self._release_held()
+                self._release_awaiting()
                 self._join(now)
             case PassEntry(_, queue, _, streams):
                 self._processed.merge(Positions(streams), queues=(queue,))
-                self._release_held()
+                self._release_awaiting()
                 self._wanted.fit(now)
                 self._passed(queue)
             case NumbersEntry(_, queue, streams):
@@ -163,7 +163,7 @@ class KeyMoves(Part):
 
     def _finish(self) -> None:
         self.followed = None
-        self._release_held()
+        self._release_awaiting()
         for fences in (*self._fences.values(), *(one.fences for one in self._passing.values())):
             self._settle_all(fences)
         self._clear()
@@ -229,7 +229,7 @@ class KeyMoves(Part):
             self._superseded()
             return
         self.is_unbegun = True
-        self._release_held()
+        self._release_awaiting()
 
     def _superseded(self) -> None:
         """The change that is followed was over before this stream began: what led to it was a fence of it, left in a
@@ -248,7 +248,7 @@ class KeyMoves(Part):
         if passing is not None and passing.attachment is attachment:
             del self._passing[attachment.queue]
             self._fences[attachment] = passing.fences + self._fences.get(attachment, [])
-            self._release_held()
+            self._release_awaiting()
         self._barriers.add(attachment, now)
 
     def tick(self, now: float) -> None:
@@ -270,7 +270,7 @@ class KeyMoves(Part):
         for written in (self._passing, self._numbers):
             if (one := written.get(attachment.queue)) is not None and one.attachment is attachment:
                 del written[attachment.queue]
-        self._release_held()
+        self._release_awaiting()
 
     def next_due(self, now: float) -> float:
         if self.followed is None:
@@ -318,7 +318,7 @@ class KeyMoves(Part):
         self._calls_before.discard(in_flight)
         if self._behind_calls:
             self._behind_calls = False
-            self._release_held()
+            self._release_awaiting()
 
     def _is_called_elsewhere(self, in_flight: InFlight) -> bool:
         """True if a call for its hash runs here that came through another queue: of a consumer that the broker has
@@ -342,8 +342,8 @@ class KeyMoves(Part):
             return KeyTurn.HOLD
         return self.state.turn(hash_, queue)
 
-    def _release_held(self) -> None:
-        for in_flight in list(self._lanes.held):
+    def _release_awaiting(self) -> None:
+        for in_flight in list(self._lanes.awaiting):
             if self._turn(in_flight) is not KeyTurn.HOLD:
                 self._lanes.move(in_flight, Event.TURN)
 

@@ -29,13 +29,13 @@ from lbg_sidecar.core.message_states import (
 
 
 class Lanes:
-    """`running` are the calls at work, in order of start; `held` and `delayed` the messages of these states, the latter
-    with the number of the delay; `republishing` the identities of those of state REPUBLISHING."""
+    """`running` are the calls at work, in order of start; `awaiting` and `delayed` the messages of these states, the
+    latter with the number of the delay; `republishing` the identities of those of state REPUBLISHING."""
 
     def __init__(self, *, concurrency: int) -> None:
         self.concurrency = concurrency
         self.running: dict[InFlight, None] = {}
-        self.held: dict[InFlight, None] = {}
+        self.awaiting: dict[InFlight, None] = {}
         self.republishing: dict[MessageIdentity, None] = {}
         self._rota: deque[Attachment] = deque()  # attachments with something ready, each once
         self.delayed: dict[InFlight, int] = {}
@@ -202,11 +202,11 @@ class Lanes:
     def _leave_delayed(self, in_flight: InFlight) -> None:
         del self.delayed[in_flight]
 
-    def _enter_held(self, in_flight: InFlight) -> None:
-        self.held[in_flight] = None
+    def _enter_awaiting(self, in_flight: InFlight) -> None:
+        self.awaiting[in_flight] = None
 
-    def _leave_held(self, in_flight: InFlight) -> None:
-        del self.held[in_flight]
+    def _leave_awaiting(self, in_flight: InFlight) -> None:
+        del self.awaiting[in_flight]
 
     def _enter_underway(self, in_flight: InFlight) -> None:
         in_flight.attachment.underway[in_flight] = None
@@ -288,7 +288,7 @@ _INDEXES: dict[State, tuple[_Change | None, _Change | None]] = {
     State.CALLED: (Lanes._enter_running, Lanes._leave_running),
     State.LAST_CALL: (Lanes._enter_running, Lanes._leave_running),
     State.DELAYED: (Lanes._enter_delayed, Lanes._leave_delayed),
-    State.HELD: (Lanes._enter_held, Lanes._leave_held),
+    State.AWAITING: (Lanes._enter_awaiting, Lanes._leave_awaiting),
     State.REPUBLISHING: (Lanes._enter_republishing, Lanes._leave_republishing),
     State.DONE: (Lanes._enter_done, None),
     State.GONE: (Lanes._enter_gone, None),

@@ -78,7 +78,7 @@ class MemberCore:
             self.dispatcher = former.dispatcher
         self.dispatcher.use(hooks)
         self.dispatcher.processed.queues_of = lambda hash_: (hash_ % balancing.queue_count,)
-        self.dispatcher.fenced = True
+        self.dispatcher.is_cut_off = True
         self.effects = self.dispatcher.effects
         self.roster = Roster(timings)
         self.membership = Membership(
@@ -146,7 +146,7 @@ class MemberCore:
 
     def connected(self, index: int, now: float) -> None:
         """The mailbox of `index` is declared, bound and consumed: takes part, again if it had stood down."""
-        self.dispatcher.fenced = False
+        self.dispatcher.is_cut_off = False
         self._lost = 0
         self._awaited_will = None
         if self._presence.joined():
@@ -161,7 +161,7 @@ class MemberCore:
 
     def disconnected(self, now: float) -> None:
         """A connection is lost, or counts as lost. Nothing is dispatched or acknowledged from here on."""
-        self.dispatcher.fenced = True
+        self.dispatcher.is_cut_off = True
         self._lost = self.bindings.lost()
         self.membership.disconnected()
         for part in self.parts:

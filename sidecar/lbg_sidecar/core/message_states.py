@@ -31,8 +31,8 @@ class State(enum.IntEnum):
     TAKEN = 4
     """It is its turn. In the same step the first that applies decides what becomes of it: a call of its lane goes on
     (AFTER_CALL); it was processed before, or is a dead letter; its hash left this queue (FORWARDING), or is not done
-    elsewhere (HELD); its key is parked; it may have ended the process of a member (called alone, refused or parked).
-    Else it is called."""
+    elsewhere (AWAITING); its key is parked; it may have ended the process of a member (called alone, refused or
+    parked). Else it is called."""
     CALLED = 5
     """Inside the application."""
     LAST_CALL = 6
@@ -41,7 +41,7 @@ class State(enum.IntEnum):
     """Until a time at which its turn is again: before its next call, or before it asks anew for what it waits for. A
     poisoned message is here between its calls: its attempts are used up, and it is retried, in a group that parks where
     it cannot be parked. In its next attachment it is not poisoned until it fails once more."""
-    HELD = 8
+    AWAITING = 8
     """Of a change of the number of queues: until its state is known, and messages of its hash in other queues, or their
     calls here, are done."""
     REFUSED = 9
@@ -61,7 +61,7 @@ class State(enum.IntEnum):
     """A fence of a change of the number of queues. It is passed when its attachment has no unsettled message of a hash
     that leaves the queue, also none that came behind it or was released: until then all are called here as ever."""
     PASSING = 15
-    """A fence that is passed, until the entry that says so is read: messages of its hashes are HELD."""
+    """A fence that is passed, until the entry that says so is read: messages of its hashes are AWAITING."""
     DONE = 16
     """It has its outcome, and is acknowledged in its turn."""
     ABANDONED = 17
@@ -87,7 +87,7 @@ class Event(enum.IntEnum):
     CALL = 7
     DELAY = 8
     AWAIT = 9
-    """It becomes HELD."""
+    """It becomes AWAITING."""
     REFUSE = 10
     SKIP = 11
     """An administrator skips it: a poisoned message only. Of another one the request is answered (`Requests`)."""
@@ -115,7 +115,7 @@ class IllegalTransitionError(RuntimeError):
 
 
 _S = State
-_WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD)
+_WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.AWAITING)
 _RUNNING: Final = (_S.CALLED, _S.LAST_CALL)
 _CONFIRMED: Final = (_S.REFUSED, _S.FORWARDING, _S.REPUBLISHING)
 """Waiting for a confirm of the broker, which is requested until it comes or the channel is gone."""
@@ -129,17 +129,17 @@ _TRANSITIONS: Final[dict[Event, dict[tuple[State, ...], State]]] = {
     Event.ADMIT: {(_S.ARRIVED,): _S.READY},
     Event.QUEUE: {(_S.ARRIVED,): _S.BEHIND},
     Event.FENCE: {(_S.ARRIVED,): _S.FENCE},
-    Event.TURN: {(_S.BEHIND, _S.AFTER_CALL, _S.DELAYED, _S.HELD): _S.READY},
+    Event.TURN: {(_S.BEHIND, _S.AFTER_CALL, _S.DELAYED, _S.AWAITING): _S.READY},
     Event.TAKE: {(_S.READY,): _S.TAKEN},
     Event.WAIT: {(_S.TAKEN,): _S.AFTER_CALL},
     Event.PUT_BACK: {(_S.TAKEN,): _S.READY},
     Event.CALL: {(_S.TAKEN,): _S.CALLED},
     Event.DELAY: {(_S.TAKEN, _S.CALLED): _S.DELAYED},
-    Event.AWAIT: {(_S.TAKEN,): _S.HELD},
+    Event.AWAIT: {(_S.TAKEN,): _S.AWAITING},
     Event.REFUSE: {(_S.TAKEN, *_RUNNING): _S.REFUSED},
     Event.SKIP: {
         _RUNNING: _S.LAST_CALL,
-        (_S.READY, _S.AFTER_CALL, _S.DELAYED, _S.HELD): _S.REFUSED,
+        (_S.READY, _S.AFTER_CALL, _S.DELAYED, _S.AWAITING): _S.REFUSED,
     },
     Event.FORWARD: {(_S.TAKEN,): _S.FORWARDING},
     Event.REPUBLISH: {_RUNNING: _S.REPUBLISHING},

@@ -158,7 +158,7 @@ class Parking(Part):
             case Judgement.DELIVER:
                 return Turn.CALL
             case Judgement.PARK if in_flight.is_copyable:
-                self.park(in_flight, is_poisoned=False)
+                self.park(in_flight, is_exhausted=False)
             case Judgement.PARK:
                 self._dispatcher.refuse(in_flight, NOT_COPYABLE)
             case Judgement.WAIT:
@@ -181,7 +181,7 @@ class Parking(Part):
         if key is None or not is_known or not (self.is_parked(in_flight) or self.has_room(key)):
             return False
         in_flight.reason = reason
-        self.park(in_flight, is_poisoned=True)
+        self.park(in_flight, is_exhausted=True)
         return True
 
     def settles(self, in_flight: InFlight, outcome: Outcome) -> bool:
@@ -251,20 +251,20 @@ class Parking(Part):
     def is_done(self, in_flight: InFlight) -> bool:
         return in_flight.identity is not None and self.keys.is_settled(in_flight.identity)
 
-    def park(self, in_flight: InFlight, *, is_poisoned: bool) -> None:
-        """Begins to park a message. `is_poisoned`: its attempts are used up, which is a cause of its own.
+    def park(self, in_flight: InFlight, *, is_exhausted: bool) -> None:
+        """Begins to park a message. `is_exhausted`: its attempts are used up, which is a cause of its own.
 
         Its lane goes on at once: what is behind it is parked behind it, in the order of these effects.
         """
         key, identity = in_flight.key, in_flight.identity
         assert key is not None
         assert identity is not None
-        cause = self._new_id() if is_poisoned else self._cause(key)
+        cause = self._new_id() if is_exhausted else self._cause(key)
         pending = _Pending(ParkEntry(key, identity, in_flight.size, cause, self._new_id()), in_flight)
         self._pending.setdefault(key, {})[in_flight] = pending
         self._copy(pending)
         self._lanes.move(in_flight, Event.PARK)
-        if is_poisoned:
+        if is_exhausted:
             self._dispatcher.report(Failure.PARKED, in_flight)
 
     def confirmed(self, in_flight: InFlight) -> bool:

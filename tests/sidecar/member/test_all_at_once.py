@@ -160,7 +160,7 @@ def test_nothing_is_lost_or_out_of_order_and_no_two_calls_of_a_key_are_at_once(s
     for member in world.up():
         assert not member.calls
         assert not member.machine.dispatcher.running
-        assert not member.machine.dispatcher.lanes.held
+        assert not member.machine.dispatcher.lanes.awaiting
 
 
 @pytest.mark.slow

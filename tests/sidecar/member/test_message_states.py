@@ -114,7 +114,7 @@ class Situation:
             "running": of.running,
             "slots": lanes.running,
             "underway": of.underway,
-            "held": lanes.held,
+            "awaiting": lanes.awaiting,
             "after call": list(itertools.chain(*lanes.after_call.values())),
             "delayed": lanes.delayed,
         }
@@ -131,7 +131,7 @@ def places_of(state: State, holds: Hold) -> list[str]:
         return ["underway"]
     named = {
         State.BEHIND: "behind",
-        State.HELD: "held",
+        State.AWAITING: "awaiting",
         State.AFTER_CALL: "after call",
         State.DELAYED: "delayed",
     }
