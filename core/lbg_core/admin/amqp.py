@@ -307,8 +307,6 @@ _PERMISSIONS = "lbg._permissions"
 LOCK_S = 10.0
 """For the lock of a group: a change of the number of queues holds it for each of its steps."""
 
-LOCK_EVERY_S = 0.1
-
 
 async def hold_lock(connection: ClientConnection, group: str) -> None:
     """Holds the lock of `group` for as long as this connection is open: who works over it has no lock to lose. Raises
@@ -323,7 +321,7 @@ async def hold_lock(connection: ClientConnection, group: str) -> None:
         except ResourceLocked as error:
             if asyncio.get_running_loop().time() >= deadline:
                 raise Busy(group) from error
-        await asyncio.sleep(LOCK_EVERY_S)
+        await asyncio.sleep(0.05)
 
 
 def _lock_of(group: str) -> str:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from operator import is_
-from typing import Generic, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, RecordUnavailable
@@ -32,6 +32,7 @@ from lbg_core.group import (
 )
 from lbg_core.group.topology import exchanges_of, queues_of
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -198,9 +199,9 @@ class SnapshotReader:
         exchanges, queues, users, permissions, policies = await asyncio.gather(
             management.exchanges_of(groups),
             management.queues_of(groups, is_sampled=engine.is_rabbitmq),
-            or_unknown("users", management.users(), why),
-            or_unknown("permissions", management.all_permissions(), why),
-            or_unknown("policies", management.policies(), why),
+            or_unknown("users", why, management.users),
+            or_unknown("permissions", why, management.all_permissions),
+            or_unknown("policies", why, management.policies),
         )
         lists = (engine, exchanges, queues, users, permissions)
         last_specs, last_lists = self._last
@@ -266,7 +267,7 @@ class SnapshotReader:
         if desired is None or recorded is not None:
             return snapshot
         assert self._prefixes is not None
-        read = await or_unknown("prefixes", self._prefixes.but(group), why)
+        read = await or_unknown("prefixes", why, self._prefixes.but, group)
         if read is UNKNOWN:
             return snapshot
         prefixes, unread = read
@@ -294,32 +295,30 @@ class SnapshotReader:
         is_desired: bool,
     ) -> Snapshot:
         needed = topology if is_desired else None
-        listed = await or_unknown("exchanges", _exchanges(management, base.engine, names, needed), why)
+        listed = await or_unknown("exchanges", why, _exchanges, management, base.engine, names, needed)
         exchanges: dict[str, ExchangeState | Unknown | None] = dict.fromkeys(_exchange_names(names, topology))
-        if listed is UNKNOWN:
-            exchanges = dict.fromkeys(exchanges, UNKNOWN)
-        else:
-            exchanges |= listed
+        exchanges |= dict.fromkeys(exchanges, UNKNOWN) if listed is UNKNOWN else listed
         present = [name for name, one in exchanges.items() if one is not None]
-        policies = await or_unknown("policies", management.policies(), why)
+        policies = await or_unknown("policies", why, management.policies)
         is_plain = base.record is not None and policies == ()
         queues = await or_unknown(
-            "queues", _queues(management, base.engine, names, needed, is_plain=is_plain), why
+            "queues", why, _queues, management, base.engine, names, needed, is_plain=is_plain
         )
         counted = await self._counted_queues(names, topology, queues)
         why |= _refused(names, counted)
-        bindings = await or_unknown("bindings", management.bindings(present), why)
+        bindings = await or_unknown("bindings", why, management.bindings, present)
         permissions: Permissions | Unknown | None = None
-        if spec is not None:
-            permissions = await or_unknown("permissions", management.permissions(spec.client_username), why)
         publisher_permissions: Permissions | Unknown | None = None
+        if spec is not None:
+            permissions = await or_unknown("permissions", why, management.permissions, spec.client_username)
         if base.publishers.username:
-            reading = management.permissions(base.publishers.username)
-            publisher_permissions = await or_unknown("the publishers' permissions", reading, why)
-        snapshot = replace(base, users=await or_unknown("users", management.users(), why))
+            publisher_permissions = await or_unknown(
+                "the publishers' permissions", why, management.permissions, base.publishers.username
+            )
+        snapshot = replace(base, users=await or_unknown("users", why, management.users))
         if len(users := snapshot.users_of(names.group)) > 1:
             snapshot = replace(
-                snapshot, connections=await or_unknown("connections", management.connections(users), why)
+                snapshot, connections=await or_unknown("connections", why, management.connections, users)
             )
         return replace(
             snapshot,
@@ -390,10 +389,12 @@ def _refused(names: Names, objects: Mapping[str, ExchangeState | QueueStatus | U
     return {tuple(refused): why} if refused else {}
 
 
-async def or_unknown(part: str, reading: Awaitable[T], why: Unread) -> T | Unknown:
+async def or_unknown(
+    part: str, why: Unread, read: Callable[P, Awaitable[T]], *arguments: P.args, **named: P.kwargs
+) -> T | Unknown:
     """The reading, or UNKNOWN with the reason noted."""
     try:
-        return await reading
+        return await read(*arguments, **named)
     except AdminError as error:
         why[part,] = str(error)
         return UNKNOWN
