@@ -20,7 +20,8 @@ _LIMITS = {"memory": ("0.000001", "0.6"), "disk": ("900000GB", "50MB")}
 @asynccontextmanager
 async def alarm(node: RabbitNode, kind: str) -> AsyncIterator[None]:
     on, off = _LIMITS[kind]
-    await aside(node.evaluate, ALARMS[kind].format(on))
+    # The answer of the alarms themselves comes behind the alarm: connections know of it then.
+    await aside(node.evaluate, f"{ALARMS[kind].format(on)}, rabbit_alarm:get_alarms()")
     try:
         yield
     finally:
