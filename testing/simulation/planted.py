@@ -104,7 +104,7 @@ CRASHES = Setting(
 PLANNED = Setting(seconds=60.0, faults_per_hour=3000.0, rate_hz=300.0, kinds=faults.PLANNED)
 
 
-@bug(Attachment, "drained", setting=PLANNED, first=3)
+@bug(Attachment, "drained", setting=PLANNED, first=4)
 def a_handoff_does_not_wait_for_calls(former: property) -> property:
     return property(lambda attachment: True)
 
@@ -192,7 +192,7 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
     return detach
 
 
-@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=7)
+@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=9)
 def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[..., bool]:
     return lambda self, attachment: attachment.drained
 
@@ -352,7 +352,7 @@ def a_queue_is_activated_without_a_barrier(former: Callable[..., None]) -> Calla
     return lambda self, attachment, first, now: None
 
 
-@bug(Parking, "confirmed", setting=PARKED_IN_ELECTIONS, first=3)
+@bug(Parking, "confirmed", setting=PARKED_IN_ELECTIONS, first=4)
 def a_parked_message_is_acknowledged_before_its_entry(former: Callable[..., bool]) -> Callable[..., bool]:
     def confirmed(self: Parking, in_flight: InFlight) -> bool:
         if not former(self, in_flight):

@@ -134,7 +134,7 @@ def test_a_planted_bug_is_found(name: str) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+@pytest.mark.parametrize("engine", repeated([EMBEDDED, RABBITMQ]))
 def test_one_seed_gives_one_history_whatever_the_seed_of_hashes_is(engine: str) -> None:
     command = [sys.executable, "-m", "testing.simulation", "--engine", engine, "--parking", "--seed", "3"]
     first, second = (
