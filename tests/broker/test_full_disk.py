@@ -219,6 +219,7 @@ def test_it_ends_and_starts_on_a_full_disk_which_can_be_looked_at(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_backup_beside_a_full_disk_leaves_the_reserve_where_it_is(
     disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
@@ -275,6 +276,7 @@ def test_dead_letters_are_written_on_a_full_disk(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_store_without_its_reserve_starts_on_a_full_disk_and_says_what_to_do(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -320,6 +322,7 @@ def test_the_reserve_has_its_blocks_and_keeps_them_when_the_broker_stops(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next_start(
     disk: SmallDisk, broker: EmbeddedBroker, fill: Callable[..., Filling]
 ) -> None:
@@ -339,6 +342,7 @@ def test_users_are_made_and_changed_on_a_full_disk_and_it_knows_them_at_the_next
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_renewed_certificate_and_a_changed_login_are_taken_up_while_the_disk_is_full(
     disk: SmallDisk, broker: EmbeddedBroker, tmp_path: Path, fill: Callable[..., Filling]
 ) -> None:
@@ -549,6 +553,7 @@ def test_the_reserve_takes_a_used_up_quota_for_a_full_disk(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_broker_whose_files_may_not_grow_goes_on_as_on_a_full_disk(tmp_path: Path) -> None:
     under = ("prlimit", f"--fsize={6 << 20}", "sh", "-c", 'cd "$0" && exec "$@"')
     with EmbeddedBroker(

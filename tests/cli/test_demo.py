@@ -136,6 +136,7 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_demo_whose_reader_goes_away_ends_at_once_with_its_processes(rows: Path, tmp_path: Path) -> None:
     demo = start(rows)
     assert demo.stdout is not None

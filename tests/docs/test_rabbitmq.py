@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 import pytest
 
 from testing import ROOT
-from testing.needs import repeated
 from testing.rabbitmq.node import RabbitNode
 from testing.terminal import Terminal
 
@@ -48,7 +47,8 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize("is_administered", repeated([False, True]), ids=["alone", "and-an-administrators"])
+@pytest.mark.slow
+@pytest.mark.parametrize("is_administered", [False, True], ids=["alone", "and-an-administrators"])
 def test_the_first_commands_lead_from_nothing_to_handled_messages(
     is_administered: bool, rabbitmq: RabbitNode, tmp_path: Path
 ) -> None:

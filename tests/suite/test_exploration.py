@@ -12,7 +12,6 @@ import pytest
 from hypothesis import settings
 
 from testing import ROOT, exploration
-from testing.needs import repeated
 
 pytestmark = pytest.mark.process
 
@@ -56,7 +55,8 @@ def test_a_property_has_the_same_examples_whatever_ran_before(tmp_path: Path) ->
     assert alone == drawn(tmp_path, "some_module", "lbg_core.amqp", hash_seed=2)
 
 
-@pytest.mark.parametrize("ci", repeated(["true", ""]))
+@pytest.mark.slow
+@pytest.mark.parametrize("ci", ["true", ""])
 def test_exploring_draws_other_examples_and_more_of_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ci: str
 ) -> None:

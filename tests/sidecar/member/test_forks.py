@@ -103,7 +103,10 @@ STATUSES = {
 }
 
 
-@pytest.mark.parametrize(("handler", "child"), STATUSES)
+@pytest.mark.parametrize(
+    ("handler", "child"),
+    [pytest.param(*one, marks=() if one[1] == "exit" else pytest.mark.slow) for one in STATUSES],
+)
 async def test_a_child_that_a_handler_forked_is_no_second_member(
     handler: str, child: str, place: Place, tmp_path: Path
 ) -> None:

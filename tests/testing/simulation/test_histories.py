@@ -28,11 +28,16 @@ REPOSITORY = ROOT
 LONG = {
     "a_batch_that_found_no_room_is_forgotten",
     "a_commit_is_not_synced",
+    "a_hash_keeps_its_former_queue_too",
+    "a_key_goes_on_behind_a_failed_message",
+    "a_key_goes_on_until_its_entry_is_read",
     "a_key_stops_behind_its_dead_letter",
+    "a_member_cancels_before_it_closes",
     "a_member_keeps_the_former_number_of_queues",
     "a_parked_message_is_acknowledged_before_its_entry",
     "a_publish_is_confirmed_before_its_commit",
     "a_queue_is_activated_without_a_barrier",
+    "a_requeued_message_goes_behind_the_next",
     "queues_change_before_they_are_drained",
 }
 """Planted bugs that take seconds to be found; one has members attach again and again until the history ends."""

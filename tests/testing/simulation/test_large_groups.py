@@ -91,6 +91,7 @@ def test_a_declare_counts_at_most_one_consumer_on_rabbitmq(costs: Costs, counted
 
 
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_history_does_not_depend_on_the_order_of_sets() -> None:
     module = "tests.testing.simulation.test_large_groups"
     command = (sys.executable, "-c", f"from {module} import started; print(started())")

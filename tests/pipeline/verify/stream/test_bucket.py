@@ -89,7 +89,7 @@ def test_one_epoch_is_judged_as_a_batch_is(records: list[Record], skew_us: int) 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_started_again", [False, True])
+@pytest.mark.parametrize("is_started_again", repeated([True, False]))
 @given(
     data=st.data(),
     jitter_us=st.integers(0, 5),
@@ -199,7 +199,7 @@ def test_what_comes_later_than_the_watermark_is_kept_aside_and_counts_as_deliver
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("is_started_again", [False, True])
+@pytest.mark.parametrize("is_started_again", repeated([True, False]))
 def test_memory_does_not_grow_with_history(monkeypatch: pytest.MonkeyPatch, is_started_again: bool) -> None:
     """`is_started_again`: the publisher is in each second, and has a new epoch."""
     monkeypatch.setattr(stream_checkpoint, "MOST_RUNS", 20)
