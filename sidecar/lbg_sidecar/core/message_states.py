@@ -27,7 +27,7 @@ class State(enum.IntEnum):
     READY = 2
     """The first of its lane: it is taken on its turn, unless its attachment is held."""
     AFTER_CALL = 3
-    """Behind a call of its lane that goes on though its attachment is closed."""
+    """Found on its turn behind a call of its lane that goes on though its attachment is closed."""
     TAKEN = 4
     """It is its turn. In the same step the first that applies decides what becomes of it: a call of its lane goes on
     (AFTER_CALL); it was processed before, or is a dead letter; its hash left this queue (FORWARDING), or is not done
@@ -39,11 +39,11 @@ class State(enum.IntEnum):
     """Inside the application, and to be refused unless this call succeeds: an administrator skips it."""
     DELAYED = 7
     """Until a time at which its turn is again: before its next call, or before it asks anew for what it waits for. A
-    poisoned message is here between its calls: its attempts are used up, and it is retried, in a group that parks where
-    it cannot be parked. In its next attachment it is not poisoned until it fails once more."""
+    poisoned message is here between its calls: its attempts are used up, and it is retried, in a group that blocks and,
+    where it cannot be parked, in one that parks. In its next attachment it is not poisoned until it fails once more."""
     AWAITING = 8
-    """Of a change of the number of queues: until its state is known, and messages of its hash in other queues, or their
-    calls here, are done."""
+    """Of a change of the number of queues: until its state is known, and messages of its hash in other queues (the old
+    one, then its staging queue), or their calls here, are done."""
     REFUSED = 9
     """On its way to the dead letters, in any group: skipped, dropped by the application, not copyable, or its attempts
     are used up. Its lane waits."""
@@ -58,14 +58,14 @@ class State(enum.IntEnum):
     SETTLING = 13
     """A parked message that is done, until the entry that says so is confirmed. Its lane goes on."""
     FENCE = 14
-    """A fence of a change of the number of queues. It is passed when its attachment has no unsettled message of a hash
-    that leaves the queue, also none that came behind it or was released: until then all are called here as ever."""
+    """A fence of a change of the number of queues. It is passed when its attachment waits for no ack of a hash that
+    leaves the queue, also of what came behind it or was released: until then all are called here as ever."""
     PASSING = 15
     """A fence that is passed, until the entry that says so is read: messages of its hashes are AWAITING."""
     DONE = 16
     """It has its outcome, and is acknowledged in its turn."""
     ABANDONED = 17
-    """Inside the application, and not this member's any more: what its call returns has no effect on the broker."""
+    """Inside the application, and not this member's any more: it has no effect on the broker. Success is remembered."""
     GONE = 18
     """The broker's again, or another member's."""
 
@@ -118,7 +118,8 @@ _S = State
 _WAITING: Final = (_S.BEHIND, _S.READY, _S.AFTER_CALL, _S.DELAYED, _S.AWAITING)
 _RUNNING: Final = (_S.CALLED, _S.LAST_CALL)
 _CONFIRMED: Final = (_S.REFUSED, _S.FORWARDING, _S.REPUBLISHING)
-"""Waiting for a confirm of the broker, which is requested until it comes or the channel is gone."""
+"""Waiting for a confirm of the broker, which is requested until it comes. If the channel is gone first, the message is
+called once more, and one that was parked only if the stream lacks its entry."""
 
 _RECORDED: Final = (_S.PARKING, _S.SETTLING)
 """Waiting for the stream of parked keys."""
