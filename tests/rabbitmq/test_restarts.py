@@ -13,6 +13,7 @@ from testing.admin.group_on_broker import declare_group
 from testing.aside import aside
 from testing.member.group_load import Judge, Load, group_spec, under_load
 from testing.member.place import Place
+from testing.needs import repeated
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import GUARD_S, until
 
@@ -26,8 +27,7 @@ def node(process: None) -> Iterator[RabbitNode]:
         yield node
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
+@pytest.mark.parametrize("how", repeated(["SIGKILL", "SIGTERM"]))
 async def test_a_node_that_is_restarted_under_load_loses_and_reorders_nothing(
     node: RabbitNode, unique: str, how: str
 ) -> None:
