@@ -305,6 +305,7 @@ async def test_a_group_that_is_deleted_during_a_pause_leaves_everybody_the_permi
     assert await management.all_permissions() == before
 
 
+@pytest.mark.long
 async def test_pauses_of_many_groups_at_once_leave_everybody_the_permissions_they_had(
     place: Place, admin: LiveAdmin, orders: GroupSpec
 ) -> None:

@@ -375,6 +375,7 @@ async def test_a_group_of_an_older_version_gives_its_members_the_stream(
     assert (await admin.observe("orders")).permissions == observed.permissions
 
 
+@pytest.mark.long
 async def test_a_change_waits_until_dead_letters_are_replayed(
     place: Place, admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -451,6 +451,7 @@ async def test_a_change_that_lost_its_lock_ends_where_another_command_wrote_the_
         await admin.close()
 
 
+@pytest.mark.long
 async def test_an_online_run_that_waited_for_the_lock_of_a_killed_offline_one_changes_nothing(
     place: Place,
 ) -> None:

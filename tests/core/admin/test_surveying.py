@@ -56,6 +56,7 @@ def described(found: Description | ProvisioningError) -> Description:
     return found
 
 
+@pytest.mark.long
 async def test_many_groups_are_made_through_one_admin_at_a_time(admin: LiveAdmin) -> None:
     specs = [spec_of(f"g{number}", queues=1) for number in range(12)]
     await create_all(admin, *specs)

@@ -61,6 +61,7 @@ def test_after_a_crash_the_delay_passes_before_anything_moves() -> None:
     fine(world)
 
 
+@pytest.mark.long
 def test_a_member_that_comes_back_in_time_moves_no_queue_but_those_that_had_to_go_elsewhere() -> None:
     world, members = settled(3)
     before = world.served_by()

@@ -217,6 +217,7 @@ def test_a_crash_is_agreed_on_within_a_second() -> None:
         assert net.agreed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("first", [0, 30, 60])
 def test_the_crash_of_a_third_is_agreed_on_within_five_seconds_and_without_many_messages(first: int) -> None:
     net = settled(90)

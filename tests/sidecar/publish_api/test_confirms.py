@@ -61,6 +61,7 @@ async def test_a_confirm_after_the_end_of_its_group_changes_nothing(monkeypatch:
     await publishing.stop(1.0)
 
 
+@pytest.mark.long
 async def test_a_group_that_ends_at_the_stop_ends_no_wait_for_another_ones_confirms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
