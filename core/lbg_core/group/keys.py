@@ -45,7 +45,7 @@ def key_text(value: object) -> str | None:
     Keys with the same text are the same key, whatever their types: 1, 1.0, "1" and b"1".
     """
     if isinstance(value, str):
-        return value if value and (value.isascii() or _is_unicode(value)) else None
+        return value if value and (value.isascii() or is_unicode(value)) else None
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", "backslashreplace") or None
     if isinstance(value, bool):
@@ -57,7 +57,8 @@ def key_text(value: object) -> str | None:
     return None
 
 
-def _is_unicode(text: str) -> bool:
+def is_unicode(text: str) -> bool:
+    """False for text with half of a character, an unpaired surrogate: JSON can have it, and AMQP cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

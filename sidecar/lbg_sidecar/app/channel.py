@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeGuard
 
+from lbg_core.group.keys import is_unicode
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.limits import CallLimit
 from lbg_sidecar.message import ACK, AFTER_MAX_S, VERDICT_RULE, Kind, Message, Verdict, kind_of
@@ -45,7 +46,7 @@ def parse_committed(value: object) -> Committed:
             pass
         case number:
             epoch = None
-    if not _is_number(number) or (epoch is not None and not _is_unicode(epoch)):
+    if not _is_number(number) or (epoch is not None and not is_unicode(epoch)):
         raise ValueError(
             f"the committed position of a session is {value!r:.80}, not a number from 0, or it and its epoch"
         )
@@ -74,15 +75,6 @@ def _run(number: int, run: object) -> tuple[int, int]:
 
 def _is_number(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
-
-
-def _is_unicode(text: str) -> bool:
-    """False for one with half of a character, which JSON can have and AMQP cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def read_object(text: str | bytes) -> dict[str, Any]:

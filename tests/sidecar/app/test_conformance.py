@@ -13,11 +13,11 @@ from zlib import crc32
 import pytest
 
 from lbg_sidecar.app import PushChannel
-from lbg_sidecar.io.body_memory import StoredDelivery
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind
 from testing.app.application_channel import Offering, offering_to
 from testing.app.subjects import QUICK, SUBJECTS, HttpApp, Subject
 from testing.ports import free_port
+from testing.sidecar.unreadable import unreadable
 from testing.waiting import until
 
 Open = Callable[[Path, int], AbstractAsyncContextManager[Subject]]
@@ -186,25 +186,12 @@ async def test_a_body_of_three_megabytes_arrives_whole(subject: Subject) -> None
     assert (verdict.kind, verdict.reason) == (Kind.DROP, f"{len(body)} {crc32(body)}")
 
 
-class UnreadableOnce:
-    """In place of a temporary file."""
-
-    def __init__(self) -> None:
-        self.is_read = False
-
-    def read(self, offset: int, size: int) -> bytes:
-        was_read, self.is_read = self.is_read, True
-        if not was_read:
-            raise OSError("no such block")
-        return b"hello"
-
-
 async def test_a_body_that_cannot_be_read_is_a_failed_attempt_of_its_message_alone(subject: Subject) -> None:
     async with offering_to(subject.channel, Offering()) as offering:
         await until(lambda: offering.is_ready)
         offering.ready(False)
         held = offering.offer("a")
-        held.delivery = StoredDelivery.of(held.delivery, UnreadableOnce(), 0)  # type: ignore[arg-type]
+        held.delivery = unreadable(held.delivery, times=1)
         offering.offer("b")
         offering.ready(True)
         await until(lambda: len(offering.acked()) == 2)

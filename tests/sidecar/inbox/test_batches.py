@@ -391,7 +391,7 @@ async def test_a_call_in_the_turn_of_the_close_is_committed_before_it_while_the_
     await asyncio.sleep(0)
     reader = sqlite3.connect(tmp_path / "orders.db")
     while not SQLiteInbox().processed(reader):
-        time.sleep(0.001)  # noqa: ASYNC251 - the thread commits, and its report must wait for this loop
+        time.sleep(0.001)  # noqa: ASYNC251 (the thread commits, and its report waits for this loop)
     reader.close()
     second = handler(Sent(1))
     second.send(None)

@@ -15,7 +15,6 @@ from lbg_core.group import Names
 from lbg_core.group.members_protocol import Identity
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
-from lbg_sidecar.io.body_memory import StoredDelivery
 from lbg_sidecar.io.connection import MemberConnection
 from lbg_sidecar.io.last_wills import LastWills
 from lbg_sidecar.io.log_events import StateLogger
@@ -25,6 +24,7 @@ from testing.admin.group_on_broker import declare_group
 from testing.amqp.swallowing_proxy import SwallowingProxy
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import group_spec
+from testing.sidecar.unreadable import unreadable
 from testing.waiting import until
 
 ME = Identity(0, "a", "")
@@ -171,22 +171,15 @@ async def test_while_the_broker_takes_nothing_a_channel_without_answers_is_kept(
     subject.close()
 
 
-class UnreadableFile:
-    """In place of a temporary file."""
-
-    def read(self, offset: int, size: int) -> bytes:
-        raise OSError("no such block")
-
-
 @pytest.mark.parametrize("what", ["republish", "dead_letter"])
 async def test_a_message_whose_body_cannot_be_read_waits_and_holds_up_no_other(what: str) -> None:
     link, told = FakeLink((COUNT, "silent")), Told()
     subject = outgoing(link, told)
-    opening, unreadable, other = held_messages(3)
+    opening, lost, other = held_messages(3)
     getattr(subject, what)(opening)
     await until(lambda: told == [opening])
-    unreadable.delivery = StoredDelivery.of(unreadable.delivery, UnreadableFile(), 0)  # type: ignore[arg-type]
-    getattr(subject, what)(unreadable)
+    lost.delivery = unreadable(lost.delivery)
+    getattr(subject, what)(lost)
     getattr(subject, what)(other)
     await until(lambda: told == [opening, other])
     subject.close()
