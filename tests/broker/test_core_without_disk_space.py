@@ -308,13 +308,19 @@ def test_letters_are_no_more_in_one_batch_than_the_reserve_has_room_for(full: bo
     assert max(after - before for before, after in itertools.pairwise(counts)) <= 7
 
 
-def test_a_letter_that_a_client_publishes_is_confirmed_without_room() -> None:
+def full_world_with_letters() -> FullWorld:
+    """Full behind the declaration of a queue for dead letters."""
     world = full_world()
     admin = world.client()
     admin.ask(ExchangeDeclare("lbg.g.dlx", "fanout", durable=True), ExchangeDeclareOk)
     admin.queue("dead")
     admin.ask(QueueBind("dead", "lbg.g.dlx", ""), QueueBindOk)
     world.full = True
+    return world
+
+
+def test_a_letter_that_a_client_publishes_is_confirmed_without_room() -> None:
+    world = full_world_with_letters()
     publisher, member = publisher_of(world), publisher_of(world)
     publisher.publish(b"stuck")
     world.commit()
@@ -326,12 +332,7 @@ def test_a_letter_that_a_client_publishes_is_confirmed_without_room() -> None:
 
 
 def test_a_publish_behind_a_letter_of_its_channel_is_confirmed_when_there_is_room() -> None:
-    world = full_world()
-    admin = world.client()
-    admin.ask(ExchangeDeclare("lbg.g.dlx", "fanout", durable=True), ExchangeDeclareOk)
-    admin.queue("dead")
-    admin.ask(QueueBind("dead", "lbg.g.dlx", ""), QueueBindOk)
-    world.full = True
+    world = full_world_with_letters()
     publisher, other = publisher_of(world), publisher_of(world)
     other.publish(b"stuck")
     world.commit()

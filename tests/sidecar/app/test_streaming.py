@@ -306,11 +306,16 @@ async def test_a_cancelled_call_ends_when_the_application_confirms() -> None:
 
 
 @pytest.mark.long
-async def test_a_cancel_that_is_not_confirmed_closes_the_stream() -> None:
+@pytest.mark.parametrize("is_reassigned", [False, True])
+async def test_a_cancel_that_is_not_confirmed_closes_the_stream(is_reassigned: bool) -> None:
+    """`is_reassigned`: it was cancelled before, because another member has it, which need not be confirmed."""
     async with a_stream() as stream, stream.connected(HELLO) as socket:
         given = message(0)
         stream.offer(given)
         await frame(socket)
+        if is_reassigned:
+            stream.channel.withdraw([given], reassigned=True)
+            assert await frame(socket) == {"cancel": [1]}
         stream.channel.abort([given])
         assert await close_code(socket) == 4408
         await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
@@ -330,19 +335,6 @@ async def test_what_was_taken_is_cancelled_and_costs_no_connection() -> None:
         await socket.send_str('{"acks": [1, 2]}')
         await until(lambda: len(stream.calls.ended) == 2)
     assert dict(stream.calls.ended) == {0: ACK, 1: ACK}
-
-
-@pytest.mark.long
-async def test_what_was_taken_and_is_aborted_later_has_to_be_confirmed() -> None:
-    async with a_stream() as stream, stream.connected(HELLO) as socket:
-        given = message(0)
-        stream.offer(given)
-        await frame(socket)
-        stream.channel.withdraw([given], reassigned=True)
-        assert await frame(socket) == {"cancel": [1]}
-        stream.channel.abort([given])
-        assert await close_code(socket) == 4408
-        await until(lambda: stream.calls.ended == [(0, INTERRUPTED)])
 
 
 @pytest.mark.long

@@ -15,7 +15,7 @@ from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Reconnect
 from testing.exploration import example_count
-from testing.member.world import Chances, World
+from testing.member.world import Chances, SimMember, World
 from testing.member.world.key_moves import KeyMover
 from testing.member.world.situations import act, publishing
 from testing.needs import repeated
@@ -25,6 +25,15 @@ KEYS = [f"k{number}" for number in range(23)] + [None]
 lives = partial(settings, phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink])
 
 Step = tuple[float, str, int]
+
+
+def two_queues(*, members: int = 1, seed: int = 3, for_s: float = 3) -> tuple[World, KeyMover, SimMember]:
+    """Of eight hashes, served by so many members for so long; the first one of them is returned."""
+    world = World(seed, queue_count=2, hash_count=8)
+    mover = KeyMover(world)
+    first, *_ = [world.join() for _ in range(members)]
+    world.run(for_s)
+    return world, mover, first
 
 
 def finish(world: World, mover: KeyMover) -> None:
@@ -103,10 +112,7 @@ def test_a_hash_waits_for_what_its_old_queue_had_and_for_nothing_else() -> None:
 
 def test_a_member_that_knows_of_a_change_and_has_not_read_its_stream_starts_nothing() -> None:
     """Seed 492246766 of the simulation: its network was cut one way, and the change went on without it."""
-    world = World(7, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    member = world.join()
-    world.run(3)
+    world, mover, member = two_queues(seed=7)
     world.publish("k", hash_=2)  # so that it serves the queue before the change
     world.run(1)
     world.chances.parked_lag_s = 10_000.0
@@ -204,10 +210,7 @@ def test_no_fault_at_any_step_loses_or_reorders_a_message(
 
 
 def test_a_barrier_is_written_before_a_new_consumer_starts_anything() -> None:
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    first = world.join()
-    world.run(3)
+    world, mover, first = two_queues()
     world.failing = {"bad"}
     world.publish("bad", hash_=2)
     world.run(1)
@@ -227,10 +230,7 @@ def test_a_barrier_is_written_before_a_new_consumer_starts_anything() -> None:
 
 
 def test_a_fence_that_comes_while_a_barrier_of_its_queue_is_on_its_way_is_passed() -> None:
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    world.join()
-    world.run(3)
+    world, mover, _ = two_queues()
     mover.start(3)
     world.run(0.1)
     mover.kill()
@@ -280,10 +280,7 @@ def test_an_entry_of_a_closed_attachment_holds_nothing_of_the_next_one() -> None
 
 
 def test_a_barrier_of_a_former_consumer_is_written_over_for_its_queue_only() -> None:
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    world.join()
-    world.run(3)
+    world, mover, _ = two_queues()
     mover.start(3)
     world.run(0.1)
     mover.kill()
@@ -302,10 +299,7 @@ def test_a_barrier_of_a_former_consumer_is_written_over_for_its_queue_only() -> 
 def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
     """Found in histories with all features: the member read the stream for the change of the fence, and never joined
     the one that was on its way."""
-    world = World(9, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    world.join()
-    world.run(3)
+    world, mover, _ = two_queues(seed=9)
     items = [world.publish(f"k{hash_}", hash_=hash_) for hash_ in range(8)]
     world.run(1)
     mover.start(3)
@@ -325,11 +319,7 @@ def test_a_fence_of_an_earlier_change_does_not_hide_a_later_one() -> None:
 
 def test_a_call_of_before_a_change_that_goes_on_behind_it_is_no_second_call_of_its_key() -> None:
     """A newcomer found it in the tables: once the change had ended, nobody looked for such calls any more."""
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    first = world.join()
-    world.join()
-    world.run(3)
+    world, mover, first = two_queues(members=2)
     world.chances.deaf, world.chances.slow, world.chances.slow_s = 1.0, 1.0, 30.0
     world.publish("k", hash_=2)
     world.run(0.1)
@@ -349,11 +339,7 @@ def test_a_call_of_before_a_change_that_goes_on_behind_it_is_no_second_call_of_i
 
 def test_a_call_of_a_consumer_that_was_replaced_is_no_second_call_behind_a_change() -> None:
     """A newcomer found it in the code: the member did not hear that another one served the queue."""
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    first = world.join()
-    world.join()
-    world.run(10)
+    world, mover, first = two_queues(members=2, for_s=10)
     world.chances.slow, world.chances.slow_s = 1.0, 25.0
     for hash_ in (2, 4):  # they go to queues 2 and 1
         world.publish(f"k{hash_}", hash_=hash_)
@@ -377,10 +363,7 @@ def test_a_call_of_a_consumer_that_was_replaced_is_no_second_call_behind_a_chang
 def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() -> None:
     """Seed 348 of histories with all features: a member that stood still consumed the queue that had this number in an
     earlier change, and called a message before those of its key in the old queue."""
-    world = World(11, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    member = world.join()
-    world.run(3)
+    world, mover, member = two_queues(seed=11)
     world.chances.call_s = 1.0
     for hash_ in range(8):
         for _ in range(2):
@@ -398,11 +381,7 @@ def test_a_late_consumer_of_a_staging_queue_that_is_not_open_starts_nothing() ->
 
 
 def test_during_a_change_a_queue_is_handed_over_once_the_stream_has_its_numbers() -> None:
-    world = World(3, queue_count=2, hash_count=8)
-    mover = KeyMover(world)
-    first = world.join()
-    world.join()
-    world.run(12)
+    world, mover, first = two_queues(members=2, for_s=12)
     for hash_ in range(8):
         world.publish(f"k{hash_}", hash_=hash_)
     mover.start(3)

@@ -57,6 +57,12 @@ def finish(world: World) -> None:
     assert not world.broker.parking
 
 
+def announce_release(world: World) -> None:
+    """Of the one key that is parked; no copy goes anywhere."""
+    (parked,) = parked_keys(world).parked()
+    world.broker.record(ReleaseEntry(parked.key, parked.causes))
+
+
 def failures(world: World, kind: Failure) -> list[CallFailed]:
     return [one for _, _, one in world.events if isinstance(one, CallFailed) and one.kind is kind]
 
@@ -233,8 +239,7 @@ def test_a_message_that_comes_from_its_queue_and_to_the_mailbox_is_called_by_one
     world.run(3)
     world.failing = set()
     world.chances.call_s = 5.0
-    (parked,) = parked_keys(world).parked()
-    world.broker.record(ReleaseEntry("bad", parked.causes))
+    announce_release(world)
     world.run(0.1)
     assert member.link is not None
     world.publish_again(item)
@@ -251,8 +256,7 @@ def test_a_key_whose_released_copy_is_discarded_at_work_waits_for_its_call() -> 
     world.run(3)
     world.failing = set()
     world.chances.call_s = 5.0
-    (parked,) = parked_keys(world).parked()
-    world.broker.record(ReleaseEntry("bad", parked.causes))
+    announce_release(world)
     world.run(0.1)
     assert member.link is not None
     world.broker.release(member.link, item)
@@ -284,8 +288,7 @@ def test_a_copy_that_comes_before_a_successor_has_read_the_parked_keys_is_droppe
     world.run(3)
     world.failing = set()
     successor = world.join()
-    (parked,) = parked_keys(world).parked()
-    world.broker.record(ReleaseEntry("bad", parked.causes))
+    announce_release(world)
     world.run(10)
     world.chances.parked_lag_s = 1000.0  # for its barrier
     world.kill(member)
@@ -522,8 +525,7 @@ def test_a_released_copy_at_work_holds_up_the_fence_of_its_hash() -> None:
     item = world.publish("bad", hash_=2)  # 2 leaves queue 0 for queue 2 of three
     world.run(3)
     world.failing = set()
-    (parked,) = parked_keys(world).parked()
-    world.broker.record(ReleaseEntry("bad", parked.causes))
+    announce_release(world)
     world.run(0.1)
     world.chances.slow, world.chances.slow_s = 1.0, 10.0
     assert member.link is not None
