@@ -33,7 +33,7 @@ from lbg_core.admin.errors import (
     plain_reason,
 )
 from lbg_core.admin.problems import Kind
-from lbg_core.admin.record import Record, headers_of, read_record
+from lbg_core.admin.record import HELD_READS, RECORD_READS, Record, headers_of, read_record
 from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Unknown
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import (
@@ -53,7 +53,7 @@ from lbg_core.client import (
     Unroutable,
     connect_any,
 )
-from lbg_core.group import IDENTITY_BYTES, TO_ALL, Engine, Names, SpecError
+from lbg_core.group import IDENTITY_BYTES, TO_ALL, Engine, Names, SpecError, group_in
 from lbg_core.group.members_protocol import Message
 from lbg_core.group.message_codec import LOOK, encode
 from lbg_core.group.topology import Binding
@@ -275,24 +275,11 @@ class Locks:
         self._held[group] = await self._declare(_lock_of(group), group, within_s=within_s)
 
     async def _declare(self, lock: str, group: str, *, within_s: float) -> ClientConnection:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + within_s
-        while True:
-            connection = await self._link.connection()
-            try:
-                async with self._link.channel() as channel:
-                    await channel.queue_declare(lock, exclusive=True)
-                return connection
-            except Refused as error:
-                if not isinstance(error.__cause__, ResourceLocked):
-                    raise
-                if loop.time() > deadline:
-                    raise Busy(group) from error
-            except BaseException:
-                if connection.is_open:  # the broker may have declared it
-                    await self._release(lock)
-                raise
-            await asyncio.sleep(0.05)
+        with self._link.translated_errors(REQUEST_S):
+            async with asyncio.timeout(REQUEST_S):
+                connection = await self._link.connection()
+                await _declare_lock(connection, lock, group, within_s=within_s)
+        return connection
 
     async def _release(self, lock: str) -> None:
         """If it cannot be released, its connection is lost, and the lock with it."""
@@ -302,25 +289,42 @@ class Locks:
 
 
 _PERMISSIONS = "lbg._permissions"
-"""No group's name begins as its name does."""
+"""A group's name has no `_`."""
 
 LOCK_S = 10.0
-"""For the lock of a group: a change of the number of queues holds it for each of its steps."""
+"""To wait for a lock: a change of the number of queues holds its group's for each of its steps."""
 
 
 async def hold_lock(connection: ClientConnection, group: str) -> None:
     """Holds the lock of `group` for as long as this connection is open: who works over it has no lock to lose. Raises
     Busy when another client has the lock for longer than a step of a change, and ClientError."""
-    deadline = asyncio.get_running_loop().time() + LOCK_S
+    await _declare_lock(connection, _lock_of(group), group, within_s=LOCK_S)
+
+
+async def _declare_lock(connection: ClientConnection, lock: str, group: str, *, within_s: float) -> None:
+    """The connection has the lock from then on, unless this raises: Busy when another one has it, and ClientError."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + within_s
     while True:
         channel = await connection.open_channel()
         try:
-            await channel.queue_declare(_lock_of(group), exclusive=True)
-            await channel.close()
+            await channel.queue_declare(lock, exclusive=True)
+            channel.close_soon()
             return
-        except ResourceLocked as error:
-            if asyncio.get_running_loop().time() >= deadline:
+        except ChannelClosed as error:
+            if not isinstance(error, ResourceLocked):
+                raise
+            if loop.time() >= deadline:
                 raise Busy(group) from error
+        except BaseException:
+            # The broker may declare it still: once it has closed the channel, it has done so or never will.
+            with contextlib.suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await channel.close()
+                    channel = await connection.open_channel()
+                    await channel.queue_delete(lock)
+                    channel.close_soon()
+            raise
         await asyncio.sleep(0.05)
 
 
@@ -328,8 +332,6 @@ def _lock_of(group: str) -> str:
     return f"{Names(group).exchange}.provisioning"
 
 
-# A read of an empty record queue should take less time than a member's, which waits for a record.
-RECORD_READS = 10
 PERSISTENT = 2
 BINDING_CHANNELS = 16
 
@@ -463,7 +465,7 @@ class AmqpAdmin:
     ) -> None:
         """Over several channels: a channel's next request waits until its last one is on the broker's disk."""
         if bindings:
-            await self.locks.renew(bindings[0].queue.split(".")[1])
+            await self.locks.renew(group_in(bindings[0].queue))
         async with self.link.channels(min(BINDING_CHANNELS, len(bindings)), within_s=None) as channels:
             requests = [
                 change(channels[number % len(channels)], one.queue, one.exchange, one.routing_key)
@@ -558,7 +560,10 @@ class AmqpAdmin:
         )
         is_copied = action.is_final and record.publishers.username
         queues = [names.record, names.config] if is_copied else [names.config]
-        async with self._changing(names.config) as channel:
+        is_lost = await self.locks.renew(action.group)
+        if is_lost and action.before not in (None, await self.record(action.group, reads=HELD_READS)):
+            raise Busy(action.group)  # who had the lock meanwhile changed the group
+        async with self.link.channel() as channel:
             publisher = await confirming(channel)
             for queue in queues:
                 await publisher.publish(
@@ -620,7 +625,7 @@ class AmqpAdmin:
     @contextlib.asynccontextmanager
     async def _changing(self, name: str) -> AsyncIterator[Channel]:
         """A channel to change what is called `name`: its group's lock is still held, if it was taken."""
-        await self.locks.renew(name.split(".")[1])
+        await self.locks.renew(group_in(name))
         async with self.link.channel() as channel:
             yield channel
 

@@ -46,6 +46,7 @@ FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
 
 
+_STATUSES = frozenset(Status)
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
 
 
@@ -367,7 +368,7 @@ class Description:
             bindings = ((member, state),)
         return ServiceRow(
             one.partition,
-            one.status if one.status in set(Status) else UNKNOWN_STATUS,
+            one.status if one.status in _STATUSES else UNKNOWN_STATUS,
             member,
             tag,
             one.ready,

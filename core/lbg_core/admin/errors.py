@@ -34,7 +34,7 @@ from typing import ClassVar
 
 from lbg_core.admin.problems import Kind, Problem, Subject, text_of
 from lbg_core.client.errors import ChannelClosed, ConnectionClosed, ConnectRefused
-from lbg_core.group import Names
+from lbg_core.group import Names, group_in
 
 _REFUSED = re.compile(
     r"ACCESS_REFUSED - (?:\w+ )?access to (?:queue|exchange) '(?P<name>lbg\.(?P<group>[a-z0-9-]+)[^']*)' in vhost "
@@ -161,7 +161,7 @@ class StillInUse(GroupProblem):
     @classmethod
     def at(cls, queue: str, kind: Kind, **figures: object) -> StillInUse:
         """The error for one queue."""
-        subject = Subject(queue.split(".")[1], queue)
+        subject = Subject(group_in(queue), queue)
         return cls(subject.group, causes=[Problem(kind, subject, figures)])
 
 

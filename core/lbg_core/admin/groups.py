@@ -119,9 +119,12 @@ async def _undo(admin: BrokerAdmin, done: Sequence[Action]) -> list[str]:
         try:
             async with asyncio.timeout_at(deadline):
                 await admin.perform(undo)
-            deadline = loop.time() + UNDO_S
+        except TimeoutError:
+            left_behind.append(f"{undo} failed: no answer in time")
+            continue
         except Exception as error:
-            left_behind.append(f"{undo} failed: {str(error) or 'no answer in time'}")
+            left_behind.append(f"{undo} failed: {error}")
+        deadline = loop.time() + UNDO_S
     return left_behind
 
 
@@ -274,7 +277,8 @@ def plan_parking(group: str, observed: Snapshot, *, claim: Claim = CLAIM_BY_HAND
         queues=tuple(one for one in topology.queues if one.name in of_parking),
         bindings=tuple(one for one in topology.bindings if one.queue in of_parking),
     )
-    actions = list(additions(spec, topology, added, observed, judged=topology, requires_policies=False))
+    judged = None if observed.policies is UNKNOWN else topology  # AMQP alone is enough
+    actions = list(additions(spec, topology, added, observed, judged=judged))
     if record != before:
         actions.append(WriteRecord(group, record, before))
     return tuple(actions)

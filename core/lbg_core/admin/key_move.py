@@ -191,7 +191,7 @@ def beginning(spec: GroupSpec, move: KeyMove, observed: Snapshot) -> Iterator[Ac
     names, topology = Names(spec.name), observed.topology_of(spec)
     known_bindings(spec.name, observed)
     objects = _objects(names, move, topology)
-    yield from additions(spec, topology, objects, observed, judged=objects, requires_policies=True)
+    yield from additions(spec, topology, objects, observed, judged=objects)
     record = record_in(spec.name, observed)
     if record.key_move != move.id:
         yield AppendEntry(spec.name, BeginEntry(move))

@@ -13,7 +13,7 @@ from lbg_core.admin.errors import RecordUnavailable
 from lbg_core.amqp import BasicProperties
 from lbg_core.client.republication import copied_properties
 from lbg_core.client.retransmit import ANSWER_S
-from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY, IDENTITY_BYTES, TO_MOVES, Names
+from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY, IDENTITY_BYTES, TO_MOVES, Names, group_in
 from lbg_core.group.key_moves import KEY_MOVE_ENTRIES, BarrierEntry, Entry, KeyMoveState, PassEntry
 from lbg_core.stream_follower import StreamFollower, entry_properties
 
@@ -45,7 +45,7 @@ async def _append(amqp: AmqpAdmin, group: str, *entries: Entry) -> None:
 
 async def put_fence(amqp: AmqpAdmin, queue: str, move: str) -> None:
     """Returns when the queue has the fence. Raises Refused where the queue is full, and AdminError."""
-    await amqp.locks.renew(queue.split(".")[1])
+    await amqp.locks.renew(group_in(queue))
     properties = BasicProperties(headers={HEADER_FENCE: move}, delivery_mode=PERSISTENT)
     async with amqp.link.channel() as channel:
         publisher = await confirming(channel)

@@ -11,7 +11,7 @@ from typing import Generic, ParamSpec, TypeVar
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, RecordUnavailable
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.record import Record
+from lbg_core.admin.record import HELD_READS, Record
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     ExchangeState,
@@ -150,11 +150,6 @@ BY_NAME_MAX = 64
 """Up to so many queues are read one by one before they are listed."""
 
 
-HELD_READS = 120
-"""Of the record of a group that has other objects: six seconds. Members that start together hold it for two, and
-RabbitMQ counts after five what is unacknowledged."""
-
-
 class SnapshotReader:
     """`management` None: what AMQP alone cannot read stays unknown."""
 
@@ -172,7 +167,11 @@ class SnapshotReader:
         record = await self._amqp.record(group)
         snapshot = await self._observed(group, desired, record)
         config = Names(group).config
-        if record is None and snapshot.there.keys() > {config}:
+        status = snapshot.queues.get(config)
+        is_counted = (
+            not snapshot.engine.is_rabbitmq and isinstance(status, QueueStatus) and status.unacked == 0
+        )
+        if record is None and not is_counted and snapshot.there.keys() > {config}:
             record = await self._amqp.record(group, reads=HELD_READS)
             snapshot = await self._observed(group, desired, record)
             status = snapshot.queues.get(config)

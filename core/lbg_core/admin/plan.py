@@ -440,18 +440,14 @@ def additions(
     added: Topology,
     observed: Snapshot,
     *,
-    judged: Topology,
-    requires_policies: bool,
+    judged: Topology | None,
 ) -> Iterator[Action]:
     """Makes what is missing of the objects that a group gets later, `added`, and of its user's permissions as in
-    `topology`. `judged`: queues whose policies are checked when one is made. Where policies could not be read they are
-    not checked, so that AMQP alone is enough for a parking queue, unless `requires_policies`: a key move, which leads
-    all messages to what it makes, fails then."""
+    `topology`. `judged`: queues whose policies are checked when one is made; None: of none."""
     yield from (DeclareExchange(one) for one in added.exchanges if observed.exchanges.get(one.name) is None)
     queues = [one for one in added.queues if observed.queues.get(one.name) is None]
     yield from map(DeclareQueue, queues)
-    is_checked = requires_policies or observed.policies is not UNKNOWN
-    if queues and observed.engine.is_rabbitmq and is_checked:
+    if queues and observed.engine.is_rabbitmq and judged is not None:
         yield CheckPolicies(spec.name, judged)
     yield from _missing_bindings(added, observed)
     is_ours = spec.client_username in observed.users_of(spec.name)  # else its permissions are not the group's

@@ -170,6 +170,11 @@ CLAIM_BY_HAND = Claim()
 EMPTY_READS = 40
 """Another reader holds the record between its get and its requeue, for about a round trip. Forty attempts outlast any
 such reader; a queue that is still empty has lost its record."""
+RECORD_READS = 10
+"""An administrator's, of a group that may not have a record."""
+HELD_READS = 120
+"""Of the record of a group that has other objects: six seconds. Members that start together hold it for two, and
+RabbitMQ counts after five what is unacknowledged."""
 READ_INTERVAL_S = 0.05
 """Spread by a half, so that readers that start together do not stay in step."""
 MEMBER_READS = 600

@@ -49,9 +49,9 @@ from lbg_core.group import (
     UNCOUNTED_MODES,
     GroupSpec,
     Names,
-    differences,
     has_partitions,
     is_native,
+    is_recount,
     marked,
     recounted,
 )
@@ -373,7 +373,9 @@ class _Change:
     async def _undo(self) -> None:
         """Routes to the queues that hold the messages again, whatever an earlier run had begun to change."""
         await self.manner.prepare(self.spec, discard=False)
-        await replace(self, discard=False, timeout_s=0.0, report=unreported)._settle(self.spec)
+        late_at = asyncio.get_running_loop().time() + LATE_S
+        await self.manner.unsettled(self.spec, late_at=late_at)  # tells members
+        await self.manner.tidy(self.spec, discard=False)
         self.report(Progress(Stage.UNCHANGED))
         await self._open(self.spec)
 
@@ -388,11 +390,6 @@ class _Change:
         if text != before:
             record, former = replace(self.record, text=text), replace(self.record, text=before)
             await self.admin.perform(WriteRecord(self.spec.name, record, before=former))
-
-
-def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
-    """True if the two differ in nothing but the number of queues or partitions, and the limit of clients."""
-    return {one.field for one in differences(existing, desired)} <= {"queue_count", "max_clients"}
 
 
 async def change_online(

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import AdminError, Refused
 from lbg_core.client import Channel, ClientConnection, Delivery
-from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names
+from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names, group_in
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.members_protocol import Beat, Identity, Message, Watch
 from lbg_core.group.message_codec import decode
@@ -251,6 +251,6 @@ def _deliveries_to(on_report: Callable[[str, bytes], None]) -> Callable[[list[De
 
     def on_deliveries(deliveries: list[Delivery]) -> None:
         for delivery in deliveries:
-            on_report(delivery.exchange.split(".")[1], bytes(delivery.body))
+            on_report(group_in(delivery.exchange), bytes(delivery.body))
 
     return on_deliveries

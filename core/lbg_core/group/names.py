@@ -248,6 +248,11 @@ LAST_WILL_FIRST = 1 << 41
 """Number of the first last will, above every index of a member and every number of a temporary mailbox."""
 
 
+def group_in(name: str) -> str:
+    """The group whose queue or exchange is called so."""
+    return name.split(".")[1]
+
+
 def binding_key(prefix: str, hash_: int) -> str:
     """The topic pattern that takes every message of `hash_`."""
     return f"{prefix}.{hash_}.#"

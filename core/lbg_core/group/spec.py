@@ -332,6 +332,11 @@ def differences(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ..
     )
 
 
+def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
+    """True if the two differ in nothing but the number of queues or partitions, and the limit of clients."""
+    return {one.field for one in differences(existing, desired)} <= {"queue_count", "max_clients"}
+
+
 def _excerpt(text: str | bytes) -> str:
     """A broken record may hold a password, so only its size is shown."""
     return f"({len(text)} long)"

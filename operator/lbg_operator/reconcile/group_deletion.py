@@ -9,7 +9,15 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
-from lbg_core.admin import Busy, GroupDiffers, GroupNotFound, NotOwned, ProvisioningError, StillInUse
+from lbg_core.admin import (
+    Busy,
+    GroupDiffers,
+    GroupNotFound,
+    NotOwned,
+    ProvisioningError,
+    RecordUnavailable,
+    StillInUse,
+)
 from lbg_core.admin.groups import check_owned, delete_own
 from lbg_core.admin.problems import sentence_of
 from lbg_core.group import GROUP_NAME_ANNOTATION, differences, group_name_of
@@ -238,7 +246,7 @@ class GroupDeletion:
             return await self.remove_finalizer(key, _left(group, error))
         except (TimeoutError, ProvisioningError) as error:
             why = str(error) or f"the broker did not finish within {LIMIT_S:g} s"
-            if is_late and not isinstance(error, StillInUse | Busy):
+            if is_late and not isinstance(error, StillInUse | Busy | RecordUnavailable):
                 return await self.remove_finalizer(
                     key, f"{group.spec.name} could not be deleted on the broker: {why}"
                 )

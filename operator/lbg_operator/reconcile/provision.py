@@ -25,9 +25,9 @@ from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import Claim
-from lbg_core.admin.repartition import change_online, is_recount
+from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN, MovingQueues
-from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers
+from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers, is_recount
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
 from lbg_operator.kube.kinds import CONFIG_MAP, DEPLOYMENT, GROUP, SECRET
@@ -265,7 +265,8 @@ class Provisioner:
             try:
                 created = await create(group.spec)
             except GroupDiffers:
-                group = group.with_queues((await self.as_recorded(group, reach)).spec.queue_count)
+                existing = recorded(group.spec.name, await reach.admin.observe(group.spec.name))
+                group = group if existing is None else group.with_queues(existing.queue_count)
             else:
                 if not created.is_key_move_left:
                     return created

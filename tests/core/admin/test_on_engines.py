@@ -34,7 +34,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.problems import lines_of
-from lbg_core.admin.record import CLAIM_BY_HAND, Record
+from lbg_core.admin.record import CLAIM_BY_HAND, CONSUMPTION, Record
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import GroupSpec, Names, topology_of
 from lbg_core.group.topology import Exchange
@@ -381,6 +381,24 @@ async def locked_by(other: LiveAdmin) -> AsyncIterator[None]:
                 await stack.enter_async_context(other.lock("orders"))
                 break
         yield
+
+
+@pytest.mark.long
+async def test_a_record_that_was_written_while_the_lock_was_lost_is_not_written_over(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
+) -> None:
+    await create_group(admin, orders)
+    before = await admin.amqp.record("orders")
+    assert before is not None
+    other = LiveAdmin(settings)
+    async with admin.lock("orders"):
+        (await admin.amqp.link.connection()).abort()
+        async with locked_by(other):
+            await other.perform(WriteRecord("orders", replace(before, paused=frozenset({CONSUMPTION})), before))
+        with pytest.raises(Busy):
+            await admin.perform(WriteRecord("orders", replace(before, has_parking=True), before))
+    assert await other.amqp.record("orders") == replace(before, paused=frozenset({CONSUMPTION}))
+    await other.close()
 
 
 @pytest.mark.long

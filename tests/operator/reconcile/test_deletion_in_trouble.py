@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from unittest.mock import AsyncMock
 
 import pytest
 
 from lbg_core.admin.actions import DeclareExchange, DeleteQueue
-from lbg_core.admin.errors import Refused
+from lbg_core.admin.errors import RecordUnavailable, Refused
 from lbg_core.admin.snapshot import ExchangeState, QueueStatus, UserState
 from lbg_operator.kube.api import Forbidden
 from lbg_operator.kube.kinds import GROUP, SECRET, Kind
@@ -64,6 +65,22 @@ async def test_a_group_that_a_command_changes_is_deleted_when_that_has_ended() -
     async with Place() as place:
         await place.ready(drainTimeoutSeconds=5)
         async with place.broker.lock("shop-orders"):
+            place.delete_group()
+            await asyncio.sleep(60)
+            assert place.has(GROUP)
+        await asyncio.sleep(60)
+        assert not place.has(GROUP)
+        assert place.broker.holds_nothing()
+
+
+@in_virtual_time
+async def test_a_group_whose_record_a_client_holds_is_deleted_when_that_has_ended() -> None:
+    """Its time to drain is over by then. Without its record nobody knows what is the group's."""
+    async with Place() as place:
+        await place.ready(drainTimeoutSeconds=5)
+        with pytest.MonkeyPatch.context() as patched:
+            held = RecordUnavailable("shop-orders", cause="a client reads it, and does not return it")
+            patched.setattr(place.broker, "observe", AsyncMock(side_effect=held))
             place.delete_group()
             await asyncio.sleep(60)
             assert place.has(GROUP)

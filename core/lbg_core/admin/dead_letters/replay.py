@@ -129,8 +129,9 @@ async def count(queue: DeadQueue, selection: Selection) -> int:
 
 
 async def lock_open_group(queue: DeadQueue) -> None:
-    """Holds the group's lock from here on: a binding that `Binding` made during a change of the number of queues would
-    lead a message to two of them. Raises Busy, and the errors of `read_record` and `require_open`."""
+    """Holds the group's lock, and has its attributes as they are, from here on: a binding that `Binding` made during a
+    change of the number of queues would lead a message to two of them. Raises Busy, and the errors of `read_record` and
+    `require_open`."""
     await hold_lock(queue.connection, queue.spec.name)
     channel = await queue.connection.open_channel()
     record = await read_record(channel, queue.spec.name)
@@ -145,9 +146,8 @@ async def replay(
     """Publish those selected to the group again, in their order per key, and then acknowledge them; the oldest `limit`
     of them, None: all.
 
-    Holds the group's lock to its end. Raises ReplayStopped at the first that is not taken, Busy, KeysMove, UnderWay,
-    IngressIsPaused, and ClientError. A crash in between leaves a message in both
-    places: it is replayed at most twice.
+    Raises ReplayStopped at the first that is not taken, the errors of `lock_open_group`, and ClientError. A crash in
+    between leaves a message in both places: it is replayed at most twice.
     """
     await lock_open_group(queue)
     stamper = LetterStamper(queue.spec, frame_max_bytes=queue.connection.frame_max_bytes)
