@@ -54,7 +54,13 @@ class CommandProcess(Process):
     ) -> None:
         super().__init__(transport, pipes, loop)
         self.exited = pipes.exited
-        self.close_pipes = transport.close
+        self._close = transport.close
+
+    def close_pipes(self) -> None:
+        assert self.stdin is not None
+        if self.stdin.transport.get_write_buffer_size():
+            self.stdin.transport.abort()  # `close` would wait until somebody reads it
+        self._close()
 
 
 async def spawn(command: Sequence[str]) -> CommandProcess:
@@ -84,7 +90,7 @@ def signal_group(process: Process, number: signal.Signals) -> None:
         os.killpg(process.pid, number)
 
 
-async def has_ended(process: Process, within_s: float) -> bool:
+async def has_ended(process: CommandProcess, within_s: float) -> bool:
     """End its input and, after half of the time, send SIGTERM to the group; returns when it has ended, or then."""
     assert process.stdin is not None
     process.stdin.close()
@@ -95,10 +101,10 @@ async def has_ended(process: Process, within_s: float) -> bool:
     return process.returncode is not None
 
 
-async def _wait_for_end(process: Process, timeout_s: float) -> None:
+async def _wait_for_end(process: CommandProcess, timeout_s: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await process.wait()
+            await process.exited.wait()
 
 
 def described(status: int) -> str:
@@ -263,7 +269,9 @@ class CommandChannel(AppChannel):
             self._has_spoken = False
             up = loop.call_later(UP_S, self._proved)
             await self._read_while_used(process)
-            status = await process.wait()
+            await process.exited.wait()
+            status = process.returncode
+            assert status is not None
             up.cancel()
             self._process = None
             killed, self._killed = self._killed, False

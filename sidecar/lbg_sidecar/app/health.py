@@ -136,13 +136,16 @@ class HealthProbe:
                     await asyncio.sleep(max(wait_s, 0.0))
 
     async def _check(self) -> None:
+        health = self._health
         why = await self._probe()
-        if why is None and not self._health.is_up:
+        if why is None and not health.is_up:
             why = await self._learn_positions()
+        if health is not self._health:
+            return  # the position was requested meanwhile: this one may be older
         if why is not None:
-            if self._health.failed(why):
+            if health.failed(why):
                 self._calls.ready(False, why)
-        elif self._health.succeeded():
+        elif health.succeeded():
             self._calls.ready(True)
 
     async def _probe(self) -> str | None:

@@ -296,6 +296,30 @@ if not os.path.exists(mark):
 
 
 @pytest.mark.process
+async def test_a_command_that_dies_with_unread_input_is_started_again_although_what_it_left_behind_has_it(
+    tmp_path: Path,
+) -> None:
+    source = f"""
+import os, subprocess, sys
+mark = {str(tmp_path / "mark")!r}
+if not os.path.exists(mark):
+    child = subprocess.Popen(["sleep", "600"], stdout=subprocess.DEVNULL, start_new_session=True)
+    open(mark, "w").write(str(child.pid))
+    os.close(1)
+    os._exit(3)
+{ECHO}"""
+    channel, first = command(source), message(0, body=b"ack" + bytes(2_000_000))
+    async with running(channel, first) as calls:
+        try:
+            assert await calls.until(1) == [retry("the command ended: exit status 3")]
+            calls.waiting.append(message(1, body=b"ack"))
+            channel.wake()
+            assert (await calls.until(2))[1] == ACK
+        finally:
+            os.kill(int((tmp_path / "mark").read_text()), signal.SIGKILL)
+
+
+@pytest.mark.process
 async def test_of_two_messages_with_one_id_the_second_waits_for_the_first() -> None:
     """No publisher of ours gives two keys the same, so nobody else's may stop a member."""
     async with running(

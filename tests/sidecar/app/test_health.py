@@ -1,6 +1,12 @@
 from __future__ import annotations
 
-from lbg_sidecar.app.health import HealthRules, HealthTracker
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+from lbg_sidecar.app.health import HealthProbe, HealthRules, HealthTracker
+from testing.waiting import until
 
 
 def healthy(**rules: int) -> HealthTracker:
@@ -44,3 +50,36 @@ def test_it_comes_back_after_successes_in_a_row_and_no_answered_call_counts() ->
     assert health.why == "silent"
     assert not health.succeeded()
     assert health.succeeded()
+
+
+async def test_a_position_that_was_on_its_way_when_a_call_had_no_reply_is_not_the_last_one() -> None:
+    """The call may have committed behind it."""
+    asked: list[asyncio.Future[int]] = []
+    told: list[object] = []
+
+    async def get(path: str, *, reply_max_bytes: int) -> Any:
+        asked.append(asyncio.get_running_loop().create_future())
+        return SimpleNamespace(status=200, is_success=True, body=json.dumps({"committed": await asked[-1]}))
+
+    async def connect() -> None:
+        pass
+
+    calls: Any = SimpleNamespace(
+        session="s",
+        ready=lambda is_ready, why="": told.append(is_ready),
+        processed=lambda streams: None,
+        committed=lambda number, epoch: told.append(number),
+    )
+    client: Any = SimpleNamespace(get=get, connect=connect)
+    target: Any = "app"
+    probe = HealthProbe(HealthRules(positions_path="/p", interval_s=0.01), target, client)
+    probe.start(calls)
+    await until(lambda: asked)
+    probe.unreachable("reset")
+    asked[0].set_result(5)
+    await until(lambda: len(asked) == 2)
+    assert told[-1] == 5
+    asked[1].set_result(6)
+    await until(lambda: told[-1] is True)
+    assert told[-2:] == [6, True]
+    await probe.stop()
