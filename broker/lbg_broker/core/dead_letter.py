@@ -15,13 +15,10 @@ from typing import Final, Literal
 from lbg_broker.core.entities import Queue
 from lbg_broker.core.message import Origin, Place
 from lbg_broker.core.state import State
-from lbg_core.amqp import BasicProperties, FieldValue
+from lbg_core.amqp import INTEGER_MAX, BasicProperties, FieldValue
 
 LETTER_COST_BYTES: Final = 512
 """Bytes of a dead letter beside its body, about: headers, and where it was."""
-
-COUNT_MAX: Final = (1 << 63) - 1
-"""A field table has no larger number. A client may write the history of its message itself."""
 
 Reason = Literal["rejected", "maxlen", "expired"]
 
@@ -143,7 +140,8 @@ def _bury(
     for index, death in enumerate(deaths):
         if death.get("queue") == queue.name and death.get("reason") == reason:
             count = death.get("count")
-            death["count"] = min(count if isinstance(count, int) else 0, COUNT_MAX - 1) + 1
+            # A client may write the history of its message itself.
+            death["count"] = min(count if isinstance(count, int) else 0, INTEGER_MAX - 1) + 1
             deaths.insert(0, deaths.pop(index))
             break
     else:

@@ -473,8 +473,8 @@ class Store:
             )
         return self._database.execute(
             f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ?"
-            " AND NOT EXISTS (SELECT 1 FROM garbage WHERE id BETWEEN first AND last) ORDER BY id LIMIT ?",
-            (base + request.first, base + request.upto, request.messages_max),
+            " AND NOT EXISTS (SELECT 1 FROM garbage WHERE first BETWEEN ? AND id AND last >= id) ORDER BY id LIMIT ?",
+            (base + request.first, base + request.upto, base, request.messages_max),
         )
 
     def tidy(self) -> None:

@@ -27,13 +27,14 @@ from lbg_core.amqp.events import (
     MethodEvent,
     PublishEvent,
 )
-from lbg_core.amqp.field_table import FieldValue, Table, decode_table, encode_table
+from lbg_core.amqp.field_table import INTEGER_MAX, FieldValue, Table, decode_table, encode_table
 from lbg_core.amqp.frames import PROTOCOL_HEADER
 from lbg_core.amqp.methods.base import METHODS, Method, Role
 from lbg_core.amqp.properties import NO_PROPERTIES, BasicProperties
 from lbg_core.amqp.states import ChannelState, ConnectionState
 
 __all__ = [
+    "INTEGER_MAX",
     "METHODS",
     "NO_PROPERTIES",
     "PROTOCOL_HEADER",

@@ -35,6 +35,9 @@ class FarTime(int):
     is negative, as an unsigned number."""
 
 
+INTEGER_MAX: Final = (1 << 63) - 1
+"""The largest number of a table, of type `l`."""
+
 DEPTH_MAX: Final = 32
 """Tables and arrays nested deeper than this are refused in both directions. RabbitMQ's own deepest is 3
 (``x-death``)."""

@@ -83,7 +83,7 @@ class _Handoff:
 class PartitionAssignment:
     """Assignment of a queue's partitions to slots.
 
-    `has_unsettled`: deliveries of a partition are not settled. `is_recalled`: some of them were requested back from
+    `has_unsettled`: deliveries of a partition are not settled. `is_awaited`: some of them were requested back from
     their consumer, which has not answered yet, or are of a consumer that was cancelled.
 
     `total` and `forced` count handoffs: partitions that left a flow that was there, or were waited for, and those of
@@ -97,7 +97,7 @@ class PartitionAssignment:
         delay_s: float,
         handoff_s: float,
         has_unsettled: Callable[[int], bool],
-        is_recalled: Callable[[int], bool] = lambda _: False,
+        is_awaited: Callable[[int], bool] = lambda _: False,
     ) -> None:
         self.owners: list[Slot | None] = [None] * count
         self.flows: list[Slot] = []
@@ -109,7 +109,7 @@ class PartitionAssignment:
         self._delay_s = delay_s
         self._handoff_s = handoff_s
         self._has_unsettled = has_unsettled
-        self._is_recalled = is_recalled
+        self._is_awaited = is_awaited
         self._away: list[Slot] = []
         self._handoffs: dict[int, _Handoff] = {}
 
@@ -201,7 +201,7 @@ class PartitionAssignment:
         stay = [
             partition
             for partition, handoff in self._handoffs.items()
-            if handoff.stays and not self._is_recalled(partition)
+            if handoff.stays and not self._is_awaited(partition)
         ]
         for partition in stay:
             self.drained(partition)
@@ -294,7 +294,7 @@ class PartitionAssignment:
         """A partition stays with its owner after all. Recalled messages that return to it, and those of a cancelled
         consumer, must not be overtaken by later deliveries: so these are waited for."""
         owner = self.owners[partition]
-        if owner is not None and owner.bound and self._is_recalled(partition):
+        if owner is not None and owner.bound and self._is_awaited(partition):
             handoff.successor, handoff.stays = owner, True
         else:
             del self._handoffs[partition]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from lbg_broker.core.arguments import COUNT, PARTITIONS_MAX, ArgumentReader, PartitionedArguments
 from lbg_broker.core.effects import SpoolRecord
@@ -15,16 +15,12 @@ from lbg_broker.core.queue_types.partition_assignment import Slot
 from lbg_broker.core.queue_types.partition_routes import PartitionSpool, Routes
 from lbg_broker.core.settle import is_recalled, reassign, recall_from, tags_of
 from lbg_broker.core.spool import Spool
-from lbg_core.amqp import ReplyCode
+from lbg_core.amqp import INTEGER_MAX, ReplyCode
 
 if TYPE_CHECKING:
     from lbg_broker.core.arguments import QueueArguments
     from lbg_broker.core.entities import Queue
     from lbg_broker.core.state import State
-
-
-LENGTH_MAX_BYTES: Final = (1 << 63) - 1
-"""The arguments of a queue have no larger number."""
 
 
 def described(policy: PartitionedDispatch) -> Mapping[str, Any]:
@@ -81,10 +77,10 @@ def perform(policy: PartitionedDispatch, action: str, arguments: Mapping[str, An
             raise _refused(policy, f"count must be a number from 1 to {PARTITIONS_MAX}, not {count!r}")
         limit = arguments.get("max_length_bytes")
         if limit is not None and (
-            isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= LENGTH_MAX_BYTES
+            isinstance(limit, bool) or not isinstance(limit, int) or not 0 <= limit <= INTEGER_MAX
         ):
             raise _refused(
-                policy, f"max_length_bytes must be a number from 0 to {LENGTH_MAX_BYTES}, not {limit!r}"
+                policy, f"max_length_bytes must be a number from 0 to {INTEGER_MAX}, not {limit!r}"
             )
         if limit is not None and policy.queue.rules.overflow == "drop-head":
             raise _refused(policy, "max_length_bytes needs a queue declared with x-overflow reject-publish")
@@ -196,7 +192,7 @@ class PartitionedDispatch(DispatchPolicy):
             delay_s=rules.rebalance_delay_ms / 1000,
             handoff_s=rules.max_handoff_ms / 1000,
             has_unsettled=self._has_unsettled,
-            is_recalled=self._is_recalled,
+            is_awaited=self._is_awaited,
         )
         self._flows: dict[Consumer, Slot] = {}
         self._turns: list[_Turn] = []
@@ -376,7 +372,7 @@ class PartitionedDispatch(DispatchPolicy):
     def _has_unsettled(self, partition: int) -> bool:
         return any(line.outstanding for line in self.routes.lines_of(partition))
 
-    def _is_recalled(self, partition: int) -> bool:
+    def _is_awaited(self, partition: int) -> bool:
         return any(
             line.holder is not None
             and (
