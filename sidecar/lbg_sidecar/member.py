@@ -290,7 +290,7 @@ class Member:
             on_mail=driver.on_mail,
             on_returned=driver.on_returned,
             on_will=driver.on_will,
-            on_watched=driver.on_watched,
+            on_watched=partial(driver.feed, MemberCore.will_watched),
             consumer_timeout_s=self.settings.consumer_timeout_s,
             states=states,
             host=self._host,

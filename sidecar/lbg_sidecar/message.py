@@ -106,6 +106,15 @@ def drop(reason: str) -> Verdict:
     return Verdict(Kind.DROP, reason)
 
 
+def verdict_of(answer: object) -> Verdict:
+    """The verdict that a handler returned, whatever that is."""
+    if answer is None:
+        return ACK
+    if isinstance(answer, Verdict) and answer.kind is not Kind.INTERRUPTED:
+        return answer
+    return retry(f"the handler returned {type(answer).__name__}, which is not a verdict")
+
+
 PARENT, STATE, BAGGAGE = NAMES = ("traceparent", "tracestate", "baggage")
 
 AMQP_PREFIXES = ("cloudEvents:", "cloudEvents_")  # CloudEvents AMQP binding 1.0.2, section 3.1.3.1

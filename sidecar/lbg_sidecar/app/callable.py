@@ -19,7 +19,7 @@ from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls, parse_co
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import AppError
-from lbg_sidecar.message import ACK, INTERRUPTED, Kind, Message, Verdict, retry
+from lbg_sidecar.message import INTERRUPTED, Message, Verdict, retry, verdict_of
 
 log = logging.getLogger("lbg.member")
 
@@ -51,14 +51,6 @@ def handler_channel(handler: AsyncHandler | SyncHandler, *, concurrency: int) ->
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
         return _CoroutineChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
     return _ThreadChannel(handler, concurrency=concurrency)  # type: ignore[arg-type]  # asked just above
-
-
-def _verdict_of(answer: object) -> Verdict:
-    if answer is None:
-        return ACK
-    if isinstance(answer, Verdict) and answer.kind is not Kind.INTERRUPTED:
-        return answer
-    return retry(f"the handler returned {type(answer).__name__}, which is not a verdict")
 
 
 class FailedCalls:
@@ -262,9 +254,9 @@ class _CoroutineChannel(_HandlerChannel[AsyncHandler]):
         try:
             with self._guard:
                 if message.span is None:
-                    return _verdict_of(await self._handler(message))
+                    return verdict_of(await self._handler(message))
                 with message.span.current():
-                    return _verdict_of(await self._handler(message))
+                    return verdict_of(await self._handler(message))
         except asyncio.CancelledError as error:
             if self._stopping:
                 raise
@@ -343,7 +335,7 @@ class _ThreadChannel(_HandlerChannel[SyncHandler]):
         while (message := self._inbox.get()) is not None:
             try:
                 with self._guard, nullcontext() if message.span is None else message.span.current():
-                    verdict = _verdict_of(self._handler(message))
+                    verdict = verdict_of(self._handler(message))
             except BaseException as error:  # `sys.exit()` would end the thread alone
                 verdict = self._failed_calls.verdict(error)
             self._results.append((message, verdict))

@@ -72,7 +72,7 @@ def settling(attachment: Attachment, done: Sequence[InFlight]) -> list[Ack | Ref
         return [Ack(attachment, done[-1].tag)] if done else []
     found: list[Ack | Refuse] = []
     for in_flight in done:
-        if in_flight.is_refused:
+        if in_flight.is_uncounted:
             found.append(Refuse(attachment, in_flight.tag))
         elif found and isinstance(found[-1], Ack):
             found[-1] = Ack(attachment, in_flight.tag)

@@ -57,7 +57,7 @@ class InFlight:
     of the application through this attachment, the running one included, `earlier` those before, as far as they were
     reported. Times are of the machine's clock, in seconds: `started_at` of the last call, `first_started_at` of the
     first one through this attachment. `is_slow`: half of the call timeout is over. `is_recalled`: the broker requests
-    it back, and it was at work. `is_refused`: done, and an application that commits its session's position need not
+    it back, and it was at work. `is_uncounted`: done, and an application that commits its session's position need not
     count it. `hash_`: that of its routing key, None where it has none. `fence`: id of the change whose fence it is;
     None of any other message. `suspect`: what is known of it as one; None of any other message. `is_copyable`: its
     headers leave room for those of a copy, in the parking queue or the queue to which its hash went; else it is a dead
@@ -81,7 +81,7 @@ class InFlight:
     fence: str | None = None
     lane: Hashable = None
     is_recalled: bool = False
-    is_refused: bool = False
+    is_uncounted: bool = False
     is_slow: bool = False
     is_copyable: bool = True
     calls: int = 0
@@ -137,9 +137,9 @@ class InFlight:
         return self.abort_reason is not None or self.is_over
 
     @property
-    def is_told_to_end(self) -> bool:
-        """True if the application's channel has been told to stop its call. Of one that is with another member it stops
-        only what harms no other."""
+    def is_abort_requested(self) -> bool:
+        """True if its channel was requested to stop its call. Of one that another member has it stops only what harms
+        no other."""
         return self.abort_reason is not None or self.attachment.closed
 
     def __repr__(self) -> str:

@@ -494,7 +494,7 @@ class Dispatcher:
         for in_flight in self.running:  # in order of start
             if in_flight.started_at > now - timeout_s / 2:
                 break
-            if in_flight.is_told_to_end:
+            if in_flight.is_abort_requested:
                 continue
             if not in_flight.is_slow:
                 in_flight.is_slow = True
@@ -512,7 +512,7 @@ class Dispatcher:
         """Time at which a call will have run for too long: for half of the limit, or all of it."""
         due, timeout_s = float("inf"), self.rules.call_timeout_s
         for in_flight in self.running:  # in order of start
-            if in_flight.is_told_to_end:
+            if in_flight.is_abort_requested:
                 continue
             if not in_flight.is_slow:
                 return min(due, in_flight.started_at + timeout_s / 2)

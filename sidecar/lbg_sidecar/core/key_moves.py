@@ -264,13 +264,12 @@ class KeyMoves(Part):
                 self._serve(attachment, now)
 
     def closing(self, attachment: Attachment) -> None:
-        """Lets go on what its fences held: its successor passes them anew."""
+        """Forgets its fences, with what was written of them: its successor passes them anew."""
         for by_attachment in (self._fences, self._barrier_of, self._serve_due):
             by_attachment.pop(attachment, None)
         for written in (self._passing, self._numbers):
             if (one := written.get(attachment.queue)) is not None and one.attachment is attachment:
                 del written[attachment.queue]
-        self._release_awaiting()
 
     def next_due(self, now: float) -> float:
         if self.followed is None:

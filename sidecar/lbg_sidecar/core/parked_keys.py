@@ -148,9 +148,13 @@ class Parking(Part):
         """A message of a parked key is parked as well, or waits."""
         judgement = self.judge(in_flight, now)
         is_parked = self.is_parked(in_flight)
-        if (is_parked or judgement is Judgement.DELIVER) and self._is_called_beside(in_flight):
+        is_copy, running = in_flight.attachment.beside_of is not None, self._lanes.running
+        # A copy waits for a call of its key, from the queue; a message from there for all copies of its key.
+        if (is_parked or judgement is Judgement.DELIVER) and (
+            any(one.key == in_flight.key for one in running) if is_copy else _has_copies(in_flight)
+        ):
             judgement = Judgement.WAIT_SHORTLY
-        if in_flight.attachment.beside_of is not None and not (is_parked and judgement is Judgement.DELIVER):
+        if is_copy and not (is_parked and judgement is Judgement.DELIVER):
             # Not its turn: its copy is still in the parking queue, and comes again.
             self._dispatcher.release(in_flight)
             return Turn.LATER
@@ -166,13 +170,6 @@ class Parking(Part):
             case Judgement.WAIT_SHORTLY:
                 self._lanes.delay(in_flight, now + WAITS_SHORTLY_S)
         return Turn.LATER
-
-    def _is_called_beside(self, in_flight: InFlight) -> bool:
-        """True if the queue and the mailbox have messages of its key, and the other one's turn is first."""
-        attachment = in_flight.attachment
-        if attachment.beside_of is not None:
-            return any(one.key == in_flight.key for one in self._lanes.running)
-        return attachment.beside is not None and in_flight.lane in attachment.beside.lanes
 
     def exhausted(self, in_flight: InFlight, reason: str) -> bool:
         key, is_known = in_flight.key, in_flight.identity is not None and in_flight.is_copyable
@@ -221,10 +218,8 @@ class Parking(Part):
 
     def _is_coming(self, in_flight: InFlight, now: float) -> bool:
         """True if released copies of its key are here, or came lately."""
-        beside = in_flight.attachment.beside
-        if beside is not None and in_flight.lane in beside.lanes:
-            return True
-        return now < self._released_at.get(in_flight.key or "", float("-inf")) + ENDS_WITHIN_S
+        lately = self._released_at.get(in_flight.key or "", float("-inf")) + ENDS_WITHIN_S
+        return _has_copies(in_flight) or now < lately
 
     def state(self, key: str) -> KeyState:
         state = self.keys.state(key)
@@ -347,3 +342,9 @@ class Parking(Part):
         identities = (one.entry.identity for one in pending.values())
         is_behind = any(one[:2] == identity[:2] and one[2] < identity[2] for one in identities)
         return not is_behind and self.keys.may_deliver(key, identity)
+
+
+def _has_copies(in_flight: InFlight) -> bool:
+    """True if released copies of its key are here, beside its queue."""
+    beside = in_flight.attachment.beside
+    return beside is not None and in_flight.lane in beside.lanes

@@ -155,7 +155,7 @@ class Session(Part):
         return self.position.covers(in_flight)
 
     def settled(self, in_flight: InFlight) -> None:
-        in_flight.is_refused = in_flight.outcome is Outcome.DEAD or (
+        in_flight.is_uncounted = in_flight.outcome is Outcome.DEAD or (
             in_flight.outcome is Outcome.REPEAT and not self.position.covers(in_flight)
         )
         if prefix := in_flight.attachment.ack_window.prefix:

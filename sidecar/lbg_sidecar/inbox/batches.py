@@ -19,7 +19,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 
 from lbg_core.forks import ForkGuard, own
 from lbg_sidecar.inbox.identity import Identified, InboxError, JsonStreams, identity_of
-from lbg_sidecar.message import ACK, Message, Verdict
+from lbg_sidecar.message import Kind, Message, Verdict, verdict_of
 
 C = TypeVar("C")
 """Type of a connection."""
@@ -254,7 +254,7 @@ class BatchingInbox(Generic[C]):
                     call.error = error if isinstance(error, Exception) else InboxError(f"handler: {error!r}")
                     raise _Undone from None
                 # A dropped message too: until its dead letter is confirmed it can come again, to be dropped again.
-                if call.verdict not in (None, ACK):
+                if verdict_of(call.verdict).kind is not Kind.ACK:
                     raise _Undone
         except _Undone:
             self._inbox.forget(connection, call.message)

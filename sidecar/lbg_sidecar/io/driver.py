@@ -308,9 +308,6 @@ class Driver:
         for seconds in PING_WILLED_S:
             self._loop.call_later(seconds, self.feed, MemberCore.willed, index)
 
-    def on_watched(self, index: int | None) -> None:
-        self.feed(MemberCore.will_watched, index)
-
     def on_deliveries(self, attachment: Attachment, deliveries: list[Delivery]) -> None:
         prefix, members = self._prefix, self._members_exchange
         arrivals = [

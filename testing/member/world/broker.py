@@ -164,7 +164,7 @@ class Broker:
 
     def await_will(self, link: Link, index: int | None) -> None:
         link.awaits = index
-        link.down("wills", link.driver.on_watched, index)
+        link.down("wills", link.driver.feed, MemberCore.will_watched, index)
 
     def post(self, link: Link, body: bytes, to: int | str | None) -> None:
         if to is None:
