@@ -385,7 +385,7 @@ def lines_of(problems: Iterable[Problem]) -> Iterator[str]:
     for same in by_kind.values():
         yield from map(text_of, same[:NAMED_MAX])
         if len(same) > NAMED_MAX:
-            yield f"{len(same) - NAMED_MAX} more"
+            yield f"{len(same) - NAMED_MAX} more like the last"
 
 
 def difference_of(problem: Problem) -> str:

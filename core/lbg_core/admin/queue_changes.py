@@ -114,16 +114,12 @@ def _behind(members: Sequence[Beat], queue_count: int) -> set[int]:
     assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]
     consumed = {one.queue for member in members for one in member.queues}
     if members and consumed.issuperset(range(queue_count)):
-        steps = {second - first for first, second, *_ in filter(_has_two, reported.values())}
+        steps = {queues[1] - queues[0] for queues in reported.values() if len(queues) >= 2}
         counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
         # A count may be below an index: of two generations of a Deployment the later one has no queues, and keeps that.
         assignments += (static_primaries(queue_count, count, reported) for count in counts)
     surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
     return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
-
-
-def _has_two(queues: Sequence[int]) -> bool:
-    return len(queues) >= 2
 
 
 def _differing(reported: Mapping[int, Sequence[int]], primaries: Mapping[int, int | None]) -> Iterator[int]:

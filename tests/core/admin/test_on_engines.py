@@ -394,7 +394,9 @@ async def test_a_record_that_was_written_while_the_lock_was_lost_is_not_written_
     async with admin.lock("orders"):
         (await admin.amqp.link.connection()).abort()
         async with locked_by(other):
-            await other.perform(WriteRecord("orders", replace(before, paused=frozenset({CONSUMPTION})), before))
+            await other.perform(
+                WriteRecord("orders", replace(before, paused=frozenset({CONSUMPTION})), before)
+            )
         with pytest.raises(Busy):
             await admin.perform(WriteRecord("orders", replace(before, has_parking=True), before))
     assert await other.amqp.record("orders") == replace(before, paused=frozenset({CONSUMPTION}))

@@ -351,15 +351,11 @@ async def replay_unrouted(queue: DeadQueue, done: ReplayResult) -> None:
         is_first, due_before = False, order.due_count
         await queue.turn()
         async for page in queue.pages(order):
-            await sender.send(page, _line_of)
+            # A line for each hash: numbers count per publisher and hash.
+            await sender.send(page, lambda letter: str(hash_in(letter.routing_key)))
         if order.due_count and order.due_count == due_before:
             done.not_looked_at = order.due_count
             return
-
-
-def _line_of(letter: DeadLetter) -> str:
-    """The hash: numbers count per publisher and hash."""
-    return str(hash_in(letter.routing_key))
 
 
 def _as_it_was(letter: DeadLetter, delivery: Delivery) -> BasicProperties:
