@@ -25,8 +25,9 @@ def calls_of(*sources: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def silent(test: str, judges: set[str]) -> list[str]:
-    known = judges.union(name for name, called in calls_of(test) if called & JUDGES)
-    return [name for name, called in calls_of(test) if name.startswith("test_") and not called & known]
+    functions = list(calls_of(test))
+    known = judges.union(name for name, called in functions if called & JUDGES)
+    return [name for name, called in functions if name.startswith("test_") and not called & known]
 
 
 @pytest.mark.long

@@ -27,6 +27,7 @@ SEEDS = (1, 2)
 REPOSITORY = ROOT
 LONG = {
     "a_batch_that_found_no_room_is_forgotten",
+    "a_close_does_not_wait_for_acks",
     "a_commit_is_not_synced",
     "a_hash_keeps_its_former_queue_too",
     "a_key_goes_on_behind_a_failed_message",
@@ -37,6 +38,7 @@ LONG = {
     "a_parked_message_is_acknowledged_before_its_entry",
     "a_publish_is_confirmed_before_its_commit",
     "a_queue_is_activated_without_a_barrier",
+    "a_queue_is_released_before_its_acks",
     "a_requeued_message_goes_behind_the_next",
     "queues_change_before_they_are_drained",
 }
