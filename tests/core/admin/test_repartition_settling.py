@@ -156,7 +156,7 @@ def depth(queue: str, ready: int, unacked: int | Unknown) -> tuple[str, QueueSta
 def test_what_is_left_in_thousands_of_queues_is_a_few_lines() -> None:
     left = list(left_in("orders", [depth(f"q.{number}", 1, 0) for number in range(4000)]))
     assert len(left) == 4000
-    assert list(lines_of(left))[-2:] == ["q.4 has 1 ready, 0 unacknowledged", "3995 more"]
+    assert list(lines_of(left))[-2:] == ["q.4 has 1 ready, 0 unacknowledged", "3995 more like the last"]
     assert len(list(lines_of(left))) == 6
     assert list(left_in("orders", [depth("q.0", 0, 0)])) == []
 

@@ -48,20 +48,20 @@ LONG = {
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 @pytest.mark.parametrize("seed", repeated(SEEDS))
 def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
-    history = History(seed, replace(installation, seconds=60.0, faults_per_hour=2000.0))
+    history = History(seed, replace(installation, seconds=30.0, faults_per_hour=4000.0))
     assert history.run() == [], history.timeline()
-    assert len(history.judge.processed) > 500
+    assert len(history.judge.processed) > 250
     assert len(history.faults) == 33
 
 
 @pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
 def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     kinds = (*PLANNED, *PARKING) if installation.has_parking else PLANNED
-    setting = replace(installation, seconds=20.0, faults_per_hour=3000.0, rate_hz=100.0, kinds=kinds)
+    setting = replace(installation, seconds=12.0, faults_per_hour=5000.0, rate_hz=100.0, kinds=kinds)
     history = History(1, setting)
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
-    assert len(history.judge.processed) > 1200
+    assert len(history.judge.processed) > 700
 
 
 @pytest.mark.slow
@@ -170,6 +170,7 @@ def test_members_at_rest_attach_to_no_further_queue(engine: str) -> None:
     history.end()
 
 
+@pytest.mark.slow
 def test_a_history_with_a_violation_shrinks_to_few_faults() -> None:
     kinds = ("put_back_state", "cut", "delay", "kill_member")
     setting = Setting(members=3, queues=8, seconds=40.0, faults_per_hour=1500.0, kinds=kinds)
