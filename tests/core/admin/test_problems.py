@@ -140,8 +140,8 @@ def test_the_causes_of_a_problem_are_in_its_line_and_in_its_fields() -> None:
     assert text_of(problem) == (
         "group 'orders' was not drained within 9 s, nothing is changed and publishers go on: "
         + "".join(f"q.{number} has 1 ready, 0 unacknowledged; " for number in range(5))
-        + "2 more like the last; members process nothing: `lbg group resume orders` resumes them; see what its members wait for "
-        "(`lbg group show orders`), or give it more --timeout"
+        + "2 more like the last; members process nothing: `lbg group resume orders` resumes them; see what its "
+        "members wait for (`lbg group show orders`), or give it more --timeout"
     )
     causes = json.loads(json.dumps(problem.to_json()))["causes"]
     assert [one["kind"] for one in causes[:2]] == ["QueueNotEmpty", "GroupPaused"]
