@@ -95,6 +95,7 @@ def test_an_interrupted_demo_leaves_no_process_and_no_directory(rows: Path, tmp_
     assert not list(tmp_path.glob("lbg-demo-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.process
 def test_a_killed_demo_takes_its_processes_with_it(rows: Path) -> None:
     demo = start(rows)

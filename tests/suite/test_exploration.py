@@ -46,6 +46,7 @@ def drawn(path: Path, *modules: str, hash_seed: int, seed: int | None = None) ->
     ).stdout
 
 
+@pytest.mark.slow
 def test_a_property_has_the_same_examples_whatever_ran_before(tmp_path: Path) -> None:
     (tmp_path / "some_module.py").write_text(
         "NUMBERS = [77777, 88888, 99999]\nTEXT = 'a long constant of a module'\n"

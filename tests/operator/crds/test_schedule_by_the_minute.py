@@ -125,7 +125,7 @@ def test_it_is_what_looking_at_the_clock_every_minute_comes_to(
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("zone", "change"),
-    [one for zone, all_ in TRANSITIONS.items() for one in repeated((zone, one) for one in all_)],
+    repeated((zone, one) for zone, all_ in TRANSITIONS.items() for one in all_),
 )
 def test_an_entry_may_begin_and_end_anywhere_around_a_change_of_the_clock(zone: str, change: str) -> None:
     first = at(change) - BEFORE
