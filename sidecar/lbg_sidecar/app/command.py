@@ -270,8 +270,8 @@ class CommandChannel(AppChannel):
             up = loop.call_later(UP_S, self._proved)
             await self._read_while_used(process)
             await process.exited.wait()
-            status = process.returncode
-            assert status is not None
+            process.close_pipes()  # what it left behind may have them
+            status = await process.wait()
             up.cancel()
             self._process = None
             killed, self._killed = self._killed, False
