@@ -284,7 +284,7 @@ class SimAdmin:
         """Waits for the commit of what was changed."""
         broker = self._history.embedded
         process = broker.process
-        while broker.is_up and broker.process is process and broker.has_uncommitted:  # noqa: ASYNC110 (polls)
+        while broker.is_up and broker.process is process and broker.has_uncommitted:  # noqa: ASYNC110 (a commit tells nobody)
             await asyncio.sleep(DURABLE_LOOK_S)
         if not broker.is_up or broker.process is not process:
             raise Unreachable("the broker was lost")

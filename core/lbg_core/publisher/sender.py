@@ -156,7 +156,7 @@ class Sender:
         """Send nothing any more on this channel, and wait for the answers to what was sent."""
         self.machine.blocked(True, self._loop.time())
         deadline = self._loop.time() + up_to_s
-        while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110 (a drain with a deadline)
+        while self.machine.in_flight and self._loop.time() < deadline:  # noqa: ASYNC110 (an answer wakes nobody)
             await asyncio.sleep(0.01)
 
     def detach(self) -> int:
