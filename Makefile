@@ -17,7 +17,7 @@ DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 CORES := $(shell nproc)
 # Tests wait for brokers most of the time; those of `make quick` never do.
-WORKERS := $(shell echo $$(( $(CORES) < 3 ? 5 * $(CORES) / 2 : 8 )))
+WORKERS := $(shell echo $$(( $(CORES) < 3 ? 3 * $(CORES) : 8 )))
 AT_ONCE ?= -n $(WORKERS) --dist loadfile
 CHAOS_ARGS ?=
 PROMISES_ARGS ?=
