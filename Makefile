@@ -17,7 +17,7 @@ DEMO_rabbitmq = .ci/debian-packages rabbitmq-server && echo "starting a RabbitMQ
 	sh -c 'exec $(VENV)/bin/lbg demo --broker "$$LBG_BROKER" --management "$$LBG_MANAGEMENT" $(DEMO_ARGS)'
 CORES := $(shell nproc)
 # Tests wait for brokers most of the time; those of `make quick` never do.
-WORKERS := $(shell echo $$(( $(CORES) < 3 ? 3 * $(CORES) : 8 )))
+WORKERS := $(shell echo $$(( $(CORES) < 3 ? 4 * $(CORES) : 8 )))
 AT_ONCE ?= -n $(WORKERS) --dist loadfile
 CHAOS_ARGS ?=
 PROMISES_ARGS ?=
@@ -29,7 +29,7 @@ PIPELINE_BENCH_ARGS ?=
 IMAGE_ARGS ?=
 E2E_ARGS ?=
 
-.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 record-oracle e2e check lint types imports format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
+.PHONY: help install dev demo quick test test-all fuzz test-cluster test-browser test-rabbitmq4 record-oracle e2e check lint types imports rules format bench bench-pipeline chaos soak promises simulate full-disk exactly-once images clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,13 +68,13 @@ demo: $(VENV)/.runtime  ## play a group's life on real flights; ENGINE=rabbitmq:
 	@$(or $(DEMO_$(ENGINE)),$(error ENGINE is embedded or rabbitmq, not $(ENGINE)))
 
 quick: $(VENV)/.dev  ## run the short tests that need no process, with few examples: the loop while you edit
-	$(PYTEST) -n $(CORES) --dist loadfile -m "not process and not slow and not long and not browser" --hypothesis-profile=quick tests --ignore=tests/rabbitmq --ignore=tests/testing/simulation
+	$(PYTEST) -n $(CORES) --dist loadfile -m "not process and not slow and not long and not browser and not rule" --hypothesis-profile=quick tests --ignore=tests/rabbitmq --ignore=tests/testing/simulation
 
-test: dev  ## run every test but the slow repetitions and those of test-cluster and test-browser, with fewer examples
-	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser" --hypothesis-profile=test
+test: dev  ## run every test but the slow repetitions and those of check, test-cluster and test-browser, with fewer examples
+	$(PYTEST) $(AT_ONCE) -m "not slow and not cluster and not browser and not rule" --hypothesis-profile=test
 
-test-all: dev  ## run every test but those of test-cluster and test-browser
-	$(PYTEST) $(AT_ONCE) -m "not cluster and not browser"
+test-all: dev  ## run every test but those of check, test-cluster and test-browser
+	$(PYTEST) $(AT_ONCE) -m "not cluster and not browser and not rule"
 
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
 	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m testing.exploration $(AT_ONCE) $(FUZZ_ARGS)
@@ -95,7 +95,7 @@ record-oracle: dev  ## record RabbitMQ's answers, with which tests/oracle compar
 e2e: $(VENV)/.dev  ## the whole on a cluster: KUBECONFIG's, or kind's where docker is; E2E_ARGS="-k rollout"
 	@.ci/e2e $(E2E_ARGS)
 
-check: lint types imports  ## lint, types and import contracts
+check: lint types imports rules  ## lint, types, import contracts, and rules of the house
 
 lint: $(VENV)/.dev
 	$(VENV)/bin/ruff check .
@@ -106,6 +106,9 @@ types: $(VENV)/.dev
 
 imports: $(VENV)/.dev
 	$(VENV)/bin/lint-imports
+
+rules: $(VENV)/.dev
+	$(PYTEST) -q -m rule tests/suite
 
 format: $(VENV)/.dev  ## format the code
 	$(VENV)/bin/ruff check --fix-only -q .

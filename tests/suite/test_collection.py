@@ -9,7 +9,8 @@ import shlex
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from testing import ROOT
 from testing.needs import SERVERS
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.rule]
 
 LARGE = {"helm_python", "matplotlib", "pandas", "pyspark"}
 """Each takes longer to load than the tests of a whole folder: a fixture does, when the first test needs it."""
@@ -65,19 +66,26 @@ def collected(path: Path, paths: list[str], *, hash_seed: int, shift_s: int) -> 
 
 
 @pytest.fixture(scope="module")
-def everything(process: None, tmp_path_factory: pytest.TempPathFactory) -> Collected:
-    """As if in a year, with another order of sets than here."""
-    return collected(tmp_path_factory.mktemp("everything"), [], hash_seed=1, shift_s=400 * 24 * 3600)
+def collections(process: None, tmp_path_factory: pytest.TempPathFactory) -> Sequence[Collected]:
+    """Every test, now, and as if in a year with another order of sets."""
+
+    def collect(seed: int, shift_s: int) -> Collected:
+        return collected(tmp_path_factory.mktemp("collection"), [], hash_seed=seed, shift_s=shift_s)
+
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(collect, (1, 2), (0, 400 * 24 * 3600)))
+
+
+@pytest.fixture(scope="module")
+def everything(collections: Sequence[Collected]) -> Collected:
+    return collections[0]
 
 
 def test_the_tests_are_the_same_whenever_they_are_collected_and_load_nothing_large(
-    everything: Collected, request: pytest.FixtureRequest
+    collections: Sequence[Collected],
 ) -> None:
-    here = [item.nodeid for item in request.session.items]
-    chosen = set(here)
-    there = [one for one in everything.ids if one in chosen]
-    by_file = [sorted(ids, key=lambda one: one.partition("::")[0]) for ids in (here, there)]  # stable
-    assert by_file[0] == by_file[1]
+    everything, later = collections
+    assert everything.ids == later.ids
     assert len(set(everything.ids)) == len(everything.ids) > 1000
     assert LARGE & set(everything.modules) == set()
 
@@ -102,15 +110,16 @@ def selected(target: str, tests: Collected) -> set[str]:
 def test_every_test_is_in_a_target_and_each_target_has_the_tests_of_the_one_before(
     everything: Collected,
 ) -> None:
-    quick, test, test_all, cluster, browser = (
+    quick, test, test_all, cluster, browser, rules = (
         selected(target, everything)
-        for target in ("quick", "test", "test-all", "test-cluster", "test-browser")
+        for target in ("quick", "test", "test-all", "test-cluster", "test-browser", "rules")
     )
     assert quick < test < test_all
     assert cluster
     assert browser
-    assert test_all & (cluster | browser) == set()
-    assert sorted(set(everything.ids) - test_all - cluster - browser) == []
+    assert rules
+    assert test_all & (cluster | browser | rules) == set()
+    assert sorted(set(everything.ids) - test_all - cluster - browser - rules) == []
 
 
 def test_the_tests_of_a_server_are_together_and_first_and_those_without_a_process_last(

@@ -10,10 +10,8 @@ from itertools import pairwise
 
 import pytest
 
-from testing import ROOT
+from testing.trees import PRODUCT, TESTS, modules
 
-PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
-TESTS = ("bench", "testing", "tests", "e2e")
 QUESTION = re.compile(r"(What|How|Who|Whom|Whose|Which|Where|Whether|That|When|Why|Whoever|Whatever)\b")
 
 
@@ -36,27 +34,21 @@ def _of_attributes(body: Sequence[ast.stmt], where: str) -> Iterator[tuple[str, 
 
 @cache
 def openings(folders: tuple[str, ...]) -> Sequence[tuple[str, str]]:
-    return [
-        opening
-        for folder in folders
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        if "node_modules" not in path.parts
-        for opening in openings_of(ast.parse(path.read_text()), str(path.relative_to(ROOT)))
-    ]
+    return [opening for path, tree in modules(*folders) for opening in openings_of(tree, str(path))]
 
 
 def questions(of: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{where}: {first}" for where, first in of if QUESTION.match(first)]
 
 
-@pytest.mark.long
+@pytest.mark.rule
 def test_every_module_has_a_docstring_of_one_short_first_line() -> None:
     modules = {where: first for where, first in openings(PRODUCT) if ":" not in where}
     assert len(modules) > 300
     assert [where for where, first in modules.items() if not first] == []
 
 
-@pytest.mark.long
+@pytest.mark.rule
 @pytest.mark.parametrize("folders", [PRODUCT, TESTS], ids=["product", "tests"])
 def test_no_docstring_opens_with_a_question_word(folders: tuple[str, ...]) -> None:
     assert questions(openings(folders)) == []

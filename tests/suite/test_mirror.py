@@ -29,6 +29,7 @@ def strangers(tests: Path, package: Path) -> Iterator[str]:
             yield str(name)
 
 
+@pytest.mark.rule
 @pytest.mark.parametrize("name", PACKAGES)
 def test_each_folder_of_tests_is_that_of_a_package_or_a_module(name: str) -> None:
     assert list(strangers(ROOT / "tests" / name, PACKAGES[name])) == []
@@ -54,6 +55,7 @@ def test_a_folder_of_tests_without_a_package_or_module_is_found(tmp_path: Path) 
     assert list(strangers(tests, package)) == ["reserve", "store/lines"]
 
 
+@pytest.mark.rule
 def test_no_test_imports_a_benchmark() -> None:
     found = [
         str(path.relative_to(ROOT))

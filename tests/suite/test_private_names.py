@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from testing import ROOT
+from testing.trees import modules
 
 PROGRAMS = {"simulation", "chaos", "exactly_once", "full_disk.py"}
 """Of `testing`: they replace parts of asyncio, and end a client without the ways that it has for this."""
@@ -31,9 +31,9 @@ ALLOWED = {
 }
 
 
-def private_names(code: str) -> Iterator[str]:
+def private_names(tree: ast.Module) -> Iterator[str]:
     """Private attributes but those of `self` and `cls`, and private names in imports and arguments of `getattr`."""
-    for node in ast.walk(ast.parse(code)):
+    for node in ast.walk(tree):
         match node:
             case (
                 ast.Attribute(value=ast.Name(id="self" | "cls"))
@@ -57,14 +57,13 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__")
 
 
-@pytest.mark.long
+@pytest.mark.rule
 def test_no_test_reaches_into_what_is_private() -> None:
     found = {
-        f"{path.relative_to(ROOT)}: {name}"
-        for folder in ("testing", "tests")
-        for path in (ROOT / folder).rglob("*.py")
-        if not {"node_modules", *PROGRAMS} & set(path.parts)
-        for name in private_names(path.read_text())
+        f"{path}: {name}"
+        for path, tree in modules("testing", "tests")
+        if not PROGRAMS & set(path.parts)
+        for name in private_names(tree)
     }
     assert found - ALLOWED.keys() == set()
     assert ALLOWED.keys() - found == set(), "no longer needed"
@@ -84,4 +83,4 @@ def test_no_test_reaches_into_what_is_private() -> None:
     ],
 )
 def test_each_way_to_reach_a_private_name_is_found(code: str, found: list[str]) -> None:
-    assert list(private_names(code)) == found
+    assert list(private_names(ast.parse(code))) == found

@@ -7,9 +7,8 @@ from collections.abc import Container, Iterator
 
 import pytest
 
-from testing import ROOT
+from testing.trees import PRODUCT, modules
 
-PRODUCT = ("core", "broker", "sidecar", "operator", "pipeline", "console", "cli")
 READERS = (
     "startswith",
     "endswith",
@@ -43,9 +42,8 @@ def is_rendered(node: ast.expr, texts: Container[str] = ()) -> bool:
     return False
 
 
-def read_texts(code: str) -> Iterator[str]:
+def read_texts(tree: ast.Module) -> Iterator[str]:
     """Expressions that look into a rendered text, or into a name that a function gives one."""
-    tree = ast.parse(code)
     for scope in (tree, *(one for one in ast.walk(tree) if isinstance(one, FUNCTIONS))):
         named: list[tuple[ast.expr, ast.expr]] = []
         for node in () if scope is tree else ast.walk(scope):
@@ -66,14 +64,9 @@ def reads(node: ast.AST, texts: Container[str]) -> bool:
     return False
 
 
-@pytest.mark.long
+@pytest.mark.rule
 def test_no_rendered_text_is_read() -> None:
-    found = {
-        f"{path.relative_to(ROOT)}: {expression}"
-        for folder in PRODUCT
-        for path in (ROOT / folder).rglob("*.py")
-        for expression in read_texts(path.read_text())
-    }
+    found = {f"{path}: {expression}" for path, tree in modules(*PRODUCT) for expression in read_texts(tree)}
     assert found - ALLOWED.keys() == set()
     assert ALLOWED.keys() - found == set(), "no longer needed"
 
@@ -94,4 +87,4 @@ def test_no_rendered_text_is_read() -> None:
     ],
 )
 def test_each_way_to_read_a_text_is_found(code: str, found: bool) -> None:
-    assert bool(list(read_texts(code))) == found
+    assert bool(list(read_texts(ast.parse(code)))) == found

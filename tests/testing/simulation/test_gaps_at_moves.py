@@ -11,13 +11,13 @@ import pytest
 
 from lbg_core.group import RABBITMQ
 from lbg_core.group.topology import EMBEDDED
-from testing.needs import repeated
 from testing.simulation.context import Setting
 from testing.simulation.history import History
 from testing.simulation.planted import STATIC_ON_RABBITMQ
 
 
-@pytest.mark.parametrize(("engine", "seed"), repeated([(EMBEDDED, 4), (RABBITMQ, 2)]))
+@pytest.mark.slow
+@pytest.mark.parametrize(("engine", "seed"), [(EMBEDDED, 4), (RABBITMQ, 2)])
 def test_a_release_without_a_successor_repeats_nothing(engine: str, seed: int) -> None:
     history = History(seed, replace(STATIC_ON_RABBITMQ, engine=engine))
     assert history.run() == [], history.timeline()

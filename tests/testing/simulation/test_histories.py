@@ -15,7 +15,7 @@ from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
 from testing import ROOT
 from testing.needs import repeated
-from testing.simulation.context import Setting
+from testing.simulation.context import STATIC, Setting
 from testing.simulation.faults import PLANNED
 from testing.simulation.history import History
 from testing.simulation.parking_faults import PARKING
@@ -25,6 +25,9 @@ from testing.simulation.shrinking import shrunk
 
 SEEDS = (1, 2)
 REPOSITORY = ROOT
+COVERED = (Setting(), Setting(assignment=STATIC), Setting(engine=RABBITMQ))
+"""Installations of which others have each part: parking, and static assignment on RabbitMQ."""
+EACH = [pytest.param(one, marks=[pytest.mark.slow] * (one in COVERED)) for one in INSTALLATIONS]
 LONG = {
     "a_batch_that_found_no_room_is_forgotten",
     "a_close_does_not_wait_for_acks",
@@ -37,16 +40,19 @@ LONG = {
     "a_member_keeps_the_former_number_of_queues",
     "a_parked_message_is_acknowledged_before_its_entry",
     "a_publish_is_confirmed_before_its_commit",
+    "a_publisher_sends_again_in_another_order",
+    "a_queue_has_two_active_consumers",
     "a_queue_is_activated_without_a_barrier",
     "a_queue_is_released_before_its_acks",
     "a_requeued_message_goes_behind_the_next",
     "keys_move_to_another_partition_at_once",
+    "members_have_windows_of_different_sizes",
     "queues_change_before_they_are_drained",
 }
-"""Planted bugs that take seconds to be found; one has members attach again and again until the history ends."""
+"""Planted bugs that take a second and more; one has members attach again and again until the history ends."""
 
 
-@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+@pytest.mark.parametrize("installation", EACH, ids=lambda one: one.title)
 @pytest.mark.parametrize("seed", repeated(SEEDS))
 def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
     history = History(seed, replace(installation, seconds=30.0, faults_per_hour=4000.0))
@@ -55,7 +61,7 @@ def test_a_history_has_no_violation(installation: Setting, seed: int) -> None:
     assert len(history.faults) == 33
 
 
-@pytest.mark.parametrize("installation", INSTALLATIONS, ids=lambda one: one.title)
+@pytest.mark.parametrize("installation", EACH, ids=lambda one: one.title)
 def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     kinds = (*PLANNED, *PARKING) if installation.has_parking else PLANNED
     setting = replace(installation, seconds=12.0, faults_per_hour=5000.0, rate_hz=100.0, kinds=kinds)
@@ -94,7 +100,7 @@ def test_a_release_ends_when_nothing_is_parked_behind_what_it_released() -> None
     assert history.run() == [], history.timeline()
 
 
-@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+@pytest.mark.parametrize("engine", repeated([EMBEDDED, RABBITMQ]))
 def test_other_keys_flow_while_keys_are_parked(engine: str) -> None:
     setting = Setting(engine=engine, keys=5, kinds=("poison",), faults_per_hour=0.0, has_parking=True)
     history = History(2, setting)
@@ -159,7 +165,7 @@ def test_one_seed_gives_one_history_whatever_the_seed_of_hashes_is(engine: str) 
     assert first == second
 
 
-@pytest.mark.parametrize("engine", [EMBEDDED, RABBITMQ])
+@pytest.mark.parametrize("engine", repeated([RABBITMQ, EMBEDDED]))
 def test_members_at_rest_attach_to_no_further_queue(engine: str) -> None:
     """As they did while passive declares of the simulated RabbitMQ counted no consumers."""
     history = History(1, Setting(engine=engine, faults_per_hour=0.0))

@@ -73,6 +73,7 @@ def test_every_queue_is_served_while_a_third_of_the_members_has_a_stale_view(gro
     assert (crash.lost, crash.inverted) == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("costs", [EMBEDDED, RABBITMQ], ids=["embedded", "rabbitmq"])
 def test_one_seed_gives_one_history(costs: Costs) -> None:
     assert started(costs) == started(costs) != started(costs, seed=2)
