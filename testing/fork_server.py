@@ -171,8 +171,9 @@ def _is_free(environment: dict[str, str], at_start: dict[str, str]) -> bool:
     return all(name.startswith(FREE_NAMES) for name in differing)
 
 
-def _become(told: Start, descriptors: list[int], between: int) -> Callable[[], object]:
-    """In the new process; returns its program. SIGINT is blocked until the program begins, and comes then."""
+def _become(told: Start, descriptors: list[int], between: int, to_starter: int) -> Callable[[], object]:
+    """In the new process; returns its program. SIGINT is blocked until the program begins, and comes then. Who started
+    it is told once it can be signalled: by `killpg` too, where it has a session of its own."""
     while os.getppid() == between:
         time.sleep(0.0005)
     if told.with_parent:
@@ -184,6 +185,8 @@ def _become(told: Start, descriptors: list[int], between: int) -> Callable[[], o
         os.close(descriptor)
     if told.own_session:
         os.setsid()
+    os.write(to_starter, str(os.getpid()).encode())
+    os.close(to_starter)
     os.umask(told.umask)
     os.chdir(told.cwd)
     os.environ.clear()
@@ -211,17 +214,16 @@ def _serve(requests: socket.socket) -> Callable[[], object]:
         between = os.fork()
         if not between:
             between = os.getpid()
-            if child := os.fork():
-                os.write(to_write, str(child).encode())
+            if os.fork():
                 os._exit(0)
-            for descriptor in (to_read, to_write):
-                os.close(descriptor)
+            os.close(to_read)
             requests.close()
-            return _become(pickle.loads(request), descriptors, between)
+            return _become(pickle.loads(request), descriptors, between, to_write)
+        os.close(to_write)
         os.waitpid(between, 0)
         with suppress(BrokenPipeError):
             requests.send(os.read(to_read, 100))
-        for descriptor in (*descriptors, to_read, to_write):
+        for descriptor in (*descriptors, to_read):
             os.close(descriptor)
 
 

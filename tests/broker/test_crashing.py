@@ -48,6 +48,11 @@ class CountingPublisher:
     last: int | None = None
     attempts: int = 0
 
+    def wait_for(self, confirmed: int) -> None:
+        """Until so many are confirmed."""
+        while self.confirmed < confirmed:
+            time.sleep(0.001)
+
     def run(self, stop: threading.Event) -> None:
         while not stop.is_set():
             try:
@@ -125,8 +130,7 @@ def publishing(broker: EmbeddedBroker, *, until_confirmed: int) -> Iterator[Coun
     thread = threading.Thread(target=publisher.run, args=(stop,))
     thread.start()
     try:
-        while publisher.confirmed < until_confirmed:
-            time.sleep(0.01)
+        publisher.wait_for(until_confirmed)
         yield publisher
     finally:
         stop.set()
@@ -148,10 +152,10 @@ def test_confirmed_messages_survive_kill_9_in_order(tmp_path: Path) -> None:
         for thread in threads:
             thread.start()
         for _ in range(KILLS):
-            time.sleep(rng.uniform(0.05, 0.4))
+            publisher.wait_for(publisher.confirmed + rng.randint(100, 500))
             broker.kill()
             broker.start()
-        time.sleep(0.3)
+        publisher.wait_for(publisher.confirmed + 100)
         stop_publishing.set()
         threads[0].join(GUARD_S)
         deadline = time.monotonic() + GUARD_S
@@ -231,10 +235,10 @@ def test_a_stream_survives_kill_9_with_all_that_was_confirmed_or_delivered(tmp_p
         for thread in threads:
             thread.start()
         for _ in range(KILLS):
-            time.sleep(rng.uniform(0.05, 0.4))
+            publisher.wait_for(publisher.confirmed + rng.randint(100, 500))
             broker.kill()
             broker.start()
-        time.sleep(0.3)
+        publisher.wait_for(publisher.confirmed + 100)
         stop_publishing.set()
         threads[0].join(GUARD_S)
         with PlainClient(broker.port) as client:

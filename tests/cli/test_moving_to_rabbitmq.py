@@ -70,9 +70,9 @@ def test_publishers_first_and_consumers_when_the_old_queues_are_empty(
     with EmbeddedBroker(tmp_path / "data") as broker:
         old = Side(lbg, Where(broker.url, broker.management_url), unique, tmp_path / "old.jsonl")
         new = Side(lbg, Where(rabbitmq.new_vhost(), rabbitmq.management_url), unique, tmp_path / "new.jsonl")
-        first = old.publish(rows, state, "--rate", "800")
-        slow = old.consume("--concurrency", "8", "--work", "0.02")
-        wait_for(lambda: old.count() > 200)
+        first = old.publish(rows, state, "--rate", "400")
+        slow = old.consume("--concurrency", "8", "--work", "0.04")
+        wait_for(lambda: old.count() + old.waiting() > 400)
         end(first)
         assert old.waiting() > 0, "the old group has a backlog when its publisher leaves"
         second = new.publish(rows, state)

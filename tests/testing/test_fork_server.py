@@ -84,6 +84,13 @@ def test_an_interrupt_right_after_the_start_ends_it() -> None:
         assert process.returncode == -signal.SIGINT
 
 
+def test_its_session_is_there_to_be_killed_right_after_the_start() -> None:
+    for _ in range(10):
+        with subprocess.Popen(command(WAITS), stdout=subprocess.DEVNULL, start_new_session=True) as process:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.returncode == -signal.SIGKILL
+
+
 def test_it_ends_with_its_parent_where_that_is_asked() -> None:
     starts = (
         "import subprocess, sys\nfrom testing.fork_server import install\ninstall()\n"
