@@ -291,6 +291,14 @@ class Skipped(TypedDict):
     member: str | None
 
 
+class Assigned(TypedDict):
+    """The rule by which a group's queues are assigned to its members."""
+
+    group: str
+    action: Literal["assigned", "unchanged"]
+    assignment: str
+
+
 class Paused(TypedDict):
     """Parts of a group that were paused or resumed."""
 
@@ -605,6 +613,7 @@ DOCUMENTS: dict[str, Any] = {
     "group rotate": Rotated,
     "group publisher": Rotated,
     "group repartition": Repartitioned,
+    "group assign": Assigned,
     "group adopt": Adopted,
     "group close": Closed,
     "group delete": Deleted,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from lbg_sidecar.app import AppChannel, CommandChannel
 from lbg_sidecar.core.dispatcher import Order, WhenExhausted
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.errors import AppError, CommandFailed, IndexTaken, MemberError, SettingsError
 from lbg_sidecar.member import Member
 from lbg_sidecar.message import ACK, Message, Verdict, drop, retry
@@ -25,7 +24,6 @@ __all__ = [
     "ACK",
     "AppChannel",
     "AppError",
-    "Assignment",
     "CommandChannel",
     "CommandFailed",
     "IndexTaken",

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
+from lbg_core.admin.record import spec_in
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
-from lbg_core.group import Names, differences
+from lbg_core.group import STATIC, Names, is_recount
 from lbg_core.group.members_protocol import Identity
 from lbg_core.tracing import tracing
 from lbg_sidecar.app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, handler_channel
@@ -22,7 +23,6 @@ from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.presence import CONNECTIONS_S, LeavingTime
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.errors import IndexTaken, SettingsError
 from lbg_sidecar.io.body_memory import BodyMemory, body_limit_bytes, control_group_limit_bytes
@@ -40,7 +40,6 @@ from lbg_sidecar.io.startup import (
     group_of,
     machine_of,
     record_now,
-    reread_group,
 )
 from lbg_sidecar.settings import MemberSettings, balancing_rules
 
@@ -274,6 +273,7 @@ class Member:
         self, consume_connection: ClientConnection, records: DurableState, states: StateLogger[int]
     ) -> None:
         """One connection, from joining to losing it or leaving."""
+        self._reread_due.clear()
         driver = await self._reread_group(consume_connection) or await self._read_group(
             consume_connection, records
         )
@@ -309,10 +309,13 @@ class Member:
             self._stood_down = False
             self._previous = link.index
             # Now that requests arrive at its mailbox: one that comes while the record is read is newer.
-            requests = driver.pause_requests
-            record = await record_now(consume_connection, self.settings.group)
-            if record is not None and requests == driver.pause_requests:
+            requests, record = -1, None
+            while requests != driver.requests:
+                requests = driver.requests
+                record = await record_now(consume_connection, self.settings.group)
+            if record is not None:
                 driver.pause(record.is_paused)
+                driver.assign(spec_in(record.text, self.settings.group).assignment)
             if record is not None and record.has_parking != group.has_parking:
                 log.info("%s: the group has a parking queue now: joining again", self.settings.name)
                 return
@@ -360,7 +363,6 @@ class Member:
 
     async def _reshape(self, driver: Driver, link: MemberConnection, states: StateLogger[int]) -> None:
         """Takes the number of queues of the record, whenever it is due. Returns when it has to join again for that."""
-        self._reread_due.clear()
         while True:
             await self._reread_due.wait()
             self._reread_due.clear()
@@ -382,17 +384,16 @@ class Member:
                 states.retain(range(queue_count))
 
     def _can_take(self, group: Group, queue_count: int) -> bool:
-        """True if nothing but the number of queues, and the limit of clients, differs from the group as it was read
-        before, and the settings fit it. With assignment `static` only if the machine has that number already."""
-        former, settings = self._group, self.settings
+        """True if the group differs from itself as it was read before in nothing but what `is_recount` permits, and the
+        settings fit it. With assignment Static only if the machine has that number already."""
+        former = self._group
         assert former is not None
-        changed = {one.field for one in differences(former.spec, group.spec)}
-        if group.has_parking != former.has_parking or not changed <= {"queue_count", "max_clients"}:
+        if group.has_parking != former.has_parking or not is_recount(former.spec, group.spec):
             return False
-        if settings.assignment == Assignment.STATIC and group.spec.queue_count != queue_count:
+        if group.spec.assignment == STATIC and group.spec.queue_count != queue_count:
             return False
         try:
-            balancing_rules(settings, group.spec, is_native=group.is_native)
+            balancing_rules(self.settings, group.spec, is_native=group.is_native)
         except SettingsError:
             return False
         return True
@@ -433,10 +434,9 @@ class Member:
         driver, former = self._driver, self._group
         if driver is None or former is None:
             return None
-        spec = former.spec
-        group = await reread_group(consume_connection, spec, has_parking=former.has_parking)
-        if group is not None:
-            if group.spec.queue_count != spec.queue_count:
+        group = await group_now(consume_connection, self.settings.group)
+        if group is not None and group != former:
+            if group.spec.queue_count != former.spec.queue_count:
                 log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
             driver.drive(self._machine_of(group, former=driver.machine))
             self._group = group

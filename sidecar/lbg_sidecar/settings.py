@@ -12,9 +12,9 @@ from typing import Literal
 from lbg_core.client import ConnectionSettings
 from lbg_core.client.backoff import Backoff
 from lbg_core.declaration import about, check, declared
-from lbg_core.group import INDEX_MAX, PARTITIONED, SESSIONS, UNCOUNTED_MODES, GroupSpec
+from lbg_core.group import INDEX_MAX, SESSIONS, STATIC, UNCOUNTED_MODES, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, ParkingBounds, Rules, WhenExhausted
-from lbg_sidecar.core.queue_bindings import Assignment, BalancingRules
+from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.errors import SettingsError
 
 Broker = str | ConnectionSettings
@@ -27,8 +27,8 @@ PREFETCH_MAX = 65_535
 class MemberSettings:
     """One member of one group. Raises SettingsError.
 
-    Three settings are a choice of texts: an instance holds them as `Assignment`, `Order` and `WhenExhausted`, which are
-    texts too, and `journal` and `commits` as Path.
+    Two settings are a choice of texts: an instance holds them as `Order` and `WhenExhausted`, which are texts too, and
+    `journal` and `commits` as Path.
     """
 
     broker: Broker | Sequence[Broker] = field(default="amqp://guest:guest@127.0.0.1:5672/", repr=False)
@@ -115,14 +115,8 @@ class MemberSettings:
     """In a sidecar also of what is published through it."""
     republish: bool = declared(False, "Publish each processed message again, for `lbg validate`")
     """To `lbg.G.validate`, before it is acknowledged. While nothing listens there, messages wait."""
-    assignment: Assignment | Literal["balanced", "static"] = declared(
-        Assignment.BALANCED,
-        "`balanced`: loads differ by at most one queue. `static`: queue mod {clients} == {index} "
-        "([assignment.md](assignment.md))",
-    )
-    """`balanced`: only what must move moves. `static`: the rule of "Sticky Load Balancing"."""
     clients: int | None = declared(
-        None, "For `static`: the highest number of members; by default the group's", least=1
+        None, "For assignment `Static`: the highest number of members; by default the group's", least=1
     )
     index: int | None = declared(
         None, "A fixed client index; by default the lowest free one", least=0, most=INDEX_MAX
@@ -140,7 +134,7 @@ class MemberSettings:
     """3 s is Solace's default. A queue that is not drained by then stays where it is and is tried again, each time with
     twice as long, up to this and `call_timeout_s`. A member that leaves waits longer: `shutdown_grace_s`."""
     release_interval_s: float = declared(
-        30.0, "For `static`: how often a member releases its secondary queues", above=0
+        30.0, "For assignment `Static`: how often a member releases its secondary queues", above=0
     )
     """Spread by a tenth. 30 s is that of "Sticky Load Balancing"."""
     moves_at_once: int = declared(
@@ -150,7 +144,8 @@ class MemberSettings:
     second."""
     standbys: int = declared(
         2,
-        "For `balanced`: members that consume a queue behind its primary ([assignment.md](assignment.md#standbys))",
+        "For assignment `Balanced`: members that consume a queue behind its primary "
+        "([assignment.md](assignment.md#standbys))",
         least=1,
     )
     """A crash that takes the primary and all of them leaves the queue without a consumer until the other members agree
@@ -236,12 +231,12 @@ def balancing_rules(
     clients = settings.clients or spec.max_clients
     if clients > spec.queue_count and spec.mode not in UNCOUNTED_MODES:
         raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
-    if settings.assignment is Assignment.STATIC and settings.index is not None and settings.index >= clients:
+    if spec.assignment == STATIC and settings.index is not None and settings.index >= clients:
         raise SettingsError("index", settings.index, f"must be below the number of clients ({clients})")
     rebalance_delay_s, max_handoff_s = settings.rebalance_delay_s, settings.max_handoff_s
     return BalancingRules(
         queue_count=1 if is_native else spec.queue_count,
-        assignment=Assignment(settings.assignment),
+        assignment=spec.assignment,
         client_count=clients,
         prefetch=settings.prefetch,
         rebalance_delay_s=spec.rebalance_delay_s if rebalance_delay_s is None else rebalance_delay_s,
@@ -267,19 +262,6 @@ def validate_against(
             "park",
             f"group {spec.name} has no parking queue: `lbg park enable {spec.name}` gives it one, where its mode can",
         )
-    if settings.assignment is Assignment.STATIC:
-        if is_native:
-            raise SettingsError(
-                "assignment",
-                "static",
-                f"in mode {spec.mode} this broker assigns the messages: leave it balanced",
-            )
-        if spec.mode == PARTITIONED:
-            raise SettingsError(
-                "assignment",
-                "static",
-                f"in mode {PARTITIONED} loads differ by at most one: leave it balanced",
-            )
     if spec.mode == SESSIONS:
         _require_fit_for_a_session(settings)
 

@@ -2,7 +2,7 @@
 
 python -m testing.simulation --hours 200
 python -m testing.simulation --mode Exclusive --seed 17      # one history, with its story
-python -m testing.simulation --engine RabbitMQ --assignment static
+python -m testing.simulation --engine RabbitMQ --assignment Static
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import time
 from collections import defaultdict
 from dataclasses import replace
 
-from lbg_core.group import RABBITMQ
+from lbg_core.group import BALANCED, RABBITMQ, STATIC
 from lbg_core.group.topology import EMBEDDED
-from testing.simulation.context import BALANCED, STATIC, Setting
+from testing.simulation.context import Setting
 from testing.simulation.history import History
 from testing.simulation.runs import INSTALLATIONS, MODES, Result, ignore_interrupts, jobs, result_of
 from testing.simulation.shrinking import shrunk

@@ -7,17 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lbg_core.amqp.methods import QueueBind
-from lbg_core.group import EXCLUSIVE, RABBITMQ, Engine, GroupSpec, Names
+from lbg_core.group import BALANCED, EXCLUSIVE, RABBITMQ, STATIC, Assignment, Engine, GroupSpec, Names
 from lbg_core.group.parked_keys import ParkedKeys
 from lbg_core.group.topology import EMBEDDED
 from lbg_core.publisher.send_window import SendWindow
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.message import Message, Verdict
 from testing.simulation.clock import Process
 from testing.simulation.network import ClientEnd, Connection, Network
-
-STATIC = str(Assignment.STATIC)
-BALANCED = str(Assignment.BALANCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +23,7 @@ class Setting:
 
     mode: str = EXCLUSIVE
     engine: str = EMBEDDED
-    assignment: str = BALANCED
+    assignment: Assignment = BALANCED
     members: int = 8
     queues: int = 32
     publishers: int = 3
@@ -123,7 +119,6 @@ class Context(Network, Protocol):
     is_calm: bool
     is_paused: bool
     is_undisturbed: bool
-    assignment: str
     grace_s: float
     call_timeout_s: float
     on_end: list[Callable[[], None]]

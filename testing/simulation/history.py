@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lbg_core.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, GroupSpec, Names
+from lbg_core.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, STATIC, GroupSpec, Names
 from testing.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from testing.simulation.application import Application, Chances
 from testing.simulation.clock import Clock, Process, Stopped
 from testing.simulation.cluster import Cluster
-from testing.simulation.context import STATIC, Setting
+from testing.simulation.context import Setting
 from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
 from testing.simulation.faults import KINDS, Fault, kinds_of, plan
 from testing.simulation.judge import Judge
@@ -47,7 +47,6 @@ class History:
         self.is_calm = self.is_paused = False
         self.notes: list[tuple[float, str]] = []
         self.on_end: list[Callable[[], None]] = []
-        self.assignment = setting.assignment
         self.grace_s = 20.0
         self.call_timeout_s = 30.0
         queues = setting.queues if setting.mode in (EXCLUSIVE, PARTITIONED) else 1
@@ -59,6 +58,7 @@ class History:
             queue_size_mb=1,
             max_clients=setting.members if setting.assignment == STATIC else None,
             mode=setting.mode,
+            assignment=setting.assignment,
         )
         self.names = Names("g")
         self.judge = Judge(self)

@@ -7,7 +7,6 @@ from typing import cast
 
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.client import ClientConnection, ConnectError, ConnectionSettings
-from lbg_core.group import is_native
 from lbg_core.group.members_protocol import Identity, Pause
 from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
@@ -52,11 +51,9 @@ class SimMember:
     def _settings(self) -> MemberSettings:
         history = self.history
         engine = history.broker.engine
-        native = is_native(history.spec, engine)
         return MemberSettings(
             group=history.spec.name,
             name=self.name,
-            assignment=history.assignment if not native else "balanced",
             shutdown_grace_s=history.grace_s,
             **history.parking_settings,
             retry_first_s=0.1,

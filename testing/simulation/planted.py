@@ -22,7 +22,7 @@ from lbg_core.amqp.methods import BasicAck, BasicCancel
 from lbg_core.client import Channel
 from lbg_core.client.ack_window import AckWindow
 from lbg_core.client.retransmit import QueueWindow
-from lbg_core.group import PARTITIONED, RABBITMQ, GroupSpec
+from lbg_core.group import PARTITIONED, RABBITMQ, STATIC, GroupSpec
 from lbg_core.group.key_moves import KeyMove, KeyMoveState, Turn
 from lbg_core.group.parked_keys import KeyState, ParkedKeys
 from lbg_core.group.sequences import MessageIdentity
@@ -36,7 +36,7 @@ from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.queue_bindings import Bindings
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from testing.simulation import faults
-from testing.simulation.context import STATIC, Setting
+from testing.simulation.context import Setting
 from testing.simulation.disk import Disk
 from testing.simulation.parking_faults import PARKING
 

@@ -8,8 +8,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS
-from testing.simulation.context import STATIC, Setting
+from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS, STATIC
+from testing.simulation.context import Setting
 from testing.simulation.history import History
 
 MODES = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)

@@ -147,9 +147,9 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
             2,
             "Invalid value for '--park-max-mb': '0' must be a whole number of at least 1",
         ),
-        (["--assignment", "static", "--clients", "9"], 1, "the group has 4 queues"),
+        (["--clients", "9"], 1, "the group has 4 queues"),
         (["--index", "3", "--clients", "2"], 2, "must be below clients (2)"),
-        (["--assignment", "fair"], 2, "'fair' is not one of 'balanced', 'static'"),
+        (["--order", "fair"], 2, "'fair' is not one of 'key', 'queue'"),
         (["--", "/no/such/command"], 1, "cannot run '/no/such/command'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
@@ -287,7 +287,7 @@ def test_settings_come_from_a_file_and_options_take_precedence(
     ("line", "words"),
     [
         ('concurrency = "x"', "concurrency in {} is 'x', but must be a whole number of at least 1"),
-        ('assignment = "odd"', "assignment in {} is 'odd', but must be one of balanced, static"),
+        ('order = "odd"', "order in {} is 'odd', but must be one of key, queue"),
         (
             "target = 'http://h/'",
             "target in {} is not a setting of lbg consume: remove it or correct its name",
@@ -309,7 +309,7 @@ def test_every_setting_of_a_member_may_be_in_the_file(tmp_path: Path) -> None:
     """As in that of a sidecar."""
     names = [one.name for one in fields(MemberSettings) if one.name != "broker"]
     config = tmp_path / "consume.toml"
-    of_enums = {"assignment": "static", "order": "queue", "when_exhausted": "dead-letter"}
+    of_enums = {"order": "queue", "when_exhausted": "dead-letter"}
     texts = {"group": "g", "name": "m", "journal": "j", "commits": "c"} | of_enums
     config.write_text(
         "".join(

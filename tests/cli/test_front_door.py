@@ -26,9 +26,9 @@ from lbg_core.admin import (
     group_admin,
 )
 from lbg_core.client import SettingsError
-from lbg_core.group import HASH_FUNCTIONS, MODES, GroupSpec, HashFunction, Mode
+from lbg_core.group import BALANCED, HASH_FUNCTIONS, MODES, STATIC, Assignment, GroupSpec, HashFunction, Mode
 from lbg_core.publisher import GroupPublisher
-from lbg_sidecar import Assignment, MemberSettings, Order, WhenExhausted
+from lbg_sidecar import MemberSettings, Order, WhenExhausted
 from testing import ROOT
 from testing.command_line import Where, clean_environment
 from testing.waiting import GUARD_S
@@ -71,9 +71,10 @@ def test_an_import_brings_nothing_that_it_does_not_need(statement: str, heavy: s
 
 def test_texts_that_a_type_checker_accepts_are_those_that_are_accepted() -> None:
     assert get_args(Mode) == MODES
+    assert get_args(Assignment) == (BALANCED, STATIC)
     assert get_args(HashFunction) == tuple(HASH_FUNCTIONS)
     accepted = get_type_hints(MemberSettings)
-    for field, words in (("assignment", Assignment), ("order", Order), ("when_exhausted", WhenExhausted)):
+    for field, words in (("order", Order), ("when_exhausted", WhenExhausted)):
         (literal,) = (one for one in get_args(accepted[field]) if get_origin(one) is Literal)
         assert get_args(literal) == tuple(words)
 
@@ -82,7 +83,6 @@ def test_settings_of_texts_are_those_of_words_and_paths() -> None:
     texts = MemberSettings(
         group="orders",
         name="m",
-        assignment="static",
         order="key",
         when_exhausted="dead-letter",
         journal="/var/journal",
@@ -91,7 +91,6 @@ def test_settings_of_texts_are_those_of_words_and_paths() -> None:
     assert texts == MemberSettings(
         group="orders",
         name="m",
-        assignment=Assignment.STATIC,
         order=Order.KEY,
         when_exhausted=WhenExhausted.DEAD_LETTER,
         journal=Path("/var/journal"),

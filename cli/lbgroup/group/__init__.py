@@ -4,7 +4,18 @@ from __future__ import annotations
 
 import click
 
-from lbgroup.group.change import adopt, close, delete, pause, publisher, repartition, resume, rotate, skip
+from lbgroup.group.change import (
+    adopt,
+    assign,
+    close,
+    delete,
+    pause,
+    publisher,
+    repartition,
+    resume,
+    rotate,
+    skip,
+)
 from lbgroup.group.create import create
 from lbgroup.group.show import list_, peek, show
 
@@ -12,8 +23,8 @@ from lbgroup.group.show import list_, peek, show
 @click.group(no_args_is_help=True)
 def group() -> None:
     """Create, show, list and delete groups on a broker, peek at their messages and skip poisoned ones, pause and resume
-    groups, rotate their passwords, change how many queues they have, adopt them from another owner, and close their
-    sessions."""
+    groups, rotate their passwords, change how many queues they have and who serves them, adopt them from another owner,
+    and close their sessions."""
 
 
 for command in (
@@ -27,6 +38,7 @@ for command in (
     rotate,
     publisher,
     repartition,
+    assign,
     adopt,
     close,
     delete,

@@ -1,4 +1,4 @@
-"""`lbg group rotate`, `publisher`, `repartition`, `adopt`, `close`, `pause`, `resume`, `skip` and `delete`."""
+"""Commands of `lbg group` that change one: from `rotate` to `delete`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import click
 
 from lbg_core.admin.problems import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.group import ATTRIBUTES
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import (
@@ -27,6 +28,7 @@ from lbgroup.options import FILE, broker_options, count_text, require_consent, s
 
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress
+    from lbg_core.group import Assignment
     from lbgroup import documents
 
 DONE = output_option("one object, that states what was done.")
@@ -288,6 +290,31 @@ class Steps:
         if not is_pending or now >= self._quiet_until:
             show_progress(progress)
             self._quiet_until = now + WAITING_SHOWN_EVERY_S if is_pending else 0.0
+
+
+@click.command(epilog="Example: lbg group assign orders Static")
+@click.argument("name")
+@click.argument("assignment", type=click.Choice(ATTRIBUTES["assignment"].choices))
+@DONE
+@broker_options(login=True, management=True)
+def assign(name: str, assignment: Assignment, address: BrokerAddress, as_json: bool) -> None:
+    """Assign the queues of group NAME to its members by another rule, from now on.
+
+    Members go on, and hand over what is another's by that rule. The group's record has the rule, so that members that
+    connect later follow it too. Refused for a group of Kubernetes, whose object has spec.assignment.
+    """
+    from lbg_core.admin.groups import assign_queues
+
+    is_new = with_admin(address, lambda admin: assign_queues(admin, name, assignment))
+    done: documents.Assigned = {
+        "group": name,
+        "action": "assigned" if is_new else "unchanged",
+        "assignment": assignment,
+    }
+    if as_json:
+        echo_json(done)
+    else:
+        click.echo(f"queues of group {name} are assigned by {assignment}{'' if is_new else ' already'}")
 
 
 @click.command(epilog="Example: lbg group adopt orders")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from lbg_core.admin.record import Record
 from lbg_core.group import GroupSpec, Permissions
 from lbg_core.group.key_moves import Entry
-from lbg_core.group.members_protocol import Message
+from lbg_core.group.members_protocol import Identity, Message
 from lbg_core.group.topology import Binding, Exchange, Queue, Topology
 
 
@@ -177,6 +177,10 @@ class OpenIngress(Action):
 
     group: str
     text = "permit publishing to group {0.group}"
+
+
+ADMINISTRATOR: Final = Identity(0, "administrator", "")
+"""The sender of announcements and requests that is no member."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.parked_messages import Released, administration
 from lbg_core.admin.parked_messages.administration import ParkedListing
 from lbg_core.client import BrokerAddress, split_urls
-from lbg_core.group import GroupSpec
+from lbg_core.group import Assignment, GroupSpec
 from lbg_core.group.members_protocol import PeekedMessage
 
 
@@ -131,6 +131,15 @@ class GroupAdmin:
         AdminError.
         """
         return await member_requests.skip_message(self._admin, name, id, within_s=within_s)
+
+    async def assign_queues(self, name: str, assignment: Assignment) -> bool:
+        """Assign the queues of a group to its members by this rule from now on: members go on, and hand over what is
+        another's by it.
+
+        False if it was so before. Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule,
+        GroupNotFound, RecordUnavailable, RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
+        """
+        return await groups.assign_queues(self._admin, name, assignment)
 
     async def pause_ingress(self, name: str) -> bool:
         """Pause the ingress of a group until `resume_ingress`: publishers of LBG wait in order, and every other one is

@@ -15,8 +15,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from lbg_core.admin.actions import (
+    ADMINISTRATOR,
     Action,
     ActOnQueue,
+    Announce,
     Bind,
     CheckPolicies,
     DeclareQueue,
@@ -60,6 +62,7 @@ from lbg_core.admin.snapshot import CLOSING, SAMPLED_S, UNKNOWN, QueueStatus, Se
 from lbg_core.group import (
     ONE_USER,
     SESSIONS,
+    Assignment,
     Difference,
     GroupSpec,
     Names,
@@ -69,6 +72,7 @@ from lbg_core.group import (
     differences,
     is_closed_in,
 )
+from lbg_core.group.members_protocol import Assign
 from lbg_core.group.spec import username as valid_username
 from lbg_core.group.topology import why_without_parking
 
@@ -344,6 +348,7 @@ async def create_group(
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
     paused: bool | None = None,
+    alters: bool = False,
 ) -> Created:
     """Creates group `spec` on the broker, completely or not at all; an existing group is repaired.
 
@@ -352,7 +357,7 @@ async def create_group(
     parts without a record too, which otherwise are refused as taken; for callers that own the name. A user's password
     is `password`, or generated where the user is new. `publishers`: those of a group that is new, whose user gets
     `publisher_password` or a generated one; not without `with_user`. `paused`: what the record is to state; None: as it
-    is.
+    is. `alters`: attributes that a group may change are changed, too.
 
     Raises ProvisioningError.
     """
@@ -382,6 +387,7 @@ async def create_group(
             claim=claim,
             finish=finish,
             paused=paused,
+            alters=alters,
         )
         await apply(admin, actions)
     users = {action.name for action in actions if isinstance(action, PutUser)}
@@ -403,6 +409,30 @@ async def create_group(
         has_parking=observed.has_parking,
         is_key_move_left=observed.is_key_move_left(spec.name),
     )
+
+
+async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) -> bool:
+    """Assigns the queues of a group by this rule from now on: its record states it, and members are told. False if it was
+    so before.
+
+    Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule, GroupNotFound, RecordUnavailable,
+    RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
+    """
+    async with admin.lock(group):
+        observed = await observe_existing(admin, group)
+        require_by_hand(group, observed)
+        spec, record = existing(group, observed)
+        refuse_change(spec, record)
+        wanted = spec.altered(assignment=assignment)
+        if wanted != spec:
+            await rewrite_record(admin, group, record, text=wanted.to_record())
+        await admin.perform(assignment_announced(group, assignment))
+    return wanted != spec
+
+
+def assignment_announced(group: str, assignment: Assignment) -> Announce:
+    """Members that are there serve the group's queues by this rule."""
+    return Announce(group, Assign(ADMINISTRATOR, assignment))
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from lbg_core.admin.actions import Announce
+from lbg_core.admin.actions import ADMINISTRATOR, Announce
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
@@ -47,7 +47,6 @@ from lbg_core.group.members_protocol import (
     Activity,
     Beat,
     HeldState,
-    Identity,
     Message,
     Pause,
     Peek,
@@ -76,8 +75,6 @@ SKIPPED_S = 35.0
 
 PAUSED_S = 5.0
 """For members to report that they paused or resumed: they do so with the next status report."""
-
-ADMINISTRATOR = Identity(0, "administrator", "")
 
 
 def peeked_json(message: PeekedMessage, now_us: int) -> dict[str, Any]:

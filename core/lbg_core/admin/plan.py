@@ -67,6 +67,7 @@ from lbg_core.group import (
     SpecError,
     Topology,
     closed_record,
+    conflicts,
     differences,
     is_closed_in,
 )
@@ -129,8 +130,10 @@ def plan_create(
     claim: Claim = CLAIM_BY_HAND,
     finish: bool = False,
     paused: bool | None = None,
+    alters: bool = False,
 ) -> tuple[Action, ...]:
     """The actions that make what is there into `spec`; none when it is all there. `user` None: make no user.
+    `alters`: attributes that a group may change are changed; else they differ as the others do.
     `publishers`: of a group that is new. `publisher`: their user, also where the group has it already.
 
     What an interrupted create with the same attributes left is made whole, as its record says what it is. `finish`:
@@ -153,10 +156,14 @@ def plan_create(
         raise GroupDiffers(spec.name, diff=diff, kind=Kind.UNFINISHED_DIFFERS)
     if existing is not None:
         refuse_under_way(existing, observed)
-        if diff := differences(existing, spec):
-            is_count = any(one.field == "queue_count" for one in diff)
-            kind = Kind.QUEUE_COUNT_DIFFERS if is_count else Kind.GROUP_DIFFERS
-            raise GroupDiffers(spec.name, diff=diff, kind=kind, queues=spec.queue_count)
+        if diff := (conflicts if alters else differences)(existing, spec):
+            fields = {one.field for one in diff}
+            kind = Kind.QUEUE_COUNT_DIFFERS if "queue_count" in fields else Kind.GROUP_DIFFERS
+            if fields == {"assignment"}:
+                kind = Kind.ASSIGNMENT_DIFFERS
+            raise GroupDiffers(
+                spec.name, diff=diff, kind=kind, queues=spec.queue_count, assignment=spec.assignment
+            )
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = lacks_only_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
@@ -164,7 +171,7 @@ def plan_create(
         _require_owner_without_record(spec, topology, observed, claim)
     if is_there and differing:
         raise GroupDiffers(spec.name, diff=differing)
-    conflicts: list[Problem] = []
+    taken: list[Problem] = []
     if not is_there and not _is_adoptable(spec.name, topology, observed, finish=finish):
         if (
             is_of_kubernetes(claim.owner)
@@ -172,15 +179,15 @@ def plan_create(
             and any(conflicting_names(spec.name, observed))
         ):
             raise _not_owned(spec.name, claim)
-        conflicts += conflicting_names(spec.name, observed)
+        taken += conflicting_names(spec.name, observed)
     if existing is None and not is_whole:
-        conflicts += conflicting_prefix(spec, observed)
+        taken += conflicting_prefix(spec, observed)
     if user is not None:
-        conflicts += conflicting_user(spec.name, spec.client_username, observed)
+        taken += conflicting_user(spec.name, spec.client_username, observed)
     if publisher is not None:
-        conflicts += conflicting_user(spec.name, publishers.username, observed, other=spec.client_username)
-    if conflicts:
-        raise Taken(spec.name, causes=conflicts)
+        taken += conflicting_user(spec.name, publishers.username, observed, other=spec.client_username)
+    if taken:
+        raise Taken(spec.name, causes=taken)
     is_new = existing is None and begun is None and not is_whole
     granted: list[_Granted] = []
     if user is not None:
@@ -301,7 +308,7 @@ def require_owned(spec: GroupSpec, observed: Snapshot, claim: Claim, *, is_made:
     _require_owner_without_record(spec, topology, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
     claimed = existing or begun
-    if claimed is not None and (diff := differences(claimed, spec)):
+    if claimed is not None and (diff := conflicts(claimed, spec)):
         raise GroupDiffers(spec.name, diff=diff)
     if is_made:
         return
@@ -483,9 +490,12 @@ def _recording(
         yield WriteRecord(spec.name, record, None if begun is None else before)
         return
     assert before is not None
+    told = spec if spec.limits_clients and not existing.limits_clients else existing
+    if not before.key_move:  # a change of the number of queues writes the record as it was at its beginning
+        told = told.altered(assignment=spec.assignment)
     text = before.text
-    if spec.limits_clients and not existing.limits_clients:
-        text = closed_record(spec) if is_closed_in(text) else spec.to_record()
+    if told.to_record() != existing.to_record():
+        text = closed_record(told) if is_closed_in(text) else told.to_record()
     record = replace(before, text=text, owner=owner, paused=words, object_name=claim.object_after(before))
     if record != before:
         yield WriteRecord(spec.name, record, before)

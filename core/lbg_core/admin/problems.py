@@ -156,6 +156,7 @@ class Kind(Enum):
         _DIFFERS,
         "`lbg group repartition {group} --queues {queues}` gives it that many queues",
     )
+    ASSIGNMENT_DIFFERS = _DIFFERS, "`lbg group assign {group} {assignment}` gives it that one"
     UNFINISHED_DIFFERS = (
         _DIFFERS,
         "a create of it was interrupted: `lbg group delete {group}` takes back what that made",

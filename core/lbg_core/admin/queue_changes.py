@@ -108,7 +108,7 @@ def _behind(members: Sequence[Beat], queue_count: int) -> set[int]:
     """Indexes of members whose report is not that of a member with so many queues.
 
     A report has neither the number of queues nor every queue. But the primaries of all members together are those of
-    an assignment of so many queues to them. `static` leaves queues without a primary, which others consume.
+    an assignment of so many queues to them. Static leaves queues without a primary, which others consume.
     """
     reported = {member.index: sorted(one.queue for one in member.primaries) for member in members}
     assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]

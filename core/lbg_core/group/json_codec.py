@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import MISSING, fields
 from reprlib import repr as short
 from types import NoneType, UnionType
-from typing import Annotated, Any, Generic, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from lbg_core.group.errors import EntryError
 
@@ -100,6 +100,8 @@ class JsonCodec(Generic[T]):
             return _table(self._reader(arguments[1]))
         if hint in _PLAIN:
             return _PLAIN[hint]
+        if origin is Literal:
+            return _one_of(arguments)
         if issubclass(hint, enum.Enum):
             return _choice(hint)
         if hint not in self._readers:
@@ -194,6 +196,15 @@ def _row(readers: list[Reader]) -> Reader:
 
 def _table(reader: Reader) -> Reader:
     return lambda value: {name: reader(one) for name, one in value.items()}
+
+
+def _one_of(values: tuple[str, ...]) -> Reader:
+    def read(value: Any) -> str:
+        if value not in values:
+            raise ValueError(f"{short(value)} is not one of {', '.join(values)}")
+        return str(value)
+
+    return read
 
 
 def _choice(kind: type[enum.Enum]) -> Reader:

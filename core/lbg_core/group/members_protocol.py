@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple
 from lbg_core.group.assignment import INDEX_MAX
 from lbg_core.group.json_codec import at_most, capped_at, of_length
 from lbg_core.group.sequences import MessageIdentity, StreamRuns
+from lbg_core.group.spec import Assignment
 
 REPORTED_STREAMS_MAX = 512
 """Streams that are reported of one queue, and as many messages with failed attempts."""
@@ -511,6 +512,14 @@ class Pause(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class Assign(Sent):
+    """To all, from an administrator: the group's queues are assigned to its members by this rule, as its record
+    states."""
+
+    assignment: Assignment
+
+
+@dataclass(frozen=True, slots=True)
 class Watch(Sent):
     """To all, from an observer: members send their status report soon, and every second for so many seconds. With
     `keys` they report their activity for the same time."""
@@ -586,6 +595,7 @@ Message = (
     | Skip
     | Skipped
     | Pause
+    | Assign
     | Watch
     | Activity
 )

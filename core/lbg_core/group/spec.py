@@ -25,6 +25,11 @@ T = TypeVar("T")
 
 Mode: TypeAlias = Literal["Exclusive", "Partitioned", "MessageGroups", "Sessions"]
 
+Assignment: TypeAlias = Literal["Balanced", "Static"]
+
+BALANCED: Final = "Balanced"
+STATIC: Final = "Static"
+
 EXCLUSIVE: Final = "Exclusive"
 PARTITIONED: Final = "Partitioned"
 MESSAGE_GROUPS: Final = "MessageGroups"
@@ -97,12 +102,14 @@ class Attribute(Declaration):
     - `manifest`: its field in a LoadBalancedGroup; empty: it has none.
     - `mode`: the only one in which it is another than its default; empty: any.
     - `shown`: its words in `lbg group show`, beside those that every group has.
+    - `is_alterable`: a group that exists may get another value, and is the same group.
     """
 
     key: str = ""
     manifest: str = ""
     mode: str = ""
     shown: str = ""
+    is_alterable: bool = False
 
 
 def attribute(key: str, default: T, help_: str, **more: Any) -> T:
@@ -185,6 +192,18 @@ class GroupSpec:
         mode=PARTITIONED,
         shown="handoffs within {:g} s",
     )
+    assignment: Assignment = attribute(
+        "AS",
+        BALANCED,
+        "Mode Exclusive: rule by which queues are assigned to members. `Balanced`: loads differ by at most one queue. "
+        "`Static`: queue mod the highest number of members == index ([assignment.md](assignment.md))",
+        manifest="assignment",
+        mode=EXCLUSIVE,
+        shown="assignment {}",
+        is_alterable=True,
+    )
+    """`Balanced`: only what must move moves. `Static`: the rule of "Sticky Load Balancing". The broker decides who is
+    active, whatever it is."""
     limits_clients: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -332,9 +351,15 @@ def differences(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ..
     )
 
 
+def conflicts(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ...]:
+    """The differences that nobody can alter: one of the two is another group."""
+    return tuple(one for one in differences(existing, desired) if not ATTRIBUTES[one.field].is_alterable)
+
+
 def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
-    """True if the two differ in nothing but the number of queues or partitions, and the limit of clients."""
-    return {one.field for one in differences(existing, desired)} <= {"queue_count", "max_clients"}
+    """True if the two differ in nothing but the number of queues or partitions, the limit of clients, and what a group
+    may alter."""
+    return {one.field for one in conflicts(existing, desired)} <= {"queue_count", "max_clients"}
 
 
 def _excerpt(text: str | bytes) -> str:

@@ -87,7 +87,6 @@ class GroupManifest:
     metadata: Metadata
     broker: BrokerRef
     spec: GroupSpec
-    assignment: str
     rebalance_delay_s: int
     max_handoff_s: int
     release_interval_s: int
@@ -127,7 +126,6 @@ class GroupManifest:
                 spec["brokerRef"].get("namespace", metadata.namespace), spec["brokerRef"]["name"]
             ),
             spec=_spec(group_name_of(manifest), spec, queue_count),
-            assignment=spec["assignment"],
             rebalance_delay_s=spec["rebalanceDelaySeconds"],
             max_handoff_s=spec["maxHandoffSeconds"],
             release_interval_s=spec["releaseIntervalSeconds"],

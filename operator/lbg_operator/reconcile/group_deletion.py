@@ -20,7 +20,7 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.groups import check_owned, delete_own
 from lbg_core.admin.problems import sentence_of
-from lbg_core.group import GROUP_NAME_ANNOTATION, differences, group_name_of
+from lbg_core.group import GROUP_NAME_ANNOTATION, conflicts, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
 from lbg_operator.reconcile.context import Reach, ReconcileContext, broker_key
@@ -214,7 +214,7 @@ class GroupDeletion:
         if survey.description is None:
             return False
         existing = survey.description.spec
-        if existing is not None and differences(existing, group.spec):
+        if existing is not None and conflicts(existing, group.spec):
             return True  # it stays, with what waits in it
         if not self._context.store.pods(key) and not survey.description.members:
             return True

@@ -14,6 +14,7 @@ from lbg_core.admin.errors import Busy, MembersRun
 from lbg_core.admin.groups import (
     GENERATED_PASSWORD_BYTES,
     Created,
+    assignment_announced,
     create_group,
     enable_parking,
     plan_parking,
@@ -201,6 +202,8 @@ class Provisioner:
                 group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(group.spec.name, is_paused=group.paused))
+                if key not in self._done or self._done[key].spec.assignment != created.spec.assignment:
+                    await reach.admin.perform(assignment_announced(group.spec.name, created.spec.assignment))
                 done = [*created.changes]
                 if publisher is not None and created.publishers != publishers_of(group):
                     done += await self._separate_publishers(group, reach, claim, publisher)
@@ -258,6 +261,7 @@ class Provisioner:
                 claim=claim,
                 finish=True,
                 paused=group.paused,
+                alters=True,
             )
 
         key = Key(group.metadata.namespace, group.metadata.name)
@@ -272,7 +276,8 @@ class Provisioner:
                     return created
         else:
             group = group.with_queues(run.queue_count)
-        return await create(await self._changed(key, group, reach, claim) or group.spec)
+        changed = await self._changed(key, group, reach, claim) or group.spec
+        return await create(changed.altered(assignment=group.spec.assignment))
 
     async def _changed(
         self, key: Key, group: GroupManifest, reach: Reach, claim: Claim, *, after_moves: bool = False
@@ -298,9 +303,10 @@ class Provisioner:
     async def as_recorded(self, group: GroupManifest, reach: Reach) -> GroupManifest:
         """The group with the number of queues of its record, also one that the manifest does not permit: a change to
         that is not complete. Raises ProvisioningError."""
-        name = group.spec.name
-        spec = recorded(name, await reach.admin.observe(name))
-        return group if spec is None or not is_recount(spec, group.spec) else replace(group, spec=spec)
+        spec = recorded(group.spec.name, await reach.admin.observe(group.spec.name))
+        if spec is None or not is_recount(spec, group.spec):
+            return group
+        return replace(group, spec=spec.altered(assignment=group.spec.assignment))
 
     def as_provisioned(self, key: Key, group: GroupManifest) -> GroupManifest:
         """The group with the number of queues with which it was last seen whole, as far as the manifest permits it."""

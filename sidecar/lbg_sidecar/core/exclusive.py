@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from lbg_core.group import Assignment
 from lbg_core.group.members_protocol import (
     Knowledge,
     KnowledgeRequest,
@@ -99,4 +100,9 @@ class ExclusiveMember(MemberCore):
     def reshape(self, queue_count: int, now: float) -> None:
         """The group has so many queues now."""
         self.wanted.reshape(queue_count, now)
+        self._after(now)
+
+    def assign(self, assignment: Assignment, now: float) -> None:
+        """The group's queues are assigned by this rule."""
+        self.wanted.assign(assignment, now)
         self._after(now)

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from lbg_core.client.backoff import Backoff
-from lbg_core.group import backed_up, balanced_owners, standbys_of, static_owners
+from lbg_core.group import (
+    BALANCED,
+    STATIC,
+    Assignment,
+    backed_up,
+    balanced_owners,
+    standbys_of,
+    static_owners,
+)
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close, settling
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -17,22 +24,15 @@ from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.presence import Presence
 
 
-class Assignment(enum.StrEnum):
-    """Rule of assigning queues to members. `static`: queue mod clients == index, the rule of "Sticky Load
-    Balancing"; `balanced`: computed from who is there, so that loads differ by at most one."""
-
-    BALANCED = "balanced"
-    STATIC = "static"
-
-
 @dataclass(slots=True)
 class BalancingRules:
-    """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`.
+    """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`,
+    and its `assign` `assignment`.
     Queues from `queue_count` on, below `surplus_end`, are surplus: they have no primary, and who consumes them goes on
     until they are deleted."""
 
     queue_count: int
-    assignment: Assignment = Assignment.BALANCED
+    assignment: Assignment = BALANCED
     client_count: int = 1
     prefetch: int | None = None
     rebalance_delay_s: float = 5.0
@@ -55,15 +55,15 @@ class BalancingRules:
         return (*owners, *(None,) * (self.surplus_end - self.queue_count))
 
     def _owners(self, live: frozenset[int]) -> Sequence[int | None]:
-        if self.assignment is Assignment.STATIC:
+        if self.assignment == STATIC:
             return static_owners(self.queue_count, self.client_count, live)
         return balanced_owners(self.queue_count, live) if live else (None,) * self.queue_count
 
     def consumed(self, index: int, live: frozenset[int]) -> list[int]:
-        """Queues that member `index` consumes, its primaries first. In mode `static` and in small groups it is all."""
+        """Queues that member `index` consumes, its primaries first: in small groups, and if Static, all."""
         primaries = self.primaries(live)[: self.queue_count]
         first = [queue for queue, primary in enumerate(primaries) if primary == index]
-        if self.assignment is Assignment.STATIC or index not in live:
+        if self.assignment == STATIC or index not in live:
             return first + [queue for queue, primary in enumerate(primaries) if primary != index]
         return [*first, *self.backed_up(index, live)]
 
@@ -77,7 +77,7 @@ class BalancingRules:
     def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
         """Members that consume a queue: its primary and its standbys, or all. A surplus queue may have any."""
         is_surplus = queue >= self.queue_count
-        if is_surplus or self.assignment is Assignment.STATIC or len(live) <= self.standbys + 1:
+        if is_surplus or self.assignment == STATIC or len(live) <= self.standbys + 1:
             return set(live)
         primary = self.primaries(live)[queue]
         assert primary is not None

@@ -8,13 +8,14 @@ from functools import partial
 from typing import Any
 
 from lbg_core.client.errors import NotFound, channel_closed
+from lbg_core.group import STATIC, Assignment
 from lbg_core.group.members_protocol import Message, QueueReport, QueueState, Role
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import CountReady, Post
 from lbg_sidecar.core.membership import JOINS_S
 from lbg_sidecar.core.part import NEVER, Context, Part
-from lbg_sidecar.core.queue_bindings import RESTS_S, Assignment
+from lbg_sidecar.core.queue_bindings import RESTS_S
 from lbg_sidecar.core.status_report import queue_state
 from lbg_sidecar.core.timings import spread
 
@@ -91,6 +92,15 @@ class WantedQueues(Part):
         self._also = {queue: until for queue, until in self._also.items() if queue < queue_count}
         for reshaped in self._reshaped:
             reshaped(now)
+        self._share_anew(now)
+
+    def assign(self, assignment: Assignment, now: float) -> None:
+        """The queues are assigned by this rule now. What is wrong by it moves as after the rebalance delay."""
+        if assignment != self._rules.assignment:
+            self._rules.assignment = assignment
+            self._share_anew(now)
+
+    def _share_anew(self, now: float) -> None:
         self._change_view(now)
         self._reports.changed(now)
         self._bindings.attach_due(now)
@@ -210,7 +220,7 @@ class Sweep(Part):
     def _schedule(self, now: float) -> None:
         rules, members = self._rules, max(1, len(self._roster.live))
         sweep_s = SETTLED_SWEEP_S if self._roster.is_settled(now) else SWEEP_S
-        if rules.assignment is Assignment.STATIC or members <= rules.standbys + 1:
+        if rules.assignment == STATIC or members <= rules.standbys + 1:
             self.due = now + SWEEP_S  # all consume all
         else:
             step_s = max(SWEEP_STEP_S, sweep_s * members / rules.queue_count)

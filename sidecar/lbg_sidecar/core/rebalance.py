@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from lbg_core.group import STATIC
 from lbg_core.group.members_protocol import Identity, Message, Move, Reattached, Rebalance, Status
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.effects import Post, StandingBy
 from lbg_sidecar.core.handoff import REATTACH_AFTER_S, Handoffs
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.peer import Peer
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.roster import LEAVE
 from lbg_sidecar.core.takeover import Takeovers
@@ -133,7 +133,7 @@ class Balancer(Part):
     def __init__(self, context: Context, handoffs: Handoffs, takeovers: Takeovers) -> None:
         super().__init__(context)
         self.release_due = NEVER
-        """Time of the next releases of the assignment `static`."""
+        """Time of the next releases of the assignment Static."""
         self._handoffs = handoffs
         self._is_coming = takeovers.is_announced
         """True if a queue is handed over to this member now: its consumer must keep its place then."""
@@ -213,7 +213,7 @@ class Balancer(Part):
         self._balanced_at = now
         if now >= self._unacked_due or self._bindings.consumer_timeout_s != self._unacked_limit_s:
             self._release_unacked(now)
-        if self._rules.assignment is Assignment.STATIC:
+        if self._rules.assignment == STATIC:
             self._release_secondaries(me, now)
             return
         state = self._state(me)

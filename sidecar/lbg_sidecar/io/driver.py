@@ -11,9 +11,9 @@ from typing import Any, Concatenate
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientError, Delivery
 from lbg_core.client.republication import is_copyable
-from lbg_core.group import HEADER_ROUTING_KEY, Names, hash_in
+from lbg_core.group import HEADER_ROUTING_KEY, Assignment, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
-from lbg_core.group.members_protocol import KeysMove, Pause, Positions, Request
+from lbg_core.group.members_protocol import Assign, KeysMove, Pause, Positions, Request
 from lbg_core.group.message_codec import decode
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
@@ -96,7 +96,8 @@ class Driver:
         """Reason for which the last link was lost; empty while there is one, and after leaving it in order."""
         self._announced_move = ""
         self._newer: set[str] = set()
-        self.pause_requests = 0
+        self.requests = 0
+        """Number of requests to pause or to assign that have come: each is newer than what was read of the record."""
         """Requests to pause or to resume that came so far."""
         self._app = app
         self._group = group
@@ -260,8 +261,12 @@ class Driver:
             log.warning("%s: %s", self.machine.name, error)
             return
         if isinstance(message, Pause):
-            self.pause_requests += 1
+            self.requests += 1
             self.pause(message.consumption)
+            return
+        if isinstance(message, Assign):
+            self.requests += 1
+            self.assign(message.assignment)
             return
         if isinstance(message, KeysMove) and self.link is None:
             self._announced_move = message.move
@@ -296,6 +301,12 @@ class Driver:
         """Also before there is a link: what the record states, and requests that came since it was read."""
         self.machine.pause(is_paused, self._loop.time())
         self._run_effects()
+
+    def assign(self, assignment: Assignment) -> None:
+        """As `pause`. A group whose queues the broker shares out has one assignment."""
+        if isinstance(self.machine, ExclusiveMember):
+            self.machine.assign(assignment, self._loop.time())
+            self._run_effects()
 
     def on_returned(self, body: bytes, to: int) -> None:
         if (message := decode(body)) is not None:

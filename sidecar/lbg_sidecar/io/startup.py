@@ -184,22 +184,6 @@ async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     return Group(spec, engine, record.has_parking)
 
 
-async def reread_group(
-    consume_connection: ClientConnection, spec: GroupSpec, *, has_parking: bool
-) -> Group | None:
-    """The group, if its number of queues has changed, or it has a parking queue now.
-
-    None also if that cannot be read in time, because the record's node may be down: then a member's message reports the
-    change. Raises ClientError when `consume_connection` is lost.
-    """
-    group = await group_now(consume_connection, spec.name)
-    if group is None:
-        return None
-    same = (spec.queue_count, spec.max_clients, has_parking)
-    is_same = (group.spec.queue_count, group.spec.max_clients, group.has_parking) == same
-    return None if is_same else group
-
-
 async def group_now(consume_connection: ClientConnection, name: str) -> Group | None:
     """The group; None if it cannot be read in time. Raises ClientError when the connection is lost."""
     try:

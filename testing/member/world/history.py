@@ -10,7 +10,7 @@ from typing import Any
 
 from lbg_core.client import BasicProperties, Delivery
 from lbg_core.client.republication import copied_properties
-from lbg_core.group import HEADER_FENCE, HEADER_ROUTING_KEY
+from lbg_core.group import BALANCED, HEADER_FENCE, HEADER_ROUTING_KEY
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.publisher.stamper import HeaderEncoder, StampedMessage
 from lbg_sidecar.core.dispatcher import Rules
@@ -97,7 +97,8 @@ class History:
     failing: set[str | None] = field(default_factory=set)  # keys whose messages never succeed
 
     def __post_init__(self) -> None:
-        self.balancing = {"prefetch": 8, "client_count": 3, "on_rabbitmq": True} | self.balancing
+        defaults = {"prefetch": 8, "client_count": 3, "on_rabbitmq": True, "assignment": BALANCED}
+        self.balancing = defaults | self.balancing
         self.random = random.Random(self.seed)
         self.clock = Clock()
         self.process = Process("world")

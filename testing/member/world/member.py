@@ -173,11 +173,17 @@ class SimMember:
             return
         self.stood_down = False
         self.index = index
-        if self.machine.rules.queue_count != self._history.queue_count:
+        rules, history = self.machine.rules, self._history
+        if (rules.queue_count, rules.assignment) != (history.queue_count, history.balancing["assignment"]):
             driver.drive(self._machine(self.machine))
         link = Connection(broker, self.process, driver, index)
         move = "" if broker.key_move is None else broker.key_move.id
         driver.connect(link, link, link.key_moves, link, key_move=move)
+
+    def reread(self) -> None:
+        """Takes the assignment of the group's record on the connection that it has."""
+        if self.link is not None:
+            self.driver.assign(self._history.balancing["assignment"])
 
     def _connect_soon(self) -> None:
         self._history.clock.after(0.05 + self._history.delay(), self.process, self.connect)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lbg_core.group import Assignment
 from testing.member.world.application import Application
 from testing.member.world.broker import Broker
 from testing.member.world.history import History, Item
@@ -52,6 +53,12 @@ class World(History):
         """The broker closes it; the member hears of it a little later."""
         if member.link is not None:
             self.broker.drops(member.link)
+
+    def assign(self, assignment: Assignment) -> None:
+        """The group's record has this rule now; members read it within a second."""
+        self.balancing["assignment"] = assignment
+        for member in self.up():
+            self.clock.after(self.random.random(), member.process, member.reread)
 
     def suspect(self, queue: int) -> None:
         """See `BrokerQueue.suspect`."""

@@ -18,6 +18,7 @@ FIGURES: dict[str, object] = {
     "queues": 4,
     "within_s": 9.0,
     "attribute": "type",
+    "assignment": "Static",
     "observed": None,
     "created": "topic",
     "routing_key": "a",

@@ -16,6 +16,7 @@ from lbg_core.group import (
     GroupSpec,
     NewerRecordError,
     SpecError,
+    conflicts,
     differences,
 )
 
@@ -236,6 +237,7 @@ def specs(draw: st.DrawFn) -> GroupSpec:
         mode=mode,
         max_clients=draw(st.none() | st.integers(1, 65_536 if mode in UNCOUNTED_MODES else queue_count)),
         **(draw(times) if mode == "Partitioned" else {}),
+        **({"assignment": draw(st.sampled_from(["Balanced", "Static"]))} if mode == "Exclusive" else {}),
     )
 
 
@@ -265,6 +267,8 @@ def test_differences_tell_field_existing_and_wanted() -> None:
         "hash_count: 100 -> 120",
         "client_username: orders-client -> other",
     ]
+    assert conflicts(SPEC, wanted) == differences(SPEC, wanted)
+    assert conflicts(SPEC, replace(SPEC, assignment="Static")) == ()
 
 
 def test_a_huge_value_is_shortened_in_the_error() -> None:

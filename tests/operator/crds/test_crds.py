@@ -144,7 +144,7 @@ def test_channels_are_those_of_the_sidecar() -> None:
     assert channels == set(Channel) - {Channel.COMMAND}
 
 
-OF_THE_GROUP = ("assignment", "rebalance_delay_s", "max_handoff_s", "release_interval_s")
+OF_THE_GROUP = ("rebalance_delay_s", "max_handoff_s", "release_interval_s")
 
 
 @pytest.mark.parametrize(

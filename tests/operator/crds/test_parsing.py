@@ -17,7 +17,7 @@ def test_the_least_of_a_group_has_the_defaults_of_the_schema() -> None:
     ) * 3
     assert (group.spec.hash_count, group.spec.queue_count, group.spec.queue_size_mb) == (128, 8, 1000)
     assert (group.spec.mode, group.spec.hash_function, group.spec.max_clients) == ("Exclusive", "crc32", 8)
-    assert (group.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("Balanced", 5, 3)
+    assert (group.spec.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("Balanced", 5, 3)
     assert (group.replicas, group.replicas_max) == (1, 8)
     assert group.consumer is None
     assert group.scaling is None

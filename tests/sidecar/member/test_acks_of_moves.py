@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
+from lbg_core.group import STATIC
 from lbg_core.group.members_protocol import Handover
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, AckScheduler
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Ack, Effect, HandoffAbandoned, Moved
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.message import ACK
 from testing.member.native_member import NativeMember
 from testing.member.world.member import SimMember
@@ -22,7 +22,7 @@ from testing.member.world.world import World
 DONE = 100
 """Messages behind the one that fails."""
 
-BEHIND_THE_PRIMARY = {"assignment": Assignment.STATIC, "client_count": 3}
+BEHIND_THE_PRIMARY = {"assignment": STATIC, "client_count": 3}
 """Index 2 is missing, so queue 2 has no primary, and no successor is named for it."""
 
 

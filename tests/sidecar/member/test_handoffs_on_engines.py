@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from lbg_core.admin import connect_admin
 from lbg_core.client import BasicProperties, connect
-from lbg_sidecar import Assignment, Member, Message, Verdict, retry
+from lbg_core.group import BALANCED, STATIC, Assignment
+from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.core import acks
 from testing.member.balance import active, in_balance, primary
 from testing.member.group_load import Judge, Load, under_load
@@ -91,14 +93,22 @@ async def test_calls_that_outlast_the_handoff_time_starve_no_join_and_are_not_re
     assert not judge.repeats
 
 
+async def assign(place: Place, assignment: Assignment) -> None:
+    async with connect_admin(place.url) as admin:
+        await admin.assign_queues(place.spec.name, assignment)
+
+
 async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: Place, load: Load) -> None:
+    """Also when they were balanced before, and are again afterwards."""
     judge = Judge()
-    static = {"assignment": Assignment.STATIC, "clients": 3, "release_interval_s": 0.4}
+    static = {"clients": 3, "release_interval_s": 0.4}
     async with (
         Member(place.settings("a", index=0, **static), judge.handler("a")) as a,
         Member(place.settings("b", index=1, **static), judge.handler("b")) as b,
     ):
         async with under_load(load):
+            await until(lambda: len(active(a)) == len(active(b)) == 2, what="balance")
+            await assign(place, STATIC)
             await until(lambda: {0, 3} <= active(a) and 1 in active(b), what="primaries at the top")
             since = len(judge.starts)
             await until(
@@ -108,9 +118,24 @@ async def test_a_static_member_serves_its_own_queues_and_the_rest_wander(place: 
                 ),
                 what="the queue without a primary to wander",
             )
+            await assign(place, BALANCED)
+            await until(lambda: len(active(a)) == len(active(b)) == 2, what="balance again")
         await load.all_seen(judge)
     assert not judge.inversions
     assert not judge.repeats
+
+
+async def test_an_assignment_that_changes_while_a_member_joins_is_its_own(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between its look at the record and its mailbox: nobody tells it."""
+
+    async def ready(*_: object) -> None:
+        await assign(place, STATIC)
+
+    monkeypatch.setattr("lbg_sidecar.member.app_ready", ready)
+    async with Member(place.settings("a", index=1, clients=3), Judge().handler("a")) as a:
+        await until(lambda: primary(a) == {1}, what="the primaries of Static")
 
 
 async def test_a_leave_repeats_nothing_that_is_done_behind_a_key_that_waits(
@@ -119,7 +144,8 @@ async def test_a_leave_repeats_nothing_that_is_done_behind_a_key_that_waits(
     """No successor is named, so none has the positions."""
     monkeypatch.setattr(acks, "SINGLE_ACK_AFTER_S", NEVER_S)
     judge = Judge()
-    static = {"assignment": Assignment.STATIC, "clients": 3, "release_interval_s": NEVER_S}
+    static = {"clients": 3, "release_interval_s": NEVER_S}
+    await assign(place, STATIC)
 
     async def fail(message: Message) -> Verdict | None:
         return retry(after_s=NEVER_S) if message.key == "key-0" else None

@@ -166,7 +166,9 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
     script=st.lists(
         st.tuples(
             st.sampled_from([0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 3.0]),
-            st.sampled_from(("change", "die", "join", "leave", "kill", "drop", "stall", "suspect", "again")),
+            st.sampled_from(
+                ("change", "die", "join", "leave", "kill", "drop", "stall", "suspect", "again", "assign")
+            ),
             st.integers(0, 9),
         ),
         max_size=14,

@@ -9,14 +9,13 @@ from typing import Any
 import pytest
 
 from lbg_core.client.backoff import Backoff
-from lbg_core.group import balanced_primaries
+from lbg_core.group import STATIC, balanced_primaries
 from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved
 from lbg_sidecar.core.handoff import Stage
-from lbg_sidecar.core.queue_bindings import Assignment
 from testing.member.world import Chances, World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import feed, fine, settled
@@ -211,7 +210,7 @@ def test_a_handoff_that_nobody_wants_any_more_was_never_put_off() -> None:
 
 
 def test_a_static_release_that_nobody_wants_any_more_was_never_put_off() -> None:
-    balancing = {"assignment": Assignment.STATIC, "client_count": 2, "release_interval_s": 5.0}
+    balancing = {"assignment": STATIC, "client_count": 2, "release_interval_s": 5.0}
     chances = Chances(slow=1.0, slow_s=600.0, deaf=1.0)
     world = World(7, queue_count=2, hash_count=2, balancing=balancing, chances=chances)
     member = world.join(fixed=0)
@@ -435,14 +434,14 @@ def test_statuses_say_what_a_member_has_of_a_queue() -> None:
 
 
 def test_static_members_alone_release_nothing() -> None:
-    world = World(23, balancing={"assignment": Assignment.STATIC, "client_count": 2})
+    world = World(23, balancing={"assignment": STATIC, "client_count": 2})
     world.join(fixed=0)
     feed(world, 70, every_s=0.25)
     assert not events(world, Moved)
 
 
 def test_a_static_release_closes_eight_consumers_at_the_same_time() -> None:
-    world = World(23, queue_count=40, balancing={"assignment": Assignment.STATIC, "client_count": 2})
+    world = World(23, queue_count=40, balancing={"assignment": STATIC, "client_count": 2})
     machine = world.join(fixed=0).machine
     world.join(fixed=1)
     world.run(2)

@@ -10,7 +10,7 @@ import pytest
 
 from lbg_core.journal import JournalReader
 from lbg_core.publisher import GroupPublisher
-from lbg_sidecar import Member, Message, SettingsError
+from lbg_sidecar import Member, Message
 from lbg_sidecar.process.lag import LagWatch
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.group_load import Judge, Load, load_on, under_load
@@ -152,13 +152,6 @@ async def test_a_lost_connection_gives_a_member_its_partitions_back(
 
 def _by_hash(judge: Judge, since: int) -> dict[int, str]:
     return {name[1]: member for member, _, name in judge.starts[since:]}
-
-
-async def test_static_assignment_is_refused_with_one_clear_line(place: Place) -> None:
-    with pytest.raises(SettingsError, match="this broker assigns the messages") as refused:
-        async with Member(place.settings("a", assignment="static"), Judge().handler("a")):
-            pass
-    assert "\n" not in str(refused.value)
 
 
 async def test_the_journal_says_which_mode_it_was(place: Place, load: Load, tmp_path: Path) -> None:

@@ -261,7 +261,6 @@ async def test_a_position_file_that_the_broker_does_not_know_is_given_up_with_a_
         ({"name": ""}, "the session's, so the member must have it again"),
         ({"name": "x" * 129}, "at most 128 characters"),
         ({"name": "a", "order": "key"}, "leave it at queue"),
-        ({"name": "a", "assignment": "static"}, "this broker assigns the messages"),
     ],
 )
 async def test_settings_that_do_not_go_with_sessions_are_refused(

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from lbg_core.group import GroupSpec
-from lbg_sidecar import ACK, MemberSettings, SettingsError
+from lbg_sidecar import ACK, MemberSettings
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach
-from lbg_sidecar.settings import balancing_rules, processing_rules, validate_against
+from lbg_sidecar.settings import balancing_rules, processing_rules
 from testing.member.bare_member import bare_member
 
 
@@ -78,12 +78,3 @@ def test_a_queue_that_the_broker_shares_out_is_one() -> None:
 )
 def test_a_session_is_one_message_after_another(mode: str, told: Order | None, order: Order) -> None:
     assert processing_rules(member(order=told), spec(mode), concurrency=4).order is order
-
-
-@pytest.mark.parametrize(
-    ("mode", "is_native"), [("Partitioned", False), ("Partitioned", True), ("Sessions", True)]
-)
-def test_static_assignment_goes_with_exclusive_queues_only(mode: str, is_native: bool) -> None:
-    validate_against(member(assignment="static"), spec(), is_native=False)
-    with pytest.raises(SettingsError, match=r"assignment is 'static', but in mode .*: leave it balanced"):
-        validate_against(member(assignment="static"), spec(mode), is_native=is_native)

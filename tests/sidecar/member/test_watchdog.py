@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from lbg_core.group import STATIC
 from lbg_core.group.members_protocol import Progress, Reattached
 from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded
-from lbg_sidecar.core.queue_bindings import Assignment
 from lbg_sidecar.core.stall_watchdog import (
     COUNT_INTERVAL_MAX_S,
     COUNT_INTERVAL_S,
@@ -242,7 +242,7 @@ def test_a_queue_that_was_busy_again_is_looked_at_as_soon_as_before() -> None:
 
 
 def test_a_static_member_is_watched_too() -> None:
-    balancing = {"assignment": Assignment.STATIC, "client_count": 1}
+    balancing = {"assignment": STATIC, "client_count": 1}
     world = World(3, queue_count=1, hash_count=1, balancing=balancing)
     world.join()
     world.run(1)
@@ -253,7 +253,7 @@ def test_a_static_member_is_watched_too() -> None:
 
 
 def test_a_static_release_leaves_a_stalled_consumer_that_closes_alone() -> None:
-    balancing = {"assignment": Assignment.STATIC, "client_count": 2, "release_interval_s": 3600}
+    balancing = {"assignment": STATIC, "client_count": 2, "release_interval_s": 3600}
     world = World(7, balancing=balancing)
     member = world.join(fixed=0)
     feed(world, 2)

@@ -105,7 +105,6 @@ async def test_a_refused_login_is_one_clear_error_that_shows_no_password(tmp_pat
         ("prefetch", 70_000),
         ("call_timeout_s", 0),
         ("max_attempts", 0),
-        ("assignment", "random"),
         ("order", "none"),
         ("index", -1),
         ("rebalance_delay_s", -1),

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
-from lbg_core.group import balanced_primaries
+from lbg_core.group import STATIC, balanced_primaries
 from lbg_sidecar.core.dispatcher import Order, Rules
-from lbg_sidecar.core.queue_bindings import Assignment
 from testing.exploration import example_count
 from testing.member.world import Chances, World
 from testing.member.world.situations import act, publishing
@@ -79,9 +78,18 @@ def check(world: World) -> None:
     assert world.repeats <= world.disturbed + world.forced + world.resent
 
 
+def expect_assigned(world: World) -> None:
+    """Each queue is served by whom the assignment of the group names."""
+    served, up = world.served_by(), [member.index for member in world.up()]
+    if world.balancing["assignment"] == STATIC:
+        assert all(served[queue] == queue % 3 for queue in served if queue % 3 in up)
+    elif up:
+        assert served == balanced_primaries(4, up)
+
+
 @pytest.mark.long
 @lives(max_examples=example_count(25, of_few=0.5))
-@given(seed=seeds, script=steps("join", "leave"), chances=chances, order=st.sampled_from(Order))
+@given(seed=seeds, script=steps("join", "leave", "assign"), chances=chances, order=st.sampled_from(Order))
 def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
     seed: int, script: list[Step], chances: Chances, order: Order
 ) -> None:
@@ -91,8 +99,7 @@ def test_planned_moves_lose_nothing_reorder_nothing_and_repeat_nothing_unless_fo
     assert world.disturbed == 0
     if not world.forced:
         assert world.repeats == 0
-    if world.up():
-        assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
+    expect_assigned(world)
 
 
 @pytest.mark.long
@@ -109,21 +116,16 @@ def test_no_fault_loses_or_reorders_a_message_and_balance_comes_back(
     world = World(seed, chances=chances, rules=Rules(concurrency=4, republish=republish))
     live_through(world, script)
     check(world)
-    if world.up():
-        assert world.served_by() == balanced_primaries(4, [m.index for m in world.up()])
+    expect_assigned(world)
 
 
 @pytest.mark.long
 @lives(max_examples=example_count(25, of_few=0.5))
-@given(seed=seeds, script=steps("join", "leave", "kill", "drop"), chances=chances)
+@given(seed=seeds, script=steps("join", "leave", "kill", "drop", "assign"), chances=chances)
 def test_static_members_release_their_secondaries_without_loss_and_primaries_rise_to_the_top(
     seed: int, script: list[Step], chances: Chances
 ) -> None:
-    world = World(seed, chances=chances, balancing={"assignment": Assignment.STATIC})
+    world = World(seed, chances=chances, balancing={"assignment": STATIC})
     live_through(world, script)
     check(world)
-    served = world.served_by()
-    for member in world.up():
-        for queue in range(4):
-            if queue % 3 == member.index:
-                assert served[queue] == member.index
+    expect_assigned(world)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group import EXCLUSIVE
+from lbg_core.group import EXCLUSIVE, STATIC
 from testing.simulation.context import Setting
 from testing.simulation.history import History
 from testing.simulation.runs import MODES
@@ -25,7 +25,7 @@ def test_a_history_has_no_violation(mode: str, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_history_of_a_static_assignment_has_no_violation(seed: int) -> None:
-    setting = Setting(mode=EXCLUSIVE, assignment="static", seconds=60.0, faults_per_hour=1500.0)
+    setting = Setting(mode=EXCLUSIVE, assignment=STATIC, seconds=60.0, faults_per_hour=1500.0)
     history = History(seed, setting)
     assert history.run() == [], history.timeline()
     assert len(history.judge.processed) > 500
