@@ -138,6 +138,7 @@ class MovingMember:
             "incarnation": INCARNATION,
             "rebalance": "Ready",
             "queues": [queue(queue=number) for number in range(self._count)],
+            "queue_count": self._count,
             "counts": {},
         }
 

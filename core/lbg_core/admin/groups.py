@@ -412,8 +412,9 @@ async def create_group(
 
 
 async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) -> bool:
-    """Assigns the queues of a group by this rule from now on: its record states it, and members are told. False if it was
-    so before.
+    """Assigns the queues of a group by this rule from now on: its record states it, and members are told.
+
+    False if it was so before.
 
     Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule, GroupNotFound, RecordUnavailable,
     RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.

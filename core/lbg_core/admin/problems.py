@@ -126,7 +126,6 @@ class Kind(Enum):
     MEMBER_NOT_READY = "{members} is {rebalance}"
     MEMBER_UNBOUND = "{members} has no consumer yet on {count} {count:queue|queues}"
     MEMBER_OUTDATED = "{members} still uses {count} {count:queue|queues}{is_late: (restart it)}"
-    MEMBER_INCOMPLETE = "{members} has not its part of {queues} queues yet{is_late: (restart it)}"
     STEP_DUE = "its next step is due"
     CHANGE_LEFT = _CHANGE_LEFT, "`lbg group repartition {group} --queues {queues}` removes them"
     CHANGE_LEFT_TO_OPERATOR = _CHANGE_LEFT, "the operator removes them"

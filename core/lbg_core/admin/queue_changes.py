@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 
 from lbg_core.admin.actions import Announce
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus, Snapshot
-from lbg_core.group import IDENTITY_BYTES, Names, balanced_primaries, static_primaries
+from lbg_core.group import IDENTITY_BYTES, Names
 from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
 from lbg_core.group.topology import Binding
 
@@ -89,42 +89,11 @@ LISTEN_S = 1.3
 def unsettled(group: str, members: Sequence[Beat], queue_count: int, *, is_late: bool) -> Iterator[Problem]:
     """Members that do not serve so many queues yet, or are not Ready with it. `is_late`: they have had the time for
     it."""
-    behind = _behind(members, queue_count)
     for member in members:
         subject = Subject(group, members=(member.name,))
-        if member.index in behind:
-            queues = {one.queue for one in member.queues}
-            is_other = len(queues) != queue_count and queues == set(range(len(queues)))
-            kind = Kind.MEMBER_OUTDATED if is_other else Kind.MEMBER_INCOMPLETE
-            figures = {"count": len(queues), "queues": queue_count, "is_late": is_late}
-            yield Problem(kind, subject, figures)
+        if member.queue_count != queue_count:
+            yield Problem(Kind.MEMBER_OUTDATED, subject, {"count": member.queue_count, "is_late": is_late})
         elif member.rebalance is not Rebalance.READY:
             yield Problem(Kind.MEMBER_NOT_READY, subject, {"rebalance": str(member.rebalance)})
         elif unbound := [one.queue for one in member.queues if not one.is_consumed]:
             yield Problem(Kind.MEMBER_UNBOUND, subject, {"count": len(unbound)})
-
-
-def _behind(members: Sequence[Beat], queue_count: int) -> set[int]:
-    """Indexes of members whose report is not that of a member with so many queues.
-
-    A report has neither the number of queues nor every queue. But the primaries of all members together are those of
-    an assignment of so many queues to them. Static leaves queues without a primary, which others consume.
-    """
-    reported = {member.index: sorted(one.queue for one in member.primaries) for member in members}
-    assignments: list[Mapping[int, int | None]] = [balanced_primaries(queue_count, reported)]
-    consumed = {one.queue for member in members for one in member.queues}
-    if members and consumed.issuperset(range(queue_count)):
-        steps = {queues[1] - queues[0] for queues in reported.values() if len(queues) >= 2}
-        counts = steps | {max(queue_count, *reported) + 1}  # the latter: no member has two
-        # A count may be below an index: of two generations of a Deployment the later one has no queues, and keeps that.
-        assignments += (static_primaries(queue_count, count, reported) for count in counts)
-    surplus = {member.index for member in members if any(one.queue >= queue_count for one in member.queues)}
-    return surplus | min((set(_differing(reported, one)) for one in assignments), key=len)
-
-
-def _differing(reported: Mapping[int, Sequence[int]], primaries: Mapping[int, int | None]) -> Iterator[int]:
-    """Indexes of members with other primaries than these."""
-    due: dict[int | None, list[int]] = {}
-    for queue, index in primaries.items():
-        due.setdefault(index, []).append(queue)
-    return (index for index, queues in reported.items() if list(queues) != due.get(index, []))

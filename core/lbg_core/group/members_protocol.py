@@ -293,7 +293,7 @@ class Beat(Sent):
 
     `counts`: messages since the member started, by what became of them. `paused`: it starts no new call, as the group's
     record states. `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is
-    unknown. `parking` is None if it does not follow parked keys.
+    unknown. `parking` is None if it does not follow parked keys. `queue_count`: the group's, as the sender has it.
     """
 
     queues: tuple[QueueState, ...] = ()
@@ -302,6 +302,7 @@ class Beat(Sent):
     paused: bool = False
     oldest_us: Time = 0
     parking: ParkingState | None = None
+    queue_count: int = 0
 
     @property
     def index(self) -> int:

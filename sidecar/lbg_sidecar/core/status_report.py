@@ -65,6 +65,7 @@ def status_report(context: Context) -> Beat:
     return Beat(
         context.roster.me or ABSENT,
         queues=tuple(queue_state(context, binding) for binding in _own(context)),
+        queue_count=context.rules.queue_count,
         counts=asdict(dispatcher.counts),
         paused=dispatcher.paused,
         oldest_us=_oldest_us(context.bindings.bound.values()),

@@ -98,7 +98,6 @@ class Driver:
         self._newer: set[str] = set()
         self.requests = 0
         """Number of requests to pause or to assign that have come: each is newer than what was read of the record."""
-        """Requests to pause or to resume that came so far."""
         self._app = app
         self._group = group
         self._prefix = prefix
