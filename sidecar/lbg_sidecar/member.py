@@ -13,7 +13,6 @@ from typing import Any, Self
 
 from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
-from lbg_core.admin.record import spec_in
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_core.group import STATIC, Names, is_recount
 from lbg_core.group.members_protocol import Identity
@@ -309,13 +308,14 @@ class Member:
             self._stood_down = False
             self._previous = link.index
             # Now that requests arrive at its mailbox: one that comes while the record is read is newer.
-            requests, record = -1, None
+            requests, record, recorded = -1, None, None
             while requests != driver.requests:
                 requests = driver.requests
-                record = await record_now(consume_connection, self.settings.group)
-            if record is not None:
+                recorded = await record_now(consume_connection, self.settings.group)
+            if recorded is not None:
+                record, spec = recorded
                 driver.pause(record.is_paused)
-                driver.assign(spec_in(record.text, self.settings.group).assignment)
+                driver.assign(spec.assignment)
             if record is not None and record.has_parking != group.has_parking:
                 log.info("%s: the group has a parking queue now: joining again", self.settings.name)
                 return

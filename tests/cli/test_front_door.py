@@ -26,7 +26,17 @@ from lbg_core.admin import (
     group_admin,
 )
 from lbg_core.client import SettingsError
-from lbg_core.group import BALANCED, HASH_FUNCTIONS, MODES, STATIC, Assignment, GroupSpec, HashFunction, Mode
+from lbg_core.group import (
+    BALANCED,
+    BY_LOAD,
+    HASH_FUNCTIONS,
+    MODES,
+    STATIC,
+    Assignment,
+    GroupSpec,
+    HashFunction,
+    Mode,
+)
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import MemberSettings, Order, WhenExhausted
 from testing import ROOT
@@ -71,7 +81,7 @@ def test_an_import_brings_nothing_that_it_does_not_need(statement: str, heavy: s
 
 def test_texts_that_a_type_checker_accepts_are_those_that_are_accepted() -> None:
     assert get_args(Mode) == MODES
-    assert get_args(Assignment) == (BALANCED, STATIC)
+    assert get_args(Assignment) == (BALANCED, STATIC, BY_LOAD)
     assert get_args(HashFunction) == tuple(HASH_FUNCTIONS)
     accepted = get_type_hints(MemberSettings)
     for field, words in (("order", Order), ("when_exhausted", WhenExhausted)):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from lbg_core.group.assignment import (
     INDEX_MAX,
+    NOWHERE_ELSE,
     backed_up,
     balanced_owners,
     balanced_primaries,
+    owners_with,
     standbys,
     standbys_of,
     static_owners,
@@ -82,6 +84,7 @@ from lbg_core.group.sequences import Epoch, SequenceSet, epoch_of, incarnation_o
 from lbg_core.group.spec import (
     ATTRIBUTES,
     BALANCED,
+    BY_LOAD,
     EXCLUSIVE,
     MESSAGE_GROUPS,
     MODES,
@@ -125,6 +128,7 @@ from lbg_core.group.topology import (
 __all__ = [
     "ATTRIBUTES",
     "BALANCED",
+    "BY_LOAD",
     "EMBEDDED",
     "EXCLUSIVE",
     "GROUP_NAME_ANNOTATION",
@@ -171,6 +175,7 @@ __all__ = [
     "MESSAGE_GROUPS",
     "MODES",
     "NATIVE_MODES",
+    "NOWHERE_ELSE",
     "ONE_USER",
     "PARTITIONED",
     "RABBITMQ",
@@ -232,6 +237,7 @@ __all__ = [
     "last_will_of",
     "mailbox_of",
     "marked",
+    "owners_with",
     "queue_of",
     "recounted",
     "repartition_in",

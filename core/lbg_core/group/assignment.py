@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from heapq import nlargest
+from typing import TypeAlias
 
 from lbg_core.group.hashing import murmur2_of_bytes
 
@@ -52,6 +53,25 @@ def balanced_owners(queue_count: int, live: frozenset[int]) -> tuple[int, ...]:
     return _balanced(queue_count, tuple(sorted(live)))
 
 
+Exceptions: TypeAlias = frozenset[tuple[int, int]]
+"""Queues that are at another member than the balanced assignment has them, each with the index of this one."""
+
+NOWHERE_ELSE: Exceptions = frozenset()
+
+
+@lru_cache(maxsize=64)
+def owners_with(exceptions: Exceptions, queue_count: int, live: frozenset[int]) -> tuple[int, ...]:
+    """Balanced owners but for these exceptions, as far as their members are live; cached."""
+    owners = balanced_owners(queue_count, live)
+    if not exceptions:
+        return owners
+    changed = list(owners)
+    for queue, index in exceptions:
+        if index in live and queue < queue_count:
+            changed[queue] = index
+    return tuple(changed)
+
+
 def standbys(queue_count: int, live: Collection[int], count: int) -> tuple[tuple[int, ...], ...]:
     """The standbys of every queue: the first `count` live indexes of its rank that are not its primary; all others
     where there are no more."""
@@ -64,7 +84,9 @@ def weight(queue: int, index: int) -> int:
     return (_point(b"q", queue) ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF
 
 
-def backed_up(queue_count: int, live: frozenset[int], index: int, count: int) -> tuple[int, ...]:
+def backed_up(
+    queue_count: int, live: frozenset[int], index: int, count: int, exceptions: Exceptions = NOWHERE_ELSE
+) -> tuple[int, ...]:
     """The queues that have member `index` among their `count` standbys.
 
     A member needs no more, and it costs less than the standbys of all queues: with 1,000 members and 4,000 queues 33 ms
@@ -74,7 +96,7 @@ def backed_up(queue_count: int, live: frozenset[int], index: int, count: int) ->
         return ()
     ahead = _ahead(queue_count, index, count)
     ahead.follow(live)
-    owners = balanced_owners(queue_count, live)
+    owners = owners_with(exceptions, queue_count, live)
     return tuple(
         queue
         for queue, members in sorted(ahead.all_of.items())
@@ -83,11 +105,13 @@ def backed_up(queue_count: int, live: frozenset[int], index: int, count: int) ->
 
 
 @lru_cache(maxsize=1024)
-def standbys_of(queue_count: int, live: frozenset[int], queue: int, count: int) -> tuple[int, ...]:
+def standbys_of(
+    queue_count: int, live: frozenset[int], queue: int, count: int, exceptions: Exceptions = NOWHERE_ELSE
+) -> tuple[int, ...]:
     """The standbys of one queue; cached."""
     if not live:
         return ()
-    point, primary = _point(b"q", queue), balanced_owners(queue_count, live)[queue]
+    point, primary = _point(b"q", queue), owners_with(exceptions, queue_count, live)[queue]
     weights = [((point ^ _point(b"m", index)) * _GOLDEN & 0xFFFFFFFF, index) for index in live]
     return tuple([index for _, index in nlargest(count + 1, weights) if index != primary][:count])
 

@@ -60,6 +60,18 @@ def _is_time_to_watch(seconds: float) -> float:
     return seconds
 
 
+def _is_amount(value: float) -> float:
+    if not 0 <= value <= COUNT_MAX:
+        raise ValueError(f"{value:g} is not a number from 0 to {COUNT_MAX}")
+    return value
+
+
+def _is_positive(value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{value} is not a number from 1 on")
+    return value
+
+
 def _has_few_runs(streams: tuple[StreamRuns, ...]) -> tuple[StreamRuns, ...]:
     count = sum(len(runs) for _, _, runs in streams)
     if count > REPORTED_RUNS_MAX:
@@ -74,6 +86,7 @@ Index = Annotated[int, at_most(INDEX_MAX)]
 Time = Annotated[int, capped_at(YEAR_9999_US)]
 """Microseconds since the epoch; 0 where there is none."""
 Answer = Annotated[str, _is_answer]
+Amount = Annotated[float, _is_amount]
 
 
 class Status(enum.StrEnum):
@@ -117,6 +130,25 @@ class Identity(NamedTuple):
     index: Index  # type: ignore[assignment]  # in place of tuple.index
     name: str
     incarnation: str
+
+
+class Placement(NamedTuple):
+    """Register of one queue in a group that is assigned by load: the incarnation of the member that serves it in place
+    of its balanced primary; empty: none does. The highest number of a queue counts, and of equal ones the highest
+    incarnation. Only the active member of the queue writes it, with a higher number."""
+
+    queue: int
+    holder: str
+    number: Annotated[int, capped_at(COUNT_MAX)]
+
+
+class QueueLoad(NamedTuple):
+    """A queue that a member serves. `demand`: calls that run at a time on average, if the member keeps up with what
+    comes in, and what waits is gone within a stated time. `service_s`: of a call on average, 0 without one."""
+
+    queue: int
+    demand: Amount
+    service_s: Amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,6 +283,7 @@ class Directory(Sent):
     members: tuple[Identity, ...]
     ended: tuple[str, ...] = ()
     is_answer: bool = False
+    placements: tuple[Placement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -521,6 +554,36 @@ class Assign(Sent):
 
 
 @dataclass(frozen=True, slots=True)
+class Load(Sent):
+    """To the coordinator, by a member that has much to do, and by each that it requests it from: what the sender had to
+    do in its last interval."""
+
+    concurrency: Annotated[int, _is_positive]
+    queues: tuple[QueueLoad, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest(Sent):
+    """To all, from the coordinator, which needs the loads of all to compare them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place(Sent):
+    """To the member `target`, which serves these queues, from the coordinator: a proposal to hand them over. Numbers
+    are those of the registers as the sender has them: a register that changed since is not written."""
+
+    target: str
+    moves: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Placed(Sent):
+    """To all, from the member that serves these queues: their registers from now on."""
+
+    placements: tuple[Placement, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Watch(Sent):
     """To all, from an observer: members send their status report soon, and every second for so many seconds. With
     `keys` they report their activity for the same time."""
@@ -597,6 +660,10 @@ Message = (
     | Skipped
     | Pause
     | Assign
+    | Load
+    | LoadRequest
+    | Place
+    | Placed
     | Watch
     | Activity
 )

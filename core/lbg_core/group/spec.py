@@ -25,10 +25,11 @@ T = TypeVar("T")
 
 Mode: TypeAlias = Literal["Exclusive", "Partitioned", "MessageGroups", "Sessions"]
 
-Assignment: TypeAlias = Literal["Balanced", "Static"]
+Assignment: TypeAlias = Literal["Balanced", "Static", "ByLoad"]
 
 BALANCED: Final = "Balanced"
 STATIC: Final = "Static"
+BY_LOAD: Final = "ByLoad"
 
 EXCLUSIVE: Final = "Exclusive"
 PARTITIONED: Final = "Partitioned"
@@ -196,14 +197,15 @@ class GroupSpec:
         "AS",
         BALANCED,
         "Mode Exclusive: rule by which queues are assigned to members. `Balanced`: loads differ by at most one queue. "
-        "`Static`: queue mod the highest number of members == index ([assignment.md](assignment.md))",
+        "`Static`: queue mod the highest number of members == index. `ByLoad`: as Balanced, and queues leave members "
+        "that have more to do than others ([assignment.md](assignment.md))",
         manifest="assignment",
         mode=EXCLUSIVE,
         shown="assignment {}",
         is_alterable=True,
     )
-    """`Balanced`: only what must move moves. `Static`: the rule of "Sticky Load Balancing". The broker decides who is
-    active, whatever it is."""
+    """`Balanced`: only what must move moves. `ByLoad`: docs/adr/0087-exceptions-by-load.md. `Static`: that of "Sticky
+    Load Balancing". The broker decides who is active, whatever it is."""
     limits_clients: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:

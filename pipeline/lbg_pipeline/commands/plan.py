@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from lbg_core.command_output import echo_json
-from lbg_core.group import HASH_FUNCTIONS
+from lbg_core.group import ATTRIBUTES, HASH_FUNCTIONS
 from lbg_core.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
 from lbg_pipeline.commands.options import journal_option, output_options
 
@@ -90,7 +90,9 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     help="Hash function; by default the group's own.",
 )
 @click.option(
-    "--assignment", type=click.Choice(["Balanced", "Static"]), help="By default the manifest's, or Balanced."
+    "--assignment",
+    type=click.Choice(ATTRIBUTES["assignment"].choices),
+    help="By default the manifest's, or Balanced.",
 )
 @click.option(
     "--service-time",

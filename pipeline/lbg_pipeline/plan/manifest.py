@@ -10,10 +10,19 @@ from typing import Any
 
 import yaml
 
-from lbg_core.group import EXCLUSIVE, HASH_FUNCTIONS, MODES, SESSIONS, SpecError, group_name_of, hash_of
+from lbg_core.group import (
+    ATTRIBUTES,
+    BALANCED,
+    EXCLUSIVE,
+    HASH_FUNCTIONS,
+    MODES,
+    SESSIONS,
+    SpecError,
+    group_name_of,
+    hash_of,
+)
 from lbg_core.group.spec import HASH_COUNT_MAX
 from lbg_pipeline.errors import PlanRefused
-from lbg_pipeline.plan.simulate import ASSIGNMENTS, BALANCED
 
 _KIND = "LoadBalancedGroup"
 _CONCURRENCY = {"HTTP": 16, "Stream": 256}
@@ -93,7 +102,7 @@ def _declared(manifest: Mapping[str, Any]) -> Declared:
         hash_count=_count(hashing, "count", 128),
         hash_function=_word(hashing, "function", tuple(HASH_FUNCTIONS), "crc32"),
         queue_count=_count(queues, "count", None),
-        assignment=_word(spec, "assignment", ASSIGNMENTS, BALANCED),
+        assignment=_word(spec, "assignment", ATTRIBUTES["assignment"].choices, BALANCED),
         replicas=replicas,
         members_min=None if scaling is None else _count(scaling, "minReplicas", 1),
         members=max(1, replicas) if scaling is None else _count(scaling, "maxReplicas", None),

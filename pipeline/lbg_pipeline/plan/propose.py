@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_core.group import UNCOUNTED_MODES
+from lbg_core.group import STATIC, UNCOUNTED_MODES
 from lbg_pipeline.plan.choose import Choice
 from lbg_pipeline.plan.manifest import Declared
-from lbg_pipeline.plan.simulate import STATIC, Rules
+from lbg_pipeline.plan.simulate import Rules
 
 _EVEN = 1.2
 """The busiest member's load, divided by the mean of all, from which on another number of queues is named."""

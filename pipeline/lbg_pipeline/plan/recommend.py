@@ -7,14 +7,14 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from lbg_core.group import EXCLUSIVE, SESSIONS
+from lbg_core.group import BALANCED, EXCLUSIVE, SESSIONS
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.candidates import hot_keys
 from lbg_pipeline.plan.choose import Choice, Existing, choose, choose_freely
 from lbg_pipeline.plan.load import Observed, demands
 from lbg_pipeline.plan.manifest import Declared, Recognised, Stamp, first_stranger, recognise
 from lbg_pipeline.plan.propose import Proposal, Subject, propose
-from lbg_pipeline.plan.simulate import BALANCED, STATIC, Rules
+from lbg_pipeline.plan.simulate import Rules
 
 HASH_COUNTS = (128, 256, 512, 1024, 2048)
 HOT_KEYS_MAX = 1000
@@ -171,9 +171,9 @@ def _mode(observed: Observed, declared: Declared | None) -> str:
 
 def _rules(subject: Subject, wishes: Wishes, declared: Declared | None) -> Rules:
     assignment = wishes.assignment or (BALANCED if declared is None else declared.assignment)
-    if assignment == STATIC and subject.mode != EXCLUSIVE:
+    if assignment != BALANCED and subject.mode != EXCLUSIVE:
         raise PlanRefused(
-            f"--assignment Static is for mode Exclusive, and the group is in mode {subject.mode}"
+            f"--assignment {assignment} is for mode Exclusive, and the group is in mode {subject.mode}"
         )
     is_a_lane = subject.mode == SESSIONS if declared is None else declared.queue_is_a_lane
     concurrency = wishes.concurrency or (CONCURRENCY if declared is None else declared.concurrency)

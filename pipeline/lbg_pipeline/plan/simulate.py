@@ -12,18 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lbg_core.group import balanced_primaries, queue_of, static_primaries
-
-BALANCED = "Balanced"
-STATIC = "Static"
-ASSIGNMENTS = (BALANCED, STATIC)
+from lbg_core.group import STATIC, balanced_primaries, queue_of, static_primaries
 
 Owners = Sequence[int | None]
 
 
 def owners_of(assignment: str, queue_count: int, members: int, live: Collection[int]) -> Owners:
-    """For each queue the index that should serve it. With Static, `members` is its client count, and a queue whose
-    primary is away is None: any other member may serve it."""
+    """For each queue the index that should serve it; with ByLoad before any has moved. With Static, `members` is its
+    client count, and a queue whose primary is away is None: any other member may serve it."""
     primaries: dict[int, int | None] = (
         static_primaries(queue_count, members, live)
         if assignment == STATIC

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from lbg_core.group import Assignment
+from lbg_core.group import BY_LOAD, Assignment
 from lbg_core.group.members_protocol import (
     Knowledge,
     KnowledgeRequest,
@@ -14,6 +14,7 @@ from lbg_core.group.members_protocol import (
     QueueReport,
     Repartition,
 )
+from lbg_sidecar.core.by_load import ByLoad
 from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.key_moves import KeyMoves
@@ -95,6 +96,7 @@ class ExclusiveMember(MemberCore):
         QueueReports(context)
         Repartitions(context, self.key_moves)
         self.balancer = Balancer(context, self.handoffs, self.takeovers)
+        self._use_loads()
         self.resume(setup.former)
 
     def reshape(self, queue_count: int, now: float) -> None:
@@ -105,4 +107,12 @@ class ExclusiveMember(MemberCore):
     def assign(self, assignment: Assignment, now: float) -> None:
         """The group's queues are assigned by this rule."""
         self.wanted.assign(assignment, now)
+        self._use_loads()
+        if (by_load := self.part(ByLoad)) is not None:
+            by_load.assigned(now)
         self._after(now)
+
+    def _use_loads(self) -> None:
+        """A member whose group is not assigned by load measures none."""
+        if self.rules.assignment == BY_LOAD and self.part(ByLoad) is None:
+            ByLoad(self.context, self.wanted, self.balancer, lambda: self.key_moves.followed is not None)

@@ -22,6 +22,7 @@ from lbg_core.group.members_protocol import (
     Message,
     Move,
     Ping,
+    Placed,
     QueueReport,
 )
 from lbg_sidecar.core.change_queue import ChangeQueue
@@ -106,6 +107,8 @@ class Membership:
                     self._begin_anew(me, now)
             case IndexRequest():
                 self._offer(me, message, now)
+            case Placed():
+                roster.place(message.placements, now)
             case Hello() | Directory() | Changes() | QueueReport() | Leave() | Ping() | Move():
                 sender = message.sender
                 if sender.incarnation == me.incarnation:
@@ -236,7 +239,8 @@ class Membership:
         members = [peer.identity for peer in self.roster.peers.values()]
         if not self.roster.is_leaving:
             members.append(me)
-        message = Directory(me, tuple(members), self.roster.ended_shown, is_answer)
+        placements = self.roster.placements.all
+        message = Directory(me, tuple(members), self.roster.ended_shown, is_answer, placements)
         self._effects.append(Post(message, to=to))
 
     def _changes_received(self, me: Identity, changes: Changes, now: float) -> None:
@@ -274,11 +278,16 @@ class Membership:
                     self._changes.add(now, joined=[identity])
             elif peer.identity.incarnation != identity.incarnation:
                 self.suspect(identity.index, now)
+        is_later = roster.placements.has_later_than(directory.placements)
+        roster.place(directory.placements, now)
         others = {one.incarnation for one in (*directory.members, directory.sender)}
         missing = [one.identity for one in peers.values() if one.identity.incarnation not in others]
-        if directory.is_answer or roster.is_leaving or not (missing or me.incarnation not in others):
+        is_unknown = bool(missing) or me.incarnation not in others
+        if directory.is_answer or roster.is_leaving or not (is_unknown or is_later):
             return
-        if is_coordinator:  # nobody has told all of members that joined before the coordinator did
+        if (
+            is_coordinator and is_unknown
+        ):  # nobody has told all of members that joined before the coordinator did
             self._changes.add(now, joined=[*missing, directory.sender])
         self._send_directory(me, directory.sender.index, is_answer=True)
 

@@ -8,13 +8,15 @@ from dataclasses import dataclass, replace
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import (
     BALANCED,
+    NOWHERE_ELSE,
     STATIC,
     Assignment,
     backed_up,
-    balanced_owners,
+    owners_with,
     standbys_of,
     static_owners,
 )
+from lbg_core.group.assignment import Exceptions
 from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, derived_prefetch, exceeding_a_close, settling
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -27,7 +29,7 @@ from lbg_sidecar.core.presence import Presence
 @dataclass(slots=True)
 class BalancingRules:
     """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`,
-    and its `assign` `assignment`.
+    its `assign` `assignment`, and `ByLoad` `exceptions`.
     Queues from `queue_count` on, below `surplus_end`, are surplus: they have no primary, and who consumes them goes on
     until they are deleted."""
 
@@ -46,6 +48,7 @@ class BalancingRules:
     consumer_timeout_s: float = 1800.0
     on_rabbitmq: bool = False
     surplus_end: int = 0
+    exceptions: Exceptions = NOWHERE_ELSE
 
     def primaries(self, live: frozenset[int]) -> Sequence[int | None]:
         """Index that should serve each queue; None if any may."""
@@ -57,7 +60,7 @@ class BalancingRules:
     def _owners(self, live: frozenset[int]) -> Sequence[int | None]:
         if self.assignment == STATIC:
             return static_owners(self.queue_count, self.client_count, live)
-        return balanced_owners(self.queue_count, live) if live else (None,) * self.queue_count
+        return owners_with(self.exceptions, self.queue_count, live) if live else (None,) * self.queue_count
 
     def consumed(self, index: int, live: frozenset[int]) -> list[int]:
         """Queues that member `index` consumes, its primaries first: in small groups, and if Static, all."""
@@ -69,10 +72,10 @@ class BalancingRules:
 
     def backed_up(self, index: int, live: frozenset[int]) -> tuple[int, ...]:
         """Queues of which member `index` is a standby."""
-        return backed_up(self.queue_count, live, index, self.standbys)
+        return backed_up(self.queue_count, live, index, self.standbys, self.exceptions)
 
     def standbys_of(self, queue: int, live: frozenset[int]) -> tuple[int, ...]:
-        return standbys_of(self.queue_count, live, queue, self.standbys)
+        return standbys_of(self.queue_count, live, queue, self.standbys, self.exceptions)
 
     def consumers(self, queue: int, live: frozenset[int]) -> set[int]:
         """Members that consume a queue: its primary and its standbys, or all. A surplus queue may have any."""

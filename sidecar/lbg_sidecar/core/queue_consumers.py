@@ -92,15 +92,15 @@ class WantedQueues(Part):
         self._also = {queue: until for queue, until in self._also.items() if queue < queue_count}
         for reshaped in self._reshaped:
             reshaped(now)
-        self._share_anew(now)
+        self.share_anew(now)
 
     def assign(self, assignment: Assignment, now: float) -> None:
         """The queues are assigned by this rule now. What is wrong by it moves as after the rebalance delay."""
         if assignment != self._rules.assignment:
             self._rules.assignment = assignment
-            self._share_anew(now)
+            self.share_anew(now)
 
-    def _share_anew(self, now: float) -> None:
+    def share_anew(self, now: float) -> None:
         self._change_view(now)
         self._reports.changed(now)
         self._bindings.attach_due(now)

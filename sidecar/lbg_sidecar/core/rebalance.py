@@ -134,6 +134,8 @@ class Balancer(Part):
         super().__init__(context)
         self.release_due = NEVER
         """Time of the next releases of the assignment Static."""
+        self.reasons: dict[int, str] = {}
+        """Of the next move of a queue, where that is not a rebalance."""
         self._handoffs = handoffs
         self._is_coming = takeovers.is_announced
         """True if a queue is handed over to this member now: its consumer must keep its place then."""
@@ -155,6 +157,7 @@ class Balancer(Part):
 
     def disconnected(self, now: float) -> None:
         self._to_release.clear()
+        self.reasons.clear()
 
     def reshaped(self, now: float) -> None:
         """None that is gone is released, and what belongs elsewhere is due."""
@@ -291,6 +294,7 @@ class Balancer(Part):
             to = primaries[binding.queue]
             if to is None or to == me.index:
                 binding.put_off = 0
+                self.reasons.pop(binding.queue, None)
             elif binding.active:
                 misplaced.append((binding, to))
         for binding, to in misplaced:
@@ -298,7 +302,7 @@ class Balancer(Part):
             has_way = to in self._roster.peers and binding.phase is not Phase.DETACHING
             has_room = len(moves) < self._rules.moves_at_once and binding.queue not in moves
             if now >= due and has_way and has_room:
-                self._handoffs.start(binding, to, "rebalance", now)
+                self._handoffs.start(binding, to, self.reasons.pop(binding.queue, "rebalance"), now)
         return bool(misplaced)
 
     def _close_unwanted(self, now: float) -> bool:

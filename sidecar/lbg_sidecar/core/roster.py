@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from lbg_core.group.members_protocol import Identity, QueueState
+from lbg_core.group.assignment import NOWHERE_ELSE, Exceptions
+from lbg_core.group.members_protocol import Identity, Placement, QueueState
 from lbg_sidecar.core.peer import Peer, digest_of, following
+from lbg_sidecar.core.placements import Placements
 from lbg_sidecar.core.timings import Timings
 
 LOST, LEAVE, UNSERVED = "lost", "leave", "unserved"
@@ -73,6 +75,7 @@ class Roster:
         self.me: Identity | None = None
         self.peers: dict[int, Peer] = {}
         self.served = ServedQueues()
+        self.placements = Placements()
         self.is_leaving = False
         self.reports = 0
         self.changed_at = float("-inf")
@@ -98,7 +101,7 @@ class Roster:
 
     @property
     def digest(self) -> int:
-        return self._peers_digest ^ self._my_digest
+        return self._peers_digest ^ self._my_digest ^ self.placements.digest
 
     @property
     def next(self) -> int | None:
@@ -177,6 +180,21 @@ class Roster:
         if peer is not None and peer.identity == mover:
             peer.handing_over |= {queue}
             self.reports += 1
+
+    def place(self, registers: Iterable[Placement], now: float) -> None:
+        if self.placements.take(registers):
+            self.changed_at = now
+            self.reports += 1
+
+    @property
+    def exceptions(self) -> Exceptions:
+        """Queues that are assigned to a live member otherwise than `Balanced` has them."""
+        if not self.placements.digest:
+            return NOWHERE_ELSE
+        indexes = {peer.identity.incarnation: index for index, peer in self.peers.items()}
+        if self.me is not None:
+            indexes[self.me.incarnation] = self.me.index
+        return self.placements.exceptions(indexes)
 
     def has_ended(self, identity: Identity) -> bool:
         return identity.incarnation in self._ended

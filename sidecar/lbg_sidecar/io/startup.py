@@ -193,8 +193,9 @@ async def group_now(consume_connection: ClientConnection, name: str) -> Group | 
         return None
 
 
-async def record_now(consume_connection: ClientConnection, name: str) -> Record | None:
-    """The group's record; None if it cannot be read in time. Raises ClientError when the connection is lost."""
+async def record_now(consume_connection: ClientConnection, name: str) -> tuple[Record, GroupSpec] | None:
+    """The group's record; None if it cannot be read in time, or the group is only being made. Raises ClientError when
+    the connection is lost."""
     try:
         async with asyncio.timeout(RECORD_S):
             channel = await consume_connection.open_channel()
@@ -204,9 +205,9 @@ async def record_now(consume_connection: ClientConnection, name: str) -> Record 
                 channel.close_soon()  # it may still get the record, and must not retain it
                 raise
             await channel.close()
+        return record, spec_in(record.text, name)
     except (TimeoutError, ProvisioningError, ChannelClosed):
         return None
-    return record
 
 
 def machine_of(

@@ -77,6 +77,9 @@ class Application:
         seconds = chances.slow_s if slow else random.random() * 2 * chances.call_s
         if history.calm:
             seconds = 0.001
+        seconds = history.service_s.get(member.name, seconds)
+        for on_call in history.on_call:
+            on_call(item)
         history.clock.after(seconds, member.process, self._ends, call, self._verdict(item))
 
     def abort(self, member: Member, messages: Iterable[Message]) -> None:

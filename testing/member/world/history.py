@@ -95,6 +95,7 @@ class History:
     balancing: dict[str, Any] = field(default_factory=dict)
     chances: Chances = field(default_factory=Chances)
     failing: set[str | None] = field(default_factory=set)  # keys whose messages never succeed
+    service_s: dict[str, float] = field(default_factory=dict)  # of each call, by the name of a member
 
     def __post_init__(self) -> None:
         defaults = {"prefetch": 8, "client_count": 3, "on_rabbitmq": True, "assignment": BALANCED}
@@ -112,6 +113,7 @@ class History:
         self.disturbed = 0  # deliveries that were unacknowledged when a connection died
         self.resent = 0  # messages that their publisher sent twice
         self.calm = False
+        self.on_call: list[Callable[[Item], None]] = []
         self.on_end: list[Callable[[], None]] = []  # for `VirtualLoop`; there are no tasks to end
 
     # Time

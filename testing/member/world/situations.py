@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from lbg_core.group import BALANCED, STATIC, balanced_primaries
+from lbg_core.group import BALANCED, BY_LOAD, STATIC, balanced_primaries
 from testing.member.world.history import Item
 from testing.member.world.member import SimMember
 from testing.member.world.world import World
@@ -47,7 +47,8 @@ def act(world: World, kind: str, who: int, published: Sequence[Item]) -> None:
         "stall": lambda: world.stall(member, 4.0 + 2 * who),
         "swallow": lambda: world.queues[who % len(world.queues)].swallow(),
         "suspect": lambda: world.suspect(who % len(world.queues)),
-        "assign": lambda: world.assign(STATIC if who % 2 else BALANCED),
+        "assign": lambda: world.assign((BALANCED, STATIC, BY_LOAD)[who % 3]),
+        "propose": lambda: world.propose(who % len(world.queues), up[who // 2 % len(up)]),
         "again": lambda: world.publish_again(published[-1 - who % len(published)]),
     }
     acts[kind]()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lbg_core.group import Assignment
+from lbg_core.group.members_protocol import Place, Placement
 from testing.member.world.application import Application
 from testing.member.world.broker import Broker
 from testing.member.world.history import History, Item
@@ -59,6 +60,16 @@ class World(History):
         self.balancing["assignment"] = assignment
         for member in self.up():
             self.clock.after(self.random.random(), member.process, member.reread)
+
+    def propose(self, queue: int, to: SimMember) -> None:
+        """A proposal to the members that believe to serve the queue: it is to be this member's."""
+        if (there := to.machine.roster.me) is None:
+            return
+        for member in self.up():
+            roster, bound = member.machine.roster, member.machine.bindings.bound
+            if roster.me is not None and queue in bound and bound[queue].active:
+                register = Placement(queue, there.incarnation, roster.placements.number(queue))
+                member.receives(Place(there, roster.me.incarnation, (register,)))
 
     def suspect(self, queue: int) -> None:
         """See `BrokerQueue.suspect`."""

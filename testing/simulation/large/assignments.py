@@ -13,7 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from lbg_core.group import balanced_owners
-from lbg_core.group.assignment import weight
+from lbg_core.group.assignment import NOWHERE_ELSE, Exceptions, weight
 from lbg_sidecar.core import queue_bindings
 from testing.simulation.large.costs import MemberCosts
 from testing.simulation.large.processor import Processor, ProcessorClock
@@ -35,7 +35,7 @@ class Computed:
 
 
 class Assignments:
-    """Has the functions of `lbg_core.group` that `lbg_sidecar.core.queue_bindings` uses."""
+    """Has the functions of `lbg_core.group` that `lbg_sidecar.core.queue_bindings` uses, for Balanced."""
 
     def __init__(self, clock: ProcessorClock, costs: MemberCosts) -> None:
         self._clock = clock
@@ -51,18 +51,27 @@ class Assignments:
         """Members use it meanwhile."""
         return patch.multiple(
             queue_bindings,
-            balanced_owners=self.balanced_owners,
+            owners_with=self.owners_with,
             backed_up=self.backed_up,
             standbys_of=self.standbys_of,
         )
 
-    def balanced_owners(self, queue_count: int, live: frozenset[int]) -> tuple[int, ...]:
+    def owners_with(self, exceptions: Exceptions, queue_count: int, live: frozenset[int]) -> tuple[int, ...]:
+        assert not exceptions
         running = self._clock.running
         if running is not None and len(live) > 1:
             self._charge_owners(self._of(running), queue_count, live)
         return balanced_owners(queue_count, live)
 
-    def backed_up(self, queue_count: int, live: frozenset[int], index: int, count: int) -> tuple[int, ...]:
+    def backed_up(
+        self,
+        queue_count: int,
+        live: frozenset[int],
+        index: int,
+        count: int,
+        exceptions: Exceptions = NOWHERE_ELSE,
+    ) -> tuple[int, ...]:
+        assert not exceptions
         running = self._clock.running
         if running is not None and (computed := self._of(running)).ranked != live:
             changed = min(1.0, len(live ^ computed.ranked) / len(live))
@@ -78,7 +87,15 @@ class Assignments:
             _remember(self._backed_up, (live, count), found)
         return found.get(index, ())
 
-    def standbys_of(self, queue_count: int, live: frozenset[int], queue: int, count: int) -> tuple[int, ...]:
+    def standbys_of(
+        self,
+        queue_count: int,
+        live: frozenset[int],
+        queue: int,
+        count: int,
+        exceptions: Exceptions = NOWHERE_ELSE,
+    ) -> tuple[int, ...]:
+        assert not exceptions
         return self.standbys(queue_count, live, count)[queue]
 
     def standbys(self, queue_count: int, live: frozenset[int], count: int) -> tuple[tuple[int, ...], ...]:

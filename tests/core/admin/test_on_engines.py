@@ -38,7 +38,7 @@ from lbg_core.admin.record import CLAIM_BY_HAND, CONSUMPTION, Record
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import GroupSpec, Names, topology_of
 from lbg_core.group.topology import Exchange
-from lbg_sidecar.io.startup import group_of
+from lbg_sidecar.io.startup import group_of, record_now
 from testing.admin.place import Place
 from testing.waiting import GUARD_S
 
@@ -194,6 +194,19 @@ async def test_a_new_record_takes_the_place_of_the_old_one(
     got = await channel.basic_get("lbg.orders.config")
     assert got is not None
     assert (bytes(got.body).decode(), got.message_count) == (orders.to_record(), 0)
+    await connection.close()
+
+
+async def test_a_member_that_comes_back_does_not_go_by_the_record_of_a_group_that_is_being_made(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
+) -> None:
+    await create_group(admin, orders)
+    connection = await connect(settings, name="test")
+    recorded = await record_now(connection, "orders")
+    assert recorded is not None
+    assert recorded[1] == orders
+    await admin.perform(WriteRecord("orders", Record(orders.to_unfinished())))
+    assert await record_now(connection, "orders") is None
     await connection.close()
 
 

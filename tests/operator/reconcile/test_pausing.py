@@ -142,7 +142,9 @@ async def test_ingress_is_paused_and_resumed_by_the_manifest_and_by_nobody_else(
         performed = len(place.broker.performed)
         await place.restart()
         await asyncio.sleep(900)
-        assert place.broker.performed[performed:] == [], "it is as it should be"
+        assert all(isinstance(one, Announce) for one in place.broker.performed[performed:]), (
+            "nothing is changed"
+        )
         await place.broker.perform(OpenIngress(GROUP_NAME))
         await asyncio.sleep(60)
         assert may_publish(place) == [False, False]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_core.group import balanced_primaries, queue_of, static_primaries
-from lbg_pipeline.plan.simulate import BALANCED, STATIC, Demand, Rules, queue_loads, share_freely, simulate
+from lbg_core.group import BALANCED, STATIC, balanced_primaries, queue_of, static_primaries
+from lbg_pipeline.plan.simulate import Demand, Rules, queue_loads, share_freely, simulate
 
 
 def rules(**told: object) -> Rules:

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_core.admin import connect_admin
 from lbg_core.client import BasicProperties, connect
-from lbg_core.group import BALANCED, STATIC, Assignment
+from lbg_core.group import BALANCED, BY_LOAD, STATIC, Assignment
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.core import acks
 from testing.member.balance import active, in_balance, primary
@@ -188,4 +188,23 @@ async def test_a_message_published_twice_is_dropped_also_after_its_queue_has_mov
             await until(lambda: b.state()["counts"]["acked"] == 1)
             assert b.state()["counts"]["repeats_dropped"] == 1
     await connection.close()
+    assert not judge.repeats
+
+
+async def test_queues_leave_a_member_that_is_slower_than_the_other(place: Place, load: Load) -> None:
+    judge = Judge()
+
+    async def slow(message: Message) -> None:
+        await asyncio.sleep(0.08)
+
+    async with (
+        Member(place.settings("a", concurrency=1), judge.handler("a", slow)) as a,
+        Member(place.settings("b", concurrency=1), judge.handler("b")) as b,
+    ):
+        async with under_load(load, rate_hz=40):
+            await until(lambda: len(active(a)) == len(active(b)) == 2, what="balance")
+            await assign(place, BY_LOAD)
+            await until(lambda: len(active(b)) > 2, what="a move by load")
+        await load.all_seen(judge)
+    assert not judge.inversions
     assert not judge.repeats

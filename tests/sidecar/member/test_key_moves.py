@@ -167,7 +167,19 @@ def test_a_queue_that_another_member_takes_over_before_its_fence_repeats_nothing
         st.tuples(
             st.sampled_from([0.001, 0.01, 0.05, 0.2, 0.5, 1.0, 3.0]),
             st.sampled_from(
-                ("change", "die", "join", "leave", "kill", "drop", "stall", "suspect", "again", "assign")
+                (
+                    "change",
+                    "die",
+                    "join",
+                    "leave",
+                    "kill",
+                    "drop",
+                    "stall",
+                    "suspect",
+                    "again",
+                    "assign",
+                    "propose",
+                )
             ),
             st.integers(0, 9),
         ),

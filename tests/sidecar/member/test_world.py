@@ -8,7 +8,7 @@ import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
 
-from lbg_core.group import STATIC, balanced_primaries
+from lbg_core.group import BY_LOAD, NOWHERE_ELSE, STATIC, owners_with
 from lbg_sidecar.core.dispatcher import Order, Rules
 from testing.exploration import example_count
 from testing.member.world import Chances, World
@@ -84,7 +84,9 @@ def expect_assigned(world: World) -> None:
     if world.balancing["assignment"] == STATIC:
         assert all(served[queue] == queue % 3 for queue in served if queue % 3 in up)
     elif up:
-        assert served == balanced_primaries(4, up)
+        (exceptions,) = {member.machine.rules.exceptions for member in world.up()}
+        assert exceptions == NOWHERE_ELSE or world.balancing["assignment"] == BY_LOAD
+        assert served == dict(enumerate(owners_with(exceptions, 4, frozenset(up))))
 
 
 @pytest.mark.long
@@ -114,6 +116,37 @@ def test_no_fault_loses_or_reorders_a_message_and_balance_comes_back(
     seed: int, script: list[Step], chances: Chances, republish: bool
 ) -> None:
     world = World(seed, chances=chances, rules=Rules(concurrency=4, republish=republish))
+    live_through(world, script)
+    check(world)
+    expect_assigned(world)
+
+
+@pytest.mark.long
+@lives(max_examples=example_count(25, of_few=0.5))
+@given(seed=seeds, script=steps("join", "leave", "propose", "propose", "assign"), chances=chances)
+def test_moves_by_load_lose_nothing_reorder_nothing_and_repeat_nothing_unless_forced(
+    seed: int, script: list[Step], chances: Chances
+) -> None:
+    world = World(seed, chances=chances, balancing={"assignment": BY_LOAD})
+    live_through(world, script)
+    check(world)
+    assert world.disturbed == 0
+    if not world.forced:
+        assert world.repeats == 0
+    expect_assigned(world)
+
+
+@pytest.mark.long
+@lives(max_examples=example_count(25, of_few=0.5))
+@given(
+    seed=seeds,
+    script=steps("join", "leave", "kill", "drop", "stall", "suspect", "propose", "propose"),
+    chances=chances,
+)
+def test_members_agree_on_moves_by_load_whatever_goes_wrong(
+    seed: int, script: list[Step], chances: Chances
+) -> None:
+    world = World(seed, chances=chances, balancing={"assignment": BY_LOAD})
     live_through(world, script)
     check(world)
     expect_assigned(world)

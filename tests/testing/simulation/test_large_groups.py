@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.amqp.methods import QueueDeclare, QueueDeclareOk
-from lbg_core.group import backed_up, standbys
+from lbg_core.group import NOWHERE_ELSE, backed_up, standbys
 from testing.simulation.client import Client
 from testing.simulation.clock import Process
 from testing.simulation.large import scenarios
@@ -171,7 +171,7 @@ def test_each_member_is_charged_once_for_a_live_set() -> None:
     clock, members = ProcessorClock(), [Processor("a"), Processor("b")]
     shared, costs, live = Assignments(clock, EMBEDDED.member), EMBEDDED.member, frozenset(range(5))
     for number, member in enumerate((*members, *members), start=1):
-        clock.at(number, member, shared.balanced_owners, 40, live)
+        clock.at(number, member, shared.owners_with, NOWHERE_ELSE, 40, live)
         clock.at(number, member, shared.backed_up, 40, live, 0, 2)
     clock.run(10.0)
     expected_us = 40 * (costs.assignment_queue_us + 5 * costs.homes_us + 4 * costs.rank_us)

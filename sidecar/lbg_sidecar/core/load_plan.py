@@ -1,0 +1,94 @@
+"""Plan of moves by load: queues that should leave the member that has most to do, as a function of what members report.
+
+A call takes as long as its message needs, times what its member needs for any. The second is the median over the
+member's queues, so that one queue of heavy messages does not make its member look slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import median
+from typing import NamedTuple
+
+from lbg_core.group.members_protocol import QueueLoad
+
+MOVES_FROM = 0.7
+"""Share of its concurrency from which a member gives queues away."""
+
+PAYS_FROM = 0.1
+"""A move pays if it lowers the share of the busier one of both members by so much of itself."""
+
+MOVES_MAX = 16
+"""Of one plan: load is measured anew before the next."""
+
+
+class MemberLoad(NamedTuple):
+    concurrency: int
+    queues: tuple[QueueLoad, ...]
+
+    @property
+    def share(self) -> float:
+        """Above 1 the member falls behind."""
+        return sum(one.demand for one in self.queues) / self.concurrency
+
+
+class PlannedMove(NamedTuple):
+    queue: int
+    to: int
+
+
+class _Candidate(NamedTuple):
+    """The best of several is the least: the share of the busier of both members afterwards, then that of `to`."""
+
+    highest: float
+    share_of_to: float
+    queue: int
+    to: int
+
+
+def moves_of(loads: Mapping[int, MemberLoad]) -> tuple[int, Sequence[PlannedMove]] | None:
+    """Of the members with much to do the first, by its share, that has moves which pay: its index, and the queues that
+    it should hand over one after the other. None if there are none. `loads`: of all live members, by index.
+
+    A queue that is too much for any member stays where it is, and the others leave it.
+    """
+    busy = sorted((-one.share, index) for index, one in loads.items() if one.share >= MOVES_FROM)
+    return next(((index, moves) for _, index in busy if (moves := list(_moves_of(index, loads)))), None)
+
+
+def _moves_of(mover: int, loads: Mapping[int, MemberLoad]) -> Iterator[PlannedMove]:
+    service_s = _service_times(loads)
+    shares = {index: one.share for index, one in loads.items()}
+    left = {one.queue: one.demand for one in loads[mover].queues if one.demand > 0}
+
+    def share_of(queue: int, index: int) -> float:
+        return left[queue] * service_s[index] / service_s[mover] / loads[index].concurrency
+
+    for _ in range(MOVES_MAX):
+        best = min(
+            (
+                _Candidate(max(shares[mover] - lost, share), share, queue, to)
+                for queue in left
+                for to in loads.keys() - {mover}
+                for lost, gained in [(share_of(queue, mover), share_of(queue, to))]
+                for share in [shares[to] + gained]
+                if gained < max(1.0, lost * (1 - PAYS_FROM))
+            ),
+            default=None,
+        )
+        if shares[mover] < MOVES_FROM or best is None or best.highest > shares[mover] * (1 - PAYS_FROM):
+            return
+        shares[mover] -= share_of(best.queue, mover)
+        shares[best.to] = best.share_of_to
+        del left[best.queue]
+        yield PlannedMove(best.queue, best.to)
+
+
+def _service_times(loads: Mapping[int, MemberLoad]) -> dict[int, float]:
+    """Median over the queues of each member; of all for one that called nothing."""
+    times = {
+        index: [one.service_s for one in load.queues if one.service_s > 0] for index, load in loads.items()
+    }
+    everywhere = [one for of_member in times.values() for one in of_member]
+    overall = median(everywhere) if everywhere else 1.0
+    return {index: median(of_member) if of_member else overall for index, of_member in times.items()}
