@@ -54,7 +54,7 @@ class Event:
 class MemberProcess:
     """`settings` are fields of `MemberSettings`; `work_s` is how long each call takes.
 
-    SIGTERM: leave and end. SIGUSR1: leave. SIGUSR2: join again.
+    SIGTERM: leave and end. SIGUSR1: leave. SIGUSR2: join again. SIGHUP: each call takes four times as long from now on.
     """
 
     def __init__(self, name: str, directory: Path, *, work_s: float = 0.0, **settings: Any) -> None:
@@ -184,10 +184,15 @@ async def _run(told: dict[str, Any]) -> None:
         if work_s:
             await asyncio.sleep(work_s)
 
+    def slow_down() -> None:
+        nonlocal work_s
+        work_s *= 4
+
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     again = asyncio.Event()
     loop.add_signal_handler(signal.SIGUSR2, again.set)
+    loop.add_signal_handler(signal.SIGHUP, slow_down)
     while not ended.is_set():
         async with Member(MemberSettings(**told), handle, observer=_observe) as member:
             _tell("joined", index=member.index)
