@@ -23,12 +23,11 @@ from bench.measurement import Measurement
 from lbg_core.group import BALANCED, BY_LOAD, Assignment, GroupSpec, hash_of
 from lbg_core.publisher import GroupPublisher
 from testing.admin.group_on_broker import declare_group
-from testing.member.process import Call, MemberProcess
+from testing.member.process import SLOWER, Call, MemberProcess
 from testing.waiting import until
 
 MEMBERS, QUEUES, HASHES, KEYS = 4, 32, 256, 1000
 WORK_S = 0.01
-SLOWER = 4
 SHARE = 0.8
 BACKLOG = 6000
 AFTER_S = 30.0

@@ -25,6 +25,9 @@ from lbg_sidecar.core.effects import Effect, HandoffAbandoned, LiveSet, Moved
 from testing import ROOT
 from testing.waiting import GUARD_S
 
+SLOWER = 4
+"""Factor of SIGHUP."""
+
 _CALL = struct.Struct("<QIIQ?Q")
 
 
@@ -54,7 +57,7 @@ class Event:
 class MemberProcess:
     """`settings` are fields of `MemberSettings`; `work_s` is how long each call takes.
 
-    SIGTERM: leave and end. SIGUSR1: leave. SIGUSR2: join again. SIGHUP: each call takes four times as long from now on.
+    SIGTERM: leave and end. SIGUSR1: leave. SIGUSR2: join again. SIGHUP: calls take `SLOWER` times as long from now on.
     """
 
     def __init__(self, name: str, directory: Path, *, work_s: float = 0.0, **settings: Any) -> None:
@@ -186,7 +189,7 @@ async def _run(told: dict[str, Any]) -> None:
 
     def slow_down() -> None:
         nonlocal work_s
-        work_s *= 4
+        work_s *= SLOWER
 
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()

@@ -561,6 +561,11 @@ class Load(Sent):
     concurrency: Annotated[int, _is_positive]
     queues: tuple[QueueLoad, ...]
 
+    @property
+    def share(self) -> float:
+        """Demand for each call that the sender makes at a time: above 1 it falls behind."""
+        return sum(one.demand for one in self.queues) / self.concurrency
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest(Sent):

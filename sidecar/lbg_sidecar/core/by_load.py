@@ -24,7 +24,7 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.effects import CountReady, Post
-from lbg_sidecar.core.load_plan import MOVES_FROM, MemberLoad, PlannedMove, moves_of
+from lbg_sidecar.core.load_plan import MOVES_FROM, PlannedMove, moves_of
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.rebalance import Balancer
@@ -94,7 +94,7 @@ class LoadMeter:
 
 
 class ByLoad(Part):
-    """`loads`: of the live members, by index, with the times at which they came; at the coordinator."""
+    """`is_frozen`: the number of queues changes, and none moves by load meanwhile."""
 
     def __init__(
         self, context: Context, wanted: WantedQueues, balancer: Balancer, is_frozen: Callable[[], bool]
@@ -106,6 +106,7 @@ class ByLoad(Part):
         self._ready: dict[int, int] = {}
         self._has_counted = False
         self._loads: dict[int, tuple[Load, float]] = {}
+        """At the coordinator, of the live members by index, with the times at which they came."""
         self._plan_due = 0.0
         self._requested_at = float("-inf")
         self._followed: tuple[frozenset[int], int] | None = None
@@ -136,6 +137,10 @@ class ByLoad(Part):
     @property
     def _is_on(self) -> bool:
         return self._rules.assignment == BY_LOAD
+
+    @property
+    def _may_move(self) -> bool:
+        return self._is_on and self.takes_part and not self._is_frozen()
 
     # Registers
 
@@ -255,17 +260,17 @@ class ByLoad(Part):
 
     def _received(self, load: Load, now: float) -> None:
         me = self._roster.me
-        if me is None or next(self._roster.candidates(me), None) != me:
+        if me is None or next(self._roster.candidates(me), None) != me or not self._may_move:
             return
         self._loads[load.sender.index] = load, now
-        if now < self._plan_due or self._is_frozen() or self._balancer.status is Rebalance.HOLD_DOWN:
+        if now < self._plan_due or self._balancer.status is Rebalance.HOLD_DOWN:
             return
         if self._last is not None:
             self._loads[me.index] = self._last, now
         fresh = {index: one for index, (one, at) in self._loads.items() if now - at <= FRESH_S}
         identities = {me.index: me, **{index: one.identity for index, one in self._roster.peers.items()}}
         loads = {
-            index: MemberLoad(fresh[index].concurrency, fresh[index].queues)
+            index: fresh[index]
             for index, identity in identities.items()
             if index in fresh and fresh[index].sender == identity
         }
@@ -296,7 +301,7 @@ class ByLoad(Part):
 
     def _proposed(self, place: Place, now: float) -> None:
         me, roster, bound = self._roster.me, self._roster, self._bindings.bound
-        if me is None or place.target != me.incarnation or not self.takes_part or self._is_frozen():
+        if me is None or place.target != me.incarnation or not self._may_move:
             return
         registers = tuple(
             one._replace(number=one.number + 1)

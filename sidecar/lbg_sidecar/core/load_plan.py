@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from lbg_core.group.members_protocol import QueueLoad
+from lbg_core.group.members_protocol import Load
 
 MOVES_FROM = 0.7
 """Share of its concurrency from which a member gives queues away."""
@@ -20,16 +20,6 @@ PAYS_FROM = 0.1
 
 MOVES_MAX = 16
 """Of one plan: load is measured anew before the next."""
-
-
-class MemberLoad(NamedTuple):
-    concurrency: int
-    queues: tuple[QueueLoad, ...]
-
-    @property
-    def share(self) -> float:
-        """Above 1 the member falls behind."""
-        return sum(one.demand for one in self.queues) / self.concurrency
 
 
 class PlannedMove(NamedTuple):
@@ -46,7 +36,7 @@ class _Candidate(NamedTuple):
     to: int
 
 
-def moves_of(loads: Mapping[int, MemberLoad]) -> tuple[int, Sequence[PlannedMove]] | None:
+def moves_of(loads: Mapping[int, Load]) -> tuple[int, Sequence[PlannedMove]] | None:
     """Of the members with much to do the first, by its share, that has moves which pay: its index, and the queues that
     it should hand over one after the other. None if there are none. `loads`: of all live members, by index.
 
@@ -56,7 +46,7 @@ def moves_of(loads: Mapping[int, MemberLoad]) -> tuple[int, Sequence[PlannedMove
     return next(((index, moves) for _, index in busy if (moves := list(_moves_of(index, loads)))), None)
 
 
-def _moves_of(mover: int, loads: Mapping[int, MemberLoad]) -> Iterator[PlannedMove]:
+def _moves_of(mover: int, loads: Mapping[int, Load]) -> Iterator[PlannedMove]:
     service_s = _service_times(loads)
     shares = {index: one.share for index, one in loads.items()}
     left = {one.queue: one.demand for one in loads[mover].queues if one.demand > 0}
@@ -84,7 +74,7 @@ def _moves_of(mover: int, loads: Mapping[int, MemberLoad]) -> Iterator[PlannedMo
         yield PlannedMove(best.queue, best.to)
 
 
-def _service_times(loads: Mapping[int, MemberLoad]) -> dict[int, float]:
+def _service_times(loads: Mapping[int, Load]) -> dict[int, float]:
     """Median over the queues of each member; of all for one that called nothing."""
     times = {
         index: [one.service_s for one in load.queues if one.service_s > 0] for index, load in loads.items()

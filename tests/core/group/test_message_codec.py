@@ -298,3 +298,11 @@ def test_a_mutated_message_does_no_more_than_raise_a_message_error(body: bytes, 
     mutated = body[:at] + data.draw(st.binary(max_size=3)) + body[at + 1 :]
     with contextlib.suppress(MessageError):
         assert isinstance(decode(mutated), Message | None)
+
+
+@pytest.mark.parametrize(
+    ("concurrency", "demand"), [(0, 0.5), (1, -0.5), (1, float("nan")), (1, float("inf"))], ids=str
+)
+def test_a_load_that_cannot_be_compared_is_refused(concurrency: int, demand: float) -> None:
+    with pytest.raises(MessageError):
+        decode(encode(Load(A, concurrency, (QueueLoad(3, demand, 0.01),))))

@@ -157,3 +157,14 @@ def test_another_assignment_ends_all_exceptions() -> None:
     world.run(15)
     assert first.machine.rules.exceptions == NOWHERE_ELSE
     assert world.served_by()[queue] == 0
+
+
+def test_a_proposal_after_another_assignment_changes_nothing() -> None:
+    world, (first, second) = group(2, 4)
+    queue = moved_to(world, second)
+    world.assign(BALANCED)
+    world.run(15)
+    number = second.machine.roster.placements.number(queue)
+    world.propose(queue, second)
+    world.run(1)
+    assert first.machine.roster.placements.number(queue) == number

@@ -5,15 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group.members_protocol import QueueLoad
-from lbg_sidecar.core.load_plan import MOVES_FROM, MOVES_MAX, PAYS_FROM, MemberLoad, PlannedMove, moves_of
+from lbg_core.group.members_protocol import Identity, Load, QueueLoad
+from lbg_sidecar.core.load_plan import MOVES_FROM, MOVES_MAX, PAYS_FROM, PlannedMove, moves_of
 
 CALL_S = 0.01
+SOMEBODY = Identity(0, "m0", "life-0")
 
 
-def member(first: int, *demands: float, concurrency: int = 1, service_s: float = CALL_S) -> MemberLoad:
-    return MemberLoad(
-        concurrency, tuple(QueueLoad(first + n, demand, service_s) for n, demand in enumerate(demands))
+def member(first: int, *demands: float, concurrency: int = 1, service_s: float = CALL_S) -> Load:
+    return Load(
+        *(SOMEBODY, concurrency),
+        tuple(QueueLoad(first + n, demand, service_s) for n, demand in enumerate(demands)),
     )
 
 
@@ -52,7 +54,7 @@ def test_a_slow_member_gives_what_others_do_in_a_quarter_of_the_time() -> None:
 def test_a_queue_of_heavy_messages_does_not_make_its_member_look_slow() -> None:
     """Else it would go from member to member, each time in the hope that it costs less there."""
     queues = (QueueLoad(0, 0.9, 10 * CALL_S), *(QueueLoad(n, 0.02, CALL_S) for n in range(1, 5)))
-    assert moves_of({0: MemberLoad(1, queues), 1: member(5, *[0.08] * 5)}) is None
+    assert moves_of({0: Load(SOMEBODY, 1, queues), 1: member(5, *[0.08] * 5)}) is None
 
 
 def test_a_member_with_more_calls_at_a_time_takes_more() -> None:
