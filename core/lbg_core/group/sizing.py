@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -24,13 +24,16 @@ CLEAR_S = 60.0
 """Default time in which a backlog is to be gone: new members need half as long to start."""
 
 RECENT_S, BEFORE_S = 30.0, 60.0
-"""Arrivals are those of the last time; their growth is the difference to those of the time before it."""
+"""Arrivals are those of the last time; they grow by the difference to those of the time before it."""
 
 SHARES_S = 300.0
 """Time of which the shares of the queues are an average."""
 
-SHARE_OF = 10
-"""Messages that each queue is taken to have got besides: few messages say little about shares."""
+ENOUGH = 100
+"""Calls whose mean time is right by a tenth."""
+
+FEW = 10
+"""Messages that are added to those of each queue: few say little about its share."""
 
 HELD_S = 60.0
 """Fewer members are wanted when they would have sufficed for so long."""
@@ -44,6 +47,18 @@ TAIL = 4.6
 
 SPREAD_MAX = 1.5
 """Members, of those that an even spread would need, that make up for uneven queues."""
+
+BEHIND_S = 5.0
+"""Members whose queues have more than they process in this time are behind: they call as much as they can."""
+
+HELD_UP = 0.5
+"""Busy share below which a member that is behind is held up: by a key, whose calls run one at a time."""
+
+MORE, GAIN_MIN = 1.25, 0.2
+"""So many times the members have to process more, by this part of what they are more, or they are of no use."""
+
+RETRY_S = 900.0
+"""After this time more members are tried again: three times that of the autoscaler's scale-in."""
 
 
 class MemberSample(NamedTuple):
@@ -124,6 +139,13 @@ class _Point(NamedTuple):
     arrived: Mapping[int, int]
 
 
+class _Gain(NamedTuple):
+    """Throughput of fewer members, to which that of more is compared."""
+
+    members: int
+    calls_hz: float
+
+
 class Sizer:
     """Sizing of one group, from its samples.
 
@@ -142,145 +164,205 @@ class Sizer:
         self._target_s = target_delay_s
         self._clear_s = max(CLEAR_S, target_delay_s) if clear_within_s is None else clear_within_s
         self._sharing, self._start_s = sharing, start_s
-        self._members: dict[str, MemberSample] = {}
-        self._waiting: Mapping[int, int] = {}
-        self._points: deque[_Point] = deque()
-        self._delivered: dict[int, int] = {}
-        self._wishes: deque[tuple[float, int]] = deque()
-        self._service_s: float | None = None
-        self._misses_one = False
         self._sizing = Sizing()
+        self._points: deque[_Point] = deque()
+        self._last = Sample(-math.inf, (), {})
+        self._misses_one = False
+        self._delivered: dict[int, int] = {}
+        self._holders: dict[int, str] = {}
+        """Member that got messages of a queue last."""
+        self._held_up: set[int] = set()
+        """Queues whose backlog is that of a key."""
+        self._service_s: float | None = None
+        self._efficiency = 1.0
+        """Busy share of members that are behind: the rest is spent between calls."""
+        self._wishes: deque[tuple[float, int]] = deque()
+        self._gain: _Gain | None = None
+        self._limit: tuple[int, float] | None = None
+        """Members that are of use, and the time until which no more are tried."""
 
     def sizing(self) -> Sizing:
         return self._sizing
 
     def add(self, sample: Sample) -> None:
         """A sample that misses a member changes nothing, for the next one may have it again."""
-        members = {one.incarnation: one for one in sample.members}
-        if self._points and sample.at_s <= self._points[-1].at_s:
+        present = {one.incarnation for one in sample.members}
+        if sample.at_s <= self._last.at_s:
             return
-        if self._members.keys() - members.keys() and not self._misses_one:
+        if not self._misses_one and any(one.incarnation not in present for one in self._last.members):
             self._misses_one = True
             return
         self._misses_one = False
         self._points.append(self._point(sample))
         while len(self._points) > 2 and self._points[1].at_s <= sample.at_s - SHARES_S:
             self._points.popleft()
-        self._members, self._waiting = members, sample.waiting
         self._sizing = self._sized(sample)
+        self._last = sample
 
     def _point(self, sample: Sample) -> _Point:
-        last = self._points[-1] if self._points else None
-        calls, busy_s = (last.calls, last.busy_s) if last else (0.0, 0.0)
-        for one in sample.members if last else ():
-            before = self._members.get(one.incarnation) or self._began(one, sample.at_s - last.at_s)
+        if not self._points:
+            return _Point(
+                sample.at_s, len(sample.members), 0, 0.0, sum(sample.waiting.values()), sample.waiting
+            )
+        last, seconds = self._points[-1], sample.at_s - self._last.at_s
+        known = {one.incarnation: one for one in self._last.members}
+        calls, busy_s, behind = last.calls, last.busy_s, list[tuple[float, set[int]]]()
+        for one in sample.members:
+            before = known.get(one.incarnation) or _began(one, seconds)
+            ran_s = max(0.0, one.busy_s - before.busy_s)
             calls += max(0, one.calls - before.calls)
-            busy_s += max(0.0, one.busy_s - before.busy_s)
-            for queue, count in one.delivered.items():
-                known = before.delivered.get(queue, 0)
-                came = count - known if count >= known else count
-                self._delivered[queue] = self._delivered.get(queue, 0) + came
+            busy_s += ran_s
+            kept = self._took(one, before)
+            if self._is_behind(
+                sum(self._last.waiting.get(queue, 0) for queue in kept), one.concurrency, seconds
+            ):
+                behind.append((ran_s / (one.concurrency * seconds), kept))
+        self._judge(behind, sample)
         arrived = {queue: n + self._delivered.get(queue, 0) for queue, n in sample.waiting.items()}
         came = calls + sum(sample.waiting.values())
         return _Point(sample.at_s, len(sample.members), calls, busy_s, came, arrived)
 
-    @staticmethod
-    def _began(one: MemberSample, seconds: float) -> MemberSample:
-        """A new member counts from 0, but for one that was there before, unseen."""
-        was_there = one.busy_s > one.concurrency * seconds
-        return one if was_there else MemberSample(one.incarnation, one.concurrency, 0, 0.0, {})
+    def _took(self, one: MemberSample, before: MemberSample) -> set[int]:
+        """Counts what the member got; the queues that it had before, too."""
+        kept = {queue for queue in one.delivered if self._holders.get(queue) == one.incarnation}
+        for queue, count in one.delivered.items():
+            known = before.delivered.get(queue, 0)
+            came = count - known if count >= known else count
+            if came:
+                self._delivered[queue] = self._delivered.get(queue, 0) + came
+                self._holders[queue] = one.incarnation
+        return {queue for queue in kept if self._holders[queue] == one.incarnation}
+
+    def _is_behind(self, waiting: int, concurrency: float, seconds: float) -> bool:
+        """True if so many members' calls are busy for the time, and longer."""
+        return self._service_s is not None and waiting * self._service_s > concurrency * (seconds + BEHIND_S)
+
+    def _judge(self, behind: list[tuple[float, set[int]]], sample: Sample) -> None:
+        """Members that are behind show what is between calls, or a key that holds them up."""
+        self._held_up = {
+            max(queues, key=lambda queue: sample.waiting.get(queue, 0))
+            for share, queues in behind
+            if share < HELD_UP
+        }
+        for share, _ in behind:
+            if share >= HELD_UP:
+                self._efficiency += (min(1.0, share) - self._efficiency) / 8
 
     def _sized(self, sample: Sample) -> Sizing:
         waiting = sum(sample.waiting.values())
-        if len(self._points) < 2 or not sample.members:
+        if len(self._points) < 2 or not sample.members or not sample.waiting:
             return Sizing(waiting=waiting)
         now_hz, ahead_hz = self._arrivals()
         self._service_s = service_s = self._service()
         if service_s is None:
             if waiting or now_hz:
                 return Sizing(arrivals_hz=now_hz, waiting=waiting)
-            return Sizing(self._held(sample.at_s, 1), 0.0, waiting=0, clears_in_s=0.0, why=Why.ARRIVALS)
+            return Sizing(self._held(sample.at_s, 1), 0.0, clears_in_s=0.0, why=Why.ARRIVALS)
         concurrency = sum(one.concurrency for one in sample.members) / len(sample.members)
-        capacity_hz = concurrency / service_s
+        capacity_hz = self._efficiency * concurrency / service_s
         busy_max = busy_share(service_s, max(1, round(concurrency)), self._target_s)
-        arrivals, backlog = self._loads(sample, ahead_hz / capacity_hz, 1 / capacity_hz)
-        least = self._members_for(arrivals, busy_max)
-        raw = self._members_for({queue: load + backlog[queue] for queue, load in arrivals.items()}, busy_max)
-        why, queue = (Why.BACKLOG if raw > least else Why.ARRIVALS), None
-        hottest = max(arrivals, key=lambda one: arrivals[one] + backlog[one])
-        if self._sharing is not Sharing.SHARED and arrivals[hottest] + backlog[hottest] > 1:
+        arrivals, both = self._loads(sample, ahead_hz / capacity_hz, 1 / capacity_hz)
+        raw = self._members_for(both, busy_max)
+        why, queue = Why.BACKLOG if raw > self._members_for(arrivals, busy_max) else Why.ARRIVALS, None
+        hottest = max(both, key=lambda one: both[one])
+        if self._held_up:
+            why, queue = Why.QUEUE_LIMITS, max(self._held_up, key=lambda one: sample.waiting.get(one, 0))
+        elif self._sharing is not Sharing.SHARED and both[hottest] > 1:
             why, queue = Why.QUEUE_LIMITS, hottest
-        return Sizing(
-            self._held(sample.at_s, raw),
-            now_hz,
-            service_s,
-            capacity_hz,
-            waiting,
-            self._clears_in(waiting, now_hz, capacity_hz),
-            why,
-            queue,
-        )
+        wanted = self._held(sample.at_s, raw)
+        limit = self._useful(waiting / capacity_hz)
+        if limit is not None and limit < wanted:
+            wanted, why, queue = limit, Why.NO_MORE_THROUGHPUT, None
+        clears_in_s = self._clears_in(waiting, now_hz, capacity_hz)
+        return Sizing(wanted, now_hz, service_s, capacity_hz, waiting, clears_in_s, why, queue)
 
     def _before(self, at_s: float) -> _Point:
         """The last point that is not later; the first one if there is none."""
         return next((one for one in reversed(self._points) if one.at_s <= at_s), self._points[0])
 
     def _arrivals(self) -> tuple[float, float]:
-        """Arrivals a second: now, and when members that are wanted now have started."""
+        """Arrivals a second: of late, and when members that are wanted now have started.
+
+        They grow if they have grown since the time before by more than chance, and still do.
+        """
         last = self._points[-1]
         middle = self._before(last.at_s - RECENT_S)
-        first = self._before(middle.at_s - BEFORE_S)
+        first, half = self._before(middle.at_s - BEFORE_S), self._before(last.at_s - RECENT_S / 2)
         recent_hz, recent_s = _came_hz(middle, last), last.at_s - middle.at_s
         if first is middle:
             return recent_hz, recent_hz
-        before_hz, before_s = _came_hz(first, middle), middle.at_s - first.at_s
-        by_chance_hz = math.sqrt(recent_hz / recent_s + before_hz / before_s)
-        growth = max(0.0, recent_hz - before_hz - by_chance_hz) / ((recent_s + before_s) / 2)
-        return recent_hz + growth * recent_s / 2, recent_hz + growth * (recent_s / 2 + self._start_s)
+        long, long_chance = _growth(first, middle, last)
+        short, short_chance = _growth(middle, half, last)
+        growth = max(0.0, min(long - long_chance, short + short_chance))
+        return recent_hz, recent_hz + growth * (recent_s / 2 + self._start_s)
 
     def _service(self) -> float | None:
-        """Seconds of a call; as before while none ended."""
-        last, first = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
-        if last.calls - first.calls < SHARE_OF:
-            first = self._points[0]
+        """Seconds of a call, of the last time in which enough ended; as before while none did."""
+        last = self._points[-1]
+        recent = (one for one in reversed(self._points) if one.at_s <= last.at_s - RECENT_S)
+        first = next((one for one in recent if last.calls - one.calls >= ENOUGH), self._points[0])
         calls, busy_s = last.calls - first.calls, last.busy_s - first.busy_s
         return busy_s / calls if calls and busy_s else self._service_s
 
     def _loads(
         self, sample: Sample, members: float, each: float
     ) -> tuple[dict[int, float], dict[int, float]]:
-        """Arrivals and backlog of each queue, in members that they keep busy."""
-        first, last = self._points[0], self._points[-1]
-        came = {
-            queue: SHARE_OF + max(0.0, last.arrived[queue] - first.arrived.get(queue, last.arrived[queue]))
-            for queue in sample.waiting
-        }
+        """Work of each queue's arrivals, and with that of its backlog, in members that it keeps busy."""
+        first, last = self._points[0].arrived, self._points[-1].arrived
+        came = {queue: FEW + max(0.0, n - first.get(queue, n)) for queue, n in last.items()}
         total = sum(came.values())
         arrivals = {queue: members * n / total for queue, n in came.items()}
-        backlog = {queue: n * each / self._clear_s for queue, n in sample.waiting.items()}
-        return arrivals, backlog
+        clearing = each / self._clear_s
+        both = {
+            queue: arrivals[queue] + (0 if queue in self._held_up else n * clearing)
+            for queue, n in sample.waiting.items()
+        }
+        return arrivals, both
 
     def _members_for(self, loads: Mapping[int, float], busy_max: float) -> int:
         """The least number of members of which none is busier than `busy_max`."""
         if self._sharing is Sharing.SHARED:
             return max(1, math.ceil(sum(loads.values()) / busy_max))
-        queues = sorted(loads)
-        limited = [min(loads[queue], busy_max) for queue in queues]
-        least = max(1, math.ceil(sum(limited) / busy_max - 1e-9))
+        limited = [min(loads[queue], busy_max) for queue in sorted(loads)]
+        least = min(max(1, math.ceil(sum(limited) / busy_max - 1e-9)), len(limited))
         if self._sharing is Sharing.BY_LOAD:
-            return min(least, len(queues))
-        most = min(len(queues), math.ceil(SPREAD_MAX * least))
-        step = max(1, least // 16)
-        for members in range(least, most, step):
-            if busiest(limited, members) <= busy_max:
-                return members
-        return most
+            return least
+        most = min(len(limited), math.ceil(SPREAD_MAX * least))
+        return next((tried for tried in _steps(least, most) if busiest(limited, tried) <= busy_max), most)
 
     def _held(self, at_s: float, raw: int) -> int:
+        """The most of the last time."""
         self._wishes.append((at_s, raw))
         while self._wishes[0][0] < at_s - HELD_S:
             self._wishes.popleft()
         return max(wish for _, wish in self._wishes)
+
+    def _useful(self, backlog: float) -> int | None:
+        """Members beyond which more brought no throughput while there was a backlog; None as far as is known.
+
+        `backlog`: seconds for which it keeps one member busy.
+        """
+        last, start = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
+        calls_hz = (last.calls - start.calls) / (last.at_s - start.at_s)
+        if backlog <= BEHIND_S * last.members:
+            self._gain = self._limit = None
+            return None
+        if self._limit is not None:
+            assert self._gain is not None
+            members, until_s = self._limit
+            if last.at_s < until_s and calls_hz < MORE * self._gain.calls_hz:
+                return members
+            self._gain = self._limit = None
+        is_steady = len({one.members for one in self._points if one.at_s >= start.at_s}) == 1
+        if self._gain is None or last.members <= self._gain.members:
+            self._gain = _Gain(last.members, calls_hz) if is_steady else None
+        elif is_steady and last.members >= MORE * self._gain.members:
+            due_hz = self._gain.calls_hz * (last.members / self._gain.members - 1)
+            if calls_hz - self._gain.calls_hz <= GAIN_MIN * due_hz:
+                self._limit = self._gain.members, last.at_s + RETRY_S
+                return self._gain.members
+            self._gain = _Gain(last.members, calls_hz)
+        return None
 
     def _clears_in(self, waiting: int, arrivals_hz: float, capacity_hz: float) -> float | None:
         last, middle = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
@@ -291,8 +373,35 @@ class Sizer:
         return waiting / gone_hz if gone_hz > 0 else None
 
 
+def _began(one: MemberSample, seconds: float) -> MemberSample:
+    """A new member counts from 0, but for one that was there before, unseen."""
+    was_there = one.busy_s > one.concurrency * seconds
+    return one if was_there else MemberSample(one.incarnation, one.concurrency, 0, 0.0, {})
+
+
 def _came_hz(first: _Point, last: _Point) -> float:
     return max(0.0, last.came - first.came) / (last.at_s - first.at_s)
+
+
+def _growth(first: _Point, middle: _Point, last: _Point) -> tuple[float, float]:
+    """Growth of arrivals from the first time to the second, in hz a second, and that by chance (one sigma)."""
+    if first is middle or middle is last:
+        return 0.0, 0.0
+    before_hz, recent_hz = _came_hz(first, middle), _came_hz(middle, last)
+    before_s, recent_s = middle.at_s - first.at_s, last.at_s - middle.at_s
+    between_s = (before_s + recent_s) / 2
+    by_chance_hz = math.sqrt(before_hz / before_s + recent_hz / recent_s)
+    return (recent_hz - before_hz) / between_s, by_chance_hz / between_s
+
+
+def _steps(least: int, most: int) -> Iterator[int]:
+    """Numbers from `least`, below `most`: all up to 32, above a part of about a thirtieth, as assignments cost time."""
+    tried = least
+    while tried < most:
+        step = 1 << max(0, tried.bit_length() - 6)
+        if tried % step == 0:
+            yield tried
+        tried += step - tried % step
 
 
 def busiest(loads: list[float], members: int) -> float:
