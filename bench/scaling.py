@@ -235,10 +235,14 @@ class Rule:
         raise NotImplementedError
 
 
+def is_within(ratio: float) -> bool:
+    return 1.0 - TOLERANCE <= ratio <= 1.0 + TOLERANCE
+
+
 def average_value(value: float, current: int) -> int:
     """Replicas by an external metric with target type AverageValue 1, whose values have three digits."""
     value = math.ceil(value * 1000 - 1e-6) / 1000
-    return current if abs(1.0 - value / current) <= TOLERANCE else math.ceil(value)
+    return current if is_within(value / current) else math.ceil(value)
 
 
 class Delay(Rule):
@@ -302,9 +306,9 @@ class Cpu(Rule):
 
     SCRAPE_S = 15
 
-    def __init__(self, group: Group, chance: random.Random, target: float) -> None:
+    def __init__(self, group: Group, chance: random.Random, target: int) -> None:
         super().__init__(group, chance)
-        self.target = target / 100
+        self.target = target
         self.scrapes: deque[dict[str, float]] = deque([{}, {}], maxlen=2)
 
     def reads(self, syncs: Sequence[int]) -> Iterable[int]:
@@ -317,21 +321,21 @@ class Cpu(Rule):
         )
 
     def desired(self, current: int) -> int:
-        """Pods without a value count as idle against more replicas, and as busy as wished against fewer."""
+        """Pods without a value count as idle against more replicas, and as busy (100 %) against fewer."""
         before, last = self.scrapes
-        shares = [(busy_s - before[one]) / self.SCRAPE_S for one, busy_s in last.items() if one in before]
-        if not shares:
+        used = [100 * (busy_s - before[one]) / self.SCRAPE_S for one, busy_s in last.items() if one in before]
+        if not used:
             return current
-        ratio = sum(shares) / len(shares) / self.target
-        missing = current - len(shares)
+        ratio = int(sum(used) / len(used)) / self.target
+        missing = current - len(used)
         if missing > 0:
-            known = ratio
-            ratio = (sum(shares) / self.target + (missing if known < 1 else 0)) / current
+            known, count = ratio, len(used) + missing
+            ratio = (
+                int((sum(used) + (max(100, self.target) * missing if known < 1 else 0)) / count) / self.target
+            )
             if (known < 1) != (ratio < 1):
                 return current
-        if abs(1 - ratio) <= TOLERANCE:
-            return current
-        return math.ceil(ratio * max(current, len(shares)) - 1e-9)
+        return current if is_within(ratio) else math.ceil(ratio * max(current, len(used)) - 1e-9)
 
 
 # Autoscaler
@@ -405,8 +409,8 @@ def outcome(load: Traffic, rule_of: Callable[[Group, random.Random], Rule], seed
 
 # Comparison
 
-LAGS = (5, 8, 12, 16, 20, 25, 30, 35, 40, 50, 60, 70, 80, 100, 120, 150, 200, 250, 300, 400, 500)
-SHARES = (30, 40, 50, 55, 60, 65, 70, 75, 80, 85, 90, 95)
+LAGS = (*(round(5 * 1.2**step) for step in range(28)), 800, 1000)
+SHARES = (20, 25, 30, 35, 40, 45, 50, 55, 60, 65, *range(70, 100))
 RIVALS: tuple[tuple[str, type[Lag] | type[Cpu], Sequence[int]], ...] = (
     ("targetLag", Lag, LAGS),
     ("QueueLength", QueueLength, LAGS),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
@@ -23,19 +23,22 @@ delivery to it (bench.first_delivery)."""
 CLEAR_S = 60.0
 """Default time in which a backlog is to be gone: new members need half as long to start."""
 
-RECENT_S, BEFORE_S = 30.0, 60.0
+RECENT_S, BEFORE_S = 20.0, 60.0
 """Arrivals are those of the last time; they grow by the difference to those of the time before it."""
 
 SHARES_S = 300.0
 """Time of which the shares of the queues are an average."""
 
 ENOUGH = 100
-"""Calls whose mean time is right by a tenth."""
+"""Calls, or messages, of which a mean is right by a tenth."""
+
+BURST = 3
+"""Times the arrivals of the lesser half of the recent time that are taken to last."""
 
 FEW = 10
 """Messages that are added to those of each queue: few say little about its share."""
 
-HELD_S = 60.0
+HELD_S = 30.0
 """Fewer members are wanted when they would have sufficed for so long."""
 
 BUSY_MAX, BUSY_MIN = 0.98, 0.5
@@ -47,6 +50,9 @@ TAIL = 4.6
 
 SPREAD_MAX = 1.5
 """Members, of those that an even spread would need, that make up for uneven queues."""
+
+USED = 0.5
+"""Part of the target for which messages may wait before more members are wanted."""
 
 BEHIND_S = 5.0
 """Members whose queues have more than they process in this time are behind: they call as much as they can."""
@@ -164,6 +170,9 @@ class Sizer:
         self._target_s = target_delay_s
         self._clear_s = max(CLEAR_S, target_delay_s) if clear_within_s is None else clear_within_s
         self._sharing, self._start_s = sharing, start_s
+        self._overload = 1 + USED * target_delay_s / max(self._clear_s, 2 * start_s)
+        """Of members that there are: what then waits is within the target until others have started."""
+        self._raw: int | None = None
         self._sizing = Sizing()
         self._points: deque[_Point] = deque()
         self._last = Sample(-math.inf, (), {})
@@ -262,14 +271,16 @@ class Sizer:
         capacity_hz = self._efficiency * concurrency / service_s
         busy_max = busy_share(service_s, max(1, round(concurrency)), self._target_s)
         arrivals, both = self._loads(sample, ahead_hz / capacity_hz, 1 / capacity_hz)
-        raw = self._members_for(both, busy_max)
-        why, queue = Why.BACKLOG if raw > self._members_for(arrivals, busy_max) else Why.ARRIVALS, None
+        enough = self._members_for(both, busy_max)
+        least = self._members_for(both, busy_max * self._overload)
+        raw = enough if self._raw is None else min(max(self._raw, least), enough)
+        why, queue = Why.BACKLOG if enough > self._members_for(arrivals, busy_max) else Why.ARRIVALS, None
         hottest = max(both, key=lambda one: both[one])
         if self._held_up:
             why, queue = Why.QUEUE_LIMITS, max(self._held_up, key=lambda one: sample.waiting.get(one, 0))
         elif self._sharing is not Sharing.SHARED and both[hottest] > 1:
             why, queue = Why.QUEUE_LIMITS, hottest
-        wanted = self._held(sample.at_s, raw)
+        self._raw, wanted = raw, self._held(sample.at_s, raw)
         limit = self._useful(waiting / capacity_hz)
         if limit is not None and limit < wanted:
             wanted, why, queue = limit, Why.NO_MORE_THROUGHPUT, None
@@ -280,27 +291,35 @@ class Sizer:
         """The last point that is not later; the first one if there is none."""
         return next((one for one in reversed(self._points) if one.at_s <= at_s), self._points[0])
 
+    def _recent(self, counted: Callable[[_Point], float]) -> _Point:
+        """Begin of the last time in which enough was counted; the first point if there is none."""
+        last = self._points[-1]
+        before = (one for one in reversed(self._points) if one.at_s <= last.at_s - RECENT_S)
+        return next((one for one in before if counted(last) - counted(one) >= ENOUGH), self._points[0])
+
     def _arrivals(self) -> tuple[float, float]:
         """Arrivals a second: of late, and when members that are wanted now have started.
 
-        They grow if they have grown since the time before by more than chance, and still do.
+        They grow if they have grown since the time before by more than chance, and still do. Many more than in the
+        lesser half of the recent time may be a burst, which is a backlog then.
         """
-        last = self._points[-1]
-        middle = self._before(last.at_s - RECENT_S)
-        first, half = self._before(middle.at_s - BEFORE_S), self._before(last.at_s - RECENT_S / 2)
+        last, middle = self._points[-1], self._recent(lambda one: one.came)
         recent_hz, recent_s = _came_hz(middle, last), last.at_s - middle.at_s
-        if first is middle:
-            return recent_hz, recent_hz
-        long, long_chance = _growth(first, middle, last)
-        short, short_chance = _growth(middle, half, last)
-        growth = max(0.0, min(long - long_chance, short + short_chance))
-        return recent_hz, recent_hz + growth * (recent_s / 2 + self._start_s)
+        first, half = self._before(middle.at_s - BEFORE_S), self._before(last.at_s - recent_s / 2)
+        ahead_hz = recent_hz
+        if first is not middle:
+            long, long_chance = _growth(first, middle, last)
+            short, short_chance = _growth(middle, half, last)
+            growth = max(0.0, min(long - long_chance, short + short_chance))
+            ahead_hz += growth * (recent_s / 2 + self._start_s)
+        if half is not middle:
+            lesser_hz = min(_came_hz(middle, half), _came_hz(half, last))
+            ahead_hz = min(ahead_hz, BURST * (lesser_hz + FEW / recent_s))
+        return recent_hz, ahead_hz
 
     def _service(self) -> float | None:
-        """Seconds of a call, of the last time in which enough ended; as before while none did."""
-        last = self._points[-1]
-        recent = (one for one in reversed(self._points) if one.at_s <= last.at_s - RECENT_S)
-        first = next((one for one in recent if last.calls - one.calls >= ENOUGH), self._points[0])
+        """Seconds of a call; as before while none ended."""
+        last, first = self._points[-1], self._recent(lambda one: one.calls)
         calls, busy_s = last.calls - first.calls, last.busy_s - first.busy_s
         return busy_s / calls if calls and busy_s else self._service_s
 
