@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from lbg_core.group.assignment import balanced_owners
 
@@ -26,8 +26,8 @@ CLEAR_S = 60.0
 RECENT_S, BEFORE_S = 20.0, 60.0
 """Arrivals are those of the last time; they grow by the difference to those of the time before it."""
 
-SHARES_S = 300.0
-"""Time of which the shares of the queues are an average."""
+WINDOW_S = 300.0
+"""Longest time of which anything is an average, as the shares of the queues are."""
 
 ENOUGH = 100
 """Calls, or messages, of which a mean is right by a tenth."""
@@ -89,6 +89,10 @@ class Sample(NamedTuple):
     waiting: Mapping[int, int]
 
 
+Loads: TypeAlias = Mapping[int, float]
+"""Of queues, in members that they keep busy."""
+
+
 class Why(Enum):
     """Reason of the number that is wanted."""
 
@@ -135,14 +139,13 @@ class Sizing:
 
 
 class _Point(NamedTuple):
-    """Sums since the first sample. `came`: calls, and what waits; `arrived`: the same by queue, of deliveries."""
+    """Sums since the first sample. `came`: calls, and what waits."""
 
     at_s: float
     members: int
     calls: float
     busy_s: float
     came: float
-    arrived: Mapping[int, int]
 
 
 class _Gain(NamedTuple):
@@ -177,7 +180,8 @@ class Sizer:
         self._points: deque[_Point] = deque()
         self._last = Sample(-math.inf, (), {})
         self._misses_one = False
-        self._delivered: dict[int, int] = {}
+        self._came: dict[int, float] = {}
+        """Messages of each queue, of which those of long ago count less."""
         self._holders: dict[int, str] = {}
         """Member that got messages of a queue last."""
         self._held_up: set[int] = set()
@@ -203,17 +207,16 @@ class Sizer:
             return
         self._misses_one = False
         self._points.append(self._point(sample))
-        while len(self._points) > 2 and self._points[1].at_s <= sample.at_s - SHARES_S:
+        while len(self._points) > 2 and self._points[1].at_s <= sample.at_s - WINDOW_S:
             self._points.popleft()
         self._sizing = self._sized(sample)
         self._last = sample
 
     def _point(self, sample: Sample) -> _Point:
         if not self._points:
-            return _Point(
-                sample.at_s, len(sample.members), 0, 0.0, sum(sample.waiting.values()), sample.waiting
-            )
+            return _Point(sample.at_s, len(sample.members), 0, 0.0, sum(sample.waiting.values()))
         last, seconds = self._points[-1], sample.at_s - self._last.at_s
+        self._count_waiting(sample.waiting, seconds)
         known = {one.incarnation: one for one in self._last.members}
         calls, busy_s, behind = last.calls, last.busy_s, list[tuple[float, set[int]]]()
         for one in sample.members:
@@ -221,24 +224,29 @@ class Sizer:
             ran_s = max(0.0, one.busy_s - before.busy_s)
             calls += max(0, one.calls - before.calls)
             busy_s += ran_s
-            kept = self._took(one, before)
+            kept = self._count_delivered(one, before)
             if self._is_behind(
                 sum(self._last.waiting.get(queue, 0) for queue in kept), one.concurrency, seconds
             ):
                 behind.append((ran_s / (one.concurrency * seconds), kept))
         self._judge(behind, sample)
-        arrived = {queue: n + self._delivered.get(queue, 0) for queue, n in sample.waiting.items()}
-        came = calls + sum(sample.waiting.values())
-        return _Point(sample.at_s, len(sample.members), calls, busy_s, came, arrived)
+        return _Point(sample.at_s, len(sample.members), calls, busy_s, calls + sum(sample.waiting.values()))
 
-    def _took(self, one: MemberSample, before: MemberSample) -> set[int]:
-        """Counts what the member got; the queues that it had before, too."""
+    def _count_waiting(self, waiting: Mapping[int, int], seconds: float) -> None:
+        fades = math.exp(-seconds / WINDOW_S)
+        self._came = {
+            queue: self._came.get(queue, 0.0) * fades + count - self._last.waiting.get(queue, count)
+            for queue, count in waiting.items()
+        }
+
+    def _count_delivered(self, one: MemberSample, before: MemberSample) -> set[int]:
+        """Returns the queues that the member had before, too."""
         kept = {queue for queue in one.delivered if self._holders.get(queue) == one.incarnation}
         for queue, count in one.delivered.items():
             known = before.delivered.get(queue, 0)
             came = count - known if count >= known else count
-            if came:
-                self._delivered[queue] = self._delivered.get(queue, 0) + came
+            if came and queue in self._came:
+                self._came[queue] += came
                 self._holders[queue] = one.incarnation
         return {queue for queue in kept if self._holders[queue] == one.incarnation}
 
@@ -270,7 +278,7 @@ class Sizer:
         concurrency = sum(one.concurrency for one in sample.members) / len(sample.members)
         capacity_hz = self._efficiency * concurrency / service_s
         busy_max = busy_share(service_s, max(1, round(concurrency)), self._target_s)
-        arrivals, both = self._loads(sample, ahead_hz / capacity_hz, 1 / capacity_hz)
+        arrivals, both = self._loads(sample.waiting, ahead_hz / capacity_hz, 1 / capacity_hz)
         enough = self._members_for(both, busy_max)
         least = self._members_for(both, busy_max * self._overload)
         raw = enough if self._raw is None else min(max(self._raw, least), enough)
@@ -323,22 +331,17 @@ class Sizer:
         calls, busy_s = last.calls - first.calls, last.busy_s - first.busy_s
         return busy_s / calls if calls and busy_s else self._service_s
 
-    def _loads(
-        self, sample: Sample, members: float, each: float
-    ) -> tuple[dict[int, float], dict[int, float]]:
+    def _loads(self, waiting: Mapping[int, int], members: float, each: float) -> tuple[Loads, Loads]:
         """Work of each queue's arrivals, and with that of its backlog, in members that it keeps busy."""
-        first, last = self._points[0].arrived, self._points[-1].arrived
-        came = {queue: FEW + max(0.0, n - first.get(queue, n)) for queue, n in last.items()}
-        total = sum(came.values())
-        arrivals = {queue: members * n / total for queue, n in came.items()}
-        clearing = each / self._clear_s
-        both = {
-            queue: arrivals[queue] + (0 if queue in self._held_up else n * clearing)
-            for queue, n in sample.waiting.items()
+        came = {queue: FEW + max(0.0, count) for queue, count in self._came.items()}
+        part = members / sum(came.values())
+        arrivals = {queue: count * part for queue, count in came.items()}
+        clearing = {queue: 0.0 if queue in self._held_up else each / self._clear_s for queue in waiting}
+        return arrivals, {
+            queue: arrivals[queue] + count * clearing[queue] for queue, count in waiting.items()
         }
-        return arrivals, both
 
-    def _members_for(self, loads: Mapping[int, float], busy_max: float) -> int:
+    def _members_for(self, loads: Loads, busy_max: float) -> int:
         """The least number of members of which none is busier than `busy_max`."""
         if self._sharing is Sharing.SHARED:
             return max(1, math.ceil(sum(loads.values()) / busy_max))
