@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
 from lbg_core.group.assignment import balanced_owners
@@ -82,7 +83,7 @@ class MemberSample(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """Members at a monotonic time, and messages ready or unacknowledged, by queue."""
+    """Members at a monotonic time, and messages ready or unacknowledged, by queue: of all, or of none if unknown."""
 
     at_s: float
     members: tuple[MemberSample, ...]
@@ -148,11 +149,12 @@ class _Point(NamedTuple):
     came: float
 
 
-class _Gain(NamedTuple):
-    """Throughput of fewer members, to which that of more is compared."""
+class _Run(NamedTuple):
+    """Throughput of a number of members, over a time in which none came or left."""
 
     members: int
     calls_hz: float
+    seconds: float
 
 
 class Sizer:
@@ -190,18 +192,22 @@ class Sizer:
         self._efficiency = 1.0
         """Busy share of members that are behind: the rest is spent between calls."""
         self._wishes: deque[tuple[float, int]] = deque()
-        self._gain: _Gain | None = None
-        self._limit: tuple[int, float] | None = None
-        """Members that are of use, and the time until which no more are tried."""
+        self._fewer: _Run | None = None
+        """To which the throughput of more members is compared while there is a backlog."""
+        self._limited_until_s: float | None = None
+        """Time until which no more members are tried than these."""
 
     def sizing(self) -> Sizing:
         return self._sizing
 
     def add(self, sample: Sample) -> None:
-        """A sample that misses a member changes nothing, for the next one may have it again."""
-        present = {one.incarnation for one in sample.members}
+        """A sample that misses a member changes nothing, for the next one may have it again; two in a row count."""
+        if not sample.waiting:
+            self._sizing = Sizing()
+            return
         if sample.at_s <= self._last.at_s:
             return
+        present = {one.incarnation for one in sample.members}
         if not self._misses_one and any(one.incarnation not in present for one in self._last.members):
             self._misses_one = True
             return
@@ -229,7 +235,7 @@ class Sizer:
                 sum(self._last.waiting.get(queue, 0) for queue in kept), one.concurrency, seconds
             ):
                 behind.append((ran_s / (one.concurrency * seconds), kept))
-        self._judge(behind, sample)
+        self._judge(behind)
         return _Point(sample.at_s, len(sample.members), calls, busy_s, calls + sum(sample.waiting.values()))
 
     def _count_waiting(self, waiting: Mapping[int, int], seconds: float) -> None:
@@ -254,20 +260,16 @@ class Sizer:
         """True if so many members' calls are busy for the time, and longer."""
         return self._service_s is not None and waiting * self._service_s > concurrency * (seconds + BEHIND_S)
 
-    def _judge(self, behind: list[tuple[float, set[int]]], sample: Sample) -> None:
+    def _judge(self, behind: list[tuple[float, set[int]]]) -> None:
         """Members that are behind show what is between calls, or a key that holds them up."""
-        self._held_up = {
-            max(queues, key=lambda queue: sample.waiting.get(queue, 0))
-            for share, queues in behind
-            if share < HELD_UP
-        }
+        self._held_up = {queue for share, queues in behind if share < HELD_UP for queue in queues}
         for share, _ in behind:
             if share >= HELD_UP:
                 self._efficiency += (min(1.0, share) - self._efficiency) / 8
 
     def _sized(self, sample: Sample) -> Sizing:
         waiting = sum(sample.waiting.values())
-        if len(self._points) < 2 or not sample.members or not sample.waiting:
+        if len(self._points) < 2 or not sample.members:
             return Sizing(waiting=waiting)
         now_hz, ahead_hz = self._arrivals()
         self._service_s = service_s = self._service()
@@ -364,34 +366,47 @@ class Sizer:
 
         `backlog`: seconds for which it keeps one member busy.
         """
-        last, start = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
-        calls_hz = (last.calls - start.calls) / (last.at_s - start.at_s)
+        last, run, fewer = self._points[-1], self._run(), self._fewer
         if backlog <= BEHIND_S * last.members:
-            self._gain = self._limit = None
+            self._fewer = self._limited_until_s = None
             return None
-        if self._limit is not None:
-            assert self._gain is not None
-            members, until_s = self._limit
-            if last.at_s < until_s and calls_hz < MORE * self._gain.calls_hz:
-                return members
-            self._gain = self._limit = None
-        is_steady = len({one.members for one in self._points if one.at_s >= start.at_s}) == 1
-        if self._gain is None or last.members <= self._gain.members:
-            self._gain = _Gain(last.members, calls_hz) if is_steady else None
-        elif is_steady and last.members >= MORE * self._gain.members:
-            due_hz = self._gain.calls_hz * (last.members / self._gain.members - 1)
-            if calls_hz - self._gain.calls_hz <= GAIN_MIN * due_hz:
-                self._limit = self._gain.members, last.at_s + RETRY_S
-                return self._gain.members
-            self._gain = _Gain(last.members, calls_hz)
+        if fewer is not None and self._limited_until_s is not None:
+            if last.at_s < self._limited_until_s and self._calls_hz() < MORE * fewer.calls_hz:
+                return fewer.members
+            fewer = self._fewer = self._limited_until_s = None
+        if run is None:
+            return None
+        if fewer is None or run.members <= fewer.members:
+            self._fewer = run
+        elif run.members >= MORE * fewer.members:
+            due_hz = fewer.calls_hz * (run.members / fewer.members - 1)
+            by_chance_hz = math.sqrt(run.calls_hz / run.seconds + fewer.calls_hz / fewer.seconds)
+            if run.calls_hz - fewer.calls_hz > GAIN_MIN * due_hz:
+                self._fewer = run
+            elif (1 - GAIN_MIN) * due_hz >= 3 * by_chance_hz:
+                self._limited_until_s = last.at_s + RETRY_S
+                return fewer.members
         return None
 
+    def _run(self) -> _Run | None:
+        """Since members came or left last; None if that is not long ago."""
+        last = self._points[-1]
+        same = list(takewhile(lambda one: one.members == last.members, reversed(self._points)))
+        first = same[-1]
+        seconds = last.at_s - first.at_s
+        return (
+            _Run(last.members, (last.calls - first.calls) / seconds, seconds) if seconds >= RECENT_S else None
+        )
+
+    def _calls_hz(self) -> float:
+        last, start = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
+        return (last.calls - start.calls) / (last.at_s - start.at_s)
+
     def _clears_in(self, waiting: int, arrivals_hz: float, capacity_hz: float) -> float | None:
-        last, middle = self._points[-1], self._before(self._points[-1].at_s - RECENT_S)
-        members_hz = capacity_hz * last.members
+        members_hz = capacity_hz * self._points[-1].members
         if waiting <= members_hz:
             return waiting / members_hz
-        gone_hz = (last.calls - middle.calls) / (last.at_s - middle.at_s) - arrivals_hz
+        gone_hz = self._calls_hz() - arrivals_hz
         return waiting / gone_hz if gone_hz > 0 else None
 
 

@@ -143,15 +143,28 @@ def test_an_idle_group_wants_one_member() -> None:
     assert (sizing.wanted, sizing.arrivals_hz, sizing.clears_in_s) == (1, 0.0, 0.0)
 
 
-def test_a_sample_without_members_or_counts_is_unknown() -> None:
+def test_a_group_without_members_is_unknown() -> None:
     flow = Flow(Sizer(10))
     flow.run(60, by_member(1.5))
 
     for _ in range(2):  # one may have missed all
-        flow.now += 10
-        flow.sizer.add(Sample(flow.now, (), {}))
+        flow.flow(10, 0)
+        flow.sizer.add(flow.sample(()))
 
     assert flow.sizer.sizing().wanted is None
+
+
+def test_a_sample_without_counts_is_unknown_and_counts_for_nothing() -> None:
+    flow = Flow(Sizer(10), members=4)
+    flow.run(120, by_member(3.2))
+    flow.flow(10, by_member(3.2))
+
+    flow.sizer.add(flow.sample()._replace(waiting={}))
+    assert flow.sizer.sizing().wanted is None
+
+    sizing = flow.run(10, by_member(3.2))
+    assert sizing.wanted == 4
+    assert sizing.arrivals_hz == pytest.approx(by_member(3.2), rel=0.01)
 
 
 @pytest.mark.parametrize(("load", "wanted"), [(0.5, 1), (0.9, 1), (1.5, 2), (1.8, 2), (7.2, 8)])
