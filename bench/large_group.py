@@ -36,7 +36,7 @@ from bench.measurement import Measurement
 from bench.silent_clients import silent_clients
 from bench.workers import Worker, cpu_s, say
 from lbg_core.client import Delivery, connect
-from lbg_core.group import GroupSpec, Names, hash_of, queue_of
+from lbg_core.group import BALANCED, BY_LOAD, Assignment, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.topology import mailbox_of
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
@@ -61,6 +61,7 @@ class Size:
     members: int
     queues: int
     processes: int
+    assignment: Assignment = BALANCED
 
     @property
     def spec(self) -> GroupSpec:
@@ -72,6 +73,7 @@ class Size:
             queue_count=self.queues,
             queue_size_mb=64,
             client_username="guest",
+            assignment=self.assignment,
         )
 
     def members_of(self, process: int) -> list[int]:
@@ -610,7 +612,7 @@ def table(engine: str, size: Size, result: Result) -> str:
             "lost, inverted, repeated": f"{result.lost}, {result.inverted}, {result.repeated}"
             f" of {result.published:,}",
         }
-    title = f"\n{engine}, {size.members} members in {size.processes} processes, {size.queues} queues"
+    title = f"\n{engine}, {size.members} members in {size.processes} processes, {size.queues} queues, {size.assignment}"
     lines = [title, "", "| what | measured |", "|---|---|"]
     return "\n".join(lines + [f"| {what} | {value} |" for what, value in rows.items()])
 
@@ -622,11 +624,12 @@ def main() -> int:
     parser.add_argument("--members", type=int, default=64)
     parser.add_argument("--queues", type=int, default=256)
     parser.add_argument("--processes", type=int, default=4)
+    parser.add_argument("--assignment", choices=(BALANCED, BY_LOAD), default=BALANCED)
     parser.add_argument("--engine", choices=ENGINES, action="append", help="by default both")
     parser.add_argument("--rate", type=float, default=1000, help="messages per second")
     parser.add_argument("--limit-s", type=float, default=Times().limit_s, help="longest wait for each thing")
     asked = parser.asked()
-    size = Size(asked.members, asked.queues, asked.processes)
+    size = Size(asked.members, asked.queues, asked.processes, asked.assignment)
     if not 2 <= size.processes <= size.members:
         parser.error("--processes is 2 at least, and --members at most")
     is_sound = True

@@ -4,6 +4,9 @@ validator says each time what became of its messages."""
 from __future__ import annotations
 
 import json
+from typing import Any
+
+import pytest
 
 from e2e import stage
 from e2e.conftest import RELEASE, SYSTEM
@@ -33,10 +36,11 @@ def begun(shop: Kubectl, group: Object, *, members: int) -> None:
     until(lambda: is_served(shop, members, name), what=f"{members} members that serve all queues")
 
 
-def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeated_or_out_of_order(
-    shop: Kubectl,
+@pytest.mark.parametrize("target", [{"targetLag": 1500}, {"targetDelay": "10s"}], ids=["lag", "delay"])
+def test_consumers_grow_with_a_burst_and_shrink_again_and_nothing_is_lost_repeated_or_out_of_order(
+    shop: Kubectl, target: dict[str, Any]
 ) -> None:
-    scaling = {"minReplicas": 1, "maxReplicas": 4, "targetLag": 1500, "scaleDownStabilizationSeconds": 10}
+    scaling = {"minReplicas": 1, "maxReplicas": 4, "scaleDownStabilizationSeconds": 10, **target}
     begun(shop, stage.group("flights", delay_ms=20, scaling=scaling), members=1)
     stage.judging(shop, "flights", idle_s=45)
     shop.apply(stage.publisher("flights"))
@@ -44,6 +48,10 @@ def test_consumers_grow_with_the_lag_and_shrink_again_and_nothing_is_lost_repeat
     until(
         lambda: stage.is_condition(shop, "lbg", "flights", "ScalingActive"), what="scaling to be told active"
     )
+    if "targetDelay" in target:
+        demand = status(shop)["demand"]
+        assert demand["wantedReplicas"] >= 4, demand
+        assert demand["memberCapacityPerMinute"] > 0, demand
     stage.published(shop)
     until(lambda: status(shop).get("lag") == 0, what="all to be worked off", timeout_s=300)
     until(lambda: status(shop).get("replicas") == 1, what="one consumer again", timeout_s=180)

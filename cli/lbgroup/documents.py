@@ -74,6 +74,7 @@ class Member(TypedDict):
     rebalance: Annotated[str, "Ready, HoldDown or Rebalancing"]
     queues: Annotated[list[QueueState], "those that it consumes or should serve"]
     counts: Annotated[dict[str, int], "messages since the member started, by what became of them"]
+    concurrency: Annotated[int, "calls that it runs at a time at most"]
     paused: bool
     oldest_published_at_us: Annotated[int | None, "of the oldest message that it has not settled"]
 
@@ -112,6 +113,19 @@ class Problem(TypedDict):
     remedy: Remedy | None
 
 
+class Demand(TypedDict):
+    """Number of members that a group needs, by `lbg group show --target-delay`. null: unknown."""
+
+    members_wanted: int | None
+    arrivals_per_s: float | None
+    member_processes_per_s: Annotated[float | None, "messages that one member can process"]
+    service_s: Annotated[float | None, "time of a call"]
+    waiting: int
+    clears_in_s: Annotated[float | None, "null: unknown, or the backlog does not shrink"]
+    why: Annotated[str, "Unknown, Arrivals, Backlog, QueueLimits or NoMoreThroughput"]
+    queue: Annotated[int | None, "QueueLimits: the queue that more members do not help"]
+
+
 class Group(TypedDict):
     """A group as it is now."""
 
@@ -131,6 +145,7 @@ class Group(TypedDict):
     paused: bool | Unknown
     ingress_paused: bool | Unknown
     problems: list[Problem]
+    demand: NotRequired[Annotated[Demand | None, "with --target-delay"]]
     rebalance_status: NotRequired[Annotated[str, "mode Partitioned"]]
     partitions: NotRequired[list[Partition] | Unknown]
     ingress: NotRequired[Annotated[bool, "mode Partitioned of the embedded broker: publishers are let in"]]
@@ -152,6 +167,10 @@ class WatchedGroup(Group):
 
     rate: Annotated[float, "messages per second that members finished"]
     oldest_s: Annotated[float | None, "age of the oldest message that is known"]
+    clears_s: Annotated[
+        float | Literal["never"] | None,
+        "time after which the backlog is gone at the present rate; never: it does not shrink; null: there is none",
+    ]
 
 
 class HotKey(TypedDict):

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -51,6 +52,7 @@ HEADER = (
     "READY",
     "UNACKED",
     "OLDEST",
+    "CLEARS",
     "DEAD",
     "STATE",
     "PROBLEMS",
@@ -71,6 +73,7 @@ def cells(row: GroupRow) -> tuple[str, ...]:
         count_text(one.ready),
         count_text(one.unacked),
         row.oldest_text,
+        row.clears_text,
         count_text(one.dead_letters),
         one.pause_text,
         str(len(one.problems) or ""),
@@ -186,7 +189,7 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
     columns = [
         place
         for place, name in enumerate(HEADER)
-        if width >= 110 or (name not in ("MODE", "UNACKED") and (width >= 80 or name in NARROW))
+        if width >= 110 or (name not in ("MODE", "UNACKED", "CLEARS") and (width >= 80 or name in NARROW))
     ]
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for place in columns:
@@ -287,9 +290,12 @@ def _one_group(
     ]
     is_compact = map_lines(one, members, is_compact=False) > height - 8
     state = f"   {one.pause_text.upper()}" if one.pause_text else ""
+    clears = "" if row.clears_s is None else f"   clears in {row.clears_text}"
+    if row.clears_s == inf:
+        clears = "   does not clear"
     head = (
         f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
-        f"oldest {row.oldest_text}   {count_text(one.dead_letters)} dead{state}"
+        f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead{state}"
     )
     lines = [Text(f"! {text_of(problem)}", style="yellow") for problem in one.problems]
     now_s = time.monotonic()

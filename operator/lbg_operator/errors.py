@@ -6,7 +6,7 @@ OperatorError (Exception)
 ├── ClusterError    the Kubernetes API did not do what was asked (kube/api.py)
 ├── SelectorError   a label selector that cannot be parsed, or asks for what the metrics API does not answer
 ├── GroupNotFound   there is no such group to report the lag of
-└── LagUnknown      a group's lag is unknown now: it is not 0, and nothing may be scaled by it
+└── MetricUnknown      a group's lag is unknown now: it is not 0, and nothing may be scaled by it
 """
 
 from __future__ import annotations
@@ -54,5 +54,5 @@ class GroupNotFound(OperatorError):
         return type(self), (self.namespace, self.group)
 
 
-class LagUnknown(OperatorError):
+class MetricUnknown(OperatorError):
     """The text says why, for whoever wonders about an autoscaler that does nothing."""

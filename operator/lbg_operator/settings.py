@@ -46,6 +46,7 @@ class OperatorSettings:
     - `metrics`: who reports the lag to autoscalers. `auto`: KEDA where it is, or else our API where it is registered.
     - `native_sidecars`: the cluster has containers that start before and end after the others (initContainers with
       restartPolicy Always, Kubernetes 1.29).
+    - `has_tolerance`: HorizontalPodAutoscalers have a tolerance of their own (Kubernetes 1.35).
     - `assigns_users`: the cluster gives pods the user that they run as and the group of their volumes (OpenShift).
     - `cluster_uid`: the UID of namespace kube-system, by which brokers know the cluster; empty if it may not be read.
     """
@@ -65,6 +66,7 @@ class OperatorSettings:
     log_format: str = "json"
     log_level: str = "INFO"
     native_sidecars: bool = True
+    has_tolerance: bool = False
     assigns_users: bool = False
     cluster_uid: str = ""
 

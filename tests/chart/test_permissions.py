@@ -9,9 +9,9 @@ import pytest
 
 from lbg_operator.kube.kinds import API_SERVICE, DEPLOYMENT, GROUP, KEDA_KINDS, KINDS, POD, SECRET, Kind
 from lbg_operator.kube.kinds import NAMESPACE as KUBE_NAMESPACE
-from lbg_operator.metrics_api.lag import Service
+from lbg_operator.metrics_api.metrics import Service
 from lbg_operator.metrics_api.tls import secret_name
-from lbg_operator.resources.autoscaler import LAG_METRIC
+from lbg_operator.resources.autoscaler import METRICS
 from testing.kubernetes.chart import LARGE, NAMESPACE, Object, named, of_kind, rendered
 
 Right = tuple[str, str, str]
@@ -172,6 +172,7 @@ def test_who_may_edit_a_namespace_may_have_groups_there_and_scale_them() -> None
     }
     assert f"{aggregate}view" not in edit["metadata"]["labels"]
     assert {verb for _, _, verb in given(view)} == {"get", "list", "watch"}
-    assert ("external.metrics.k8s.io", LAG_METRIC, "list") in given(view)
+    for metric in METRICS:
+        assert ("external.metrics.k8s.io", metric, "list") in given(view)
     assert ("lbg.dev", "loadbalancedgroups/scale", "patch") in given(edit)
     assert not any("status" in resource for _, resource, _ in given(edit))

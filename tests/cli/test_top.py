@@ -118,6 +118,28 @@ async def test_a_partition_has_the_rate_of_what_left_it_over_a_restart_of_the_br
     assert all(one[1] == 0 for one in rates)
 
 
+@pytest.mark.parametrize(
+    ("lags", "text"),
+    [
+        ((1000, 950, 900, 850), "102 s"),
+        ((1000, 1000, 1000, 1000), "never"),
+        ((1000, 1100, 1200, 1300), "never"),
+        ((1300, 1000, 700, 29), "-"),
+        ((1300,), "-"),
+        ((10_000, 9_994, 9_988, 9_982), "3 h"),
+    ],
+)
+async def test_a_backlog_clears_by_how_it_changed(lags: tuple[int, ...], text: str) -> None:
+    """Rate 10/s: what is processed in three seconds is no backlog."""
+    seen = Observations()
+    for look, lag in enumerate(lags):
+        second = 6 * look
+        seen.look(
+            [await described("orders", beat(0, active={0, 1}, acked=10 * second), ready=lag // 2)], second
+        )
+    assert seen.rows[0].clears_text == text
+
+
 async def test_a_member_that_began_anew_has_no_negative_rate() -> None:
     seen = Observations()
     for second, acked in enumerate([1000, 1100, 5, 10]):
@@ -249,7 +271,7 @@ async def test_an_opened_group_shows_its_map_its_problems_and_its_changes(width:
     assert len(lines) <= height
     assert max(map(len, lines)) <= width
     text = "\n".join(lines)
-    assert text.startswith("orders   0/s   14 ready   0 unacked   oldest -   7 dead")
+    assert text.startswith("orders   0/s   14 ready   0 unacked   oldest -   does not clear   7 dead")
     assert "● m1" in text
     assert "● m2" in text
     assert "queue 1 from m1 to m2" in text
@@ -392,7 +414,7 @@ def test_json_has_what_show_has_and_the_rate(lbg: Lbg, broker: Where, group: str
     assert set(look) == {"at", "groups", "changes", "hot_keys"}
     (one,) = look["groups"]
     shown = json.loads(lbg("group", "show", group, "--json", *broker.options).out)
-    assert one == {**shown, "rate": 0.0, "oldest_s": None}
+    assert one == {**shown, "rate": 0.0, "oldest_s": None, "clears_s": None}
 
 
 @pytest.mark.process

@@ -11,15 +11,15 @@ import pytest
 import yaml
 
 from lbg_operator.crds import GroupManifest
-from lbg_operator.errors import GroupNotFound, LagUnknown, SelectorError
-from lbg_operator.metrics_api.lag import API_PATH, LAG_GAUGE, Service, lag_within
+from lbg_operator.errors import GroupNotFound, MetricUnknown, SelectorError
+from lbg_operator.metrics_api.metrics import API_PATH, LAG_GAUGE, Service, value_within
 from lbg_operator.metrics_api.selector import groups_asked
 from lbg_operator.metrics_api.tls import API_SERVICE_NAME, secret_name
 from lbg_operator.resources.autoscaler import LAG_METRIC
 from lbg_operator.status.status import scheduled_of
 from testing import ROOT
 from testing.kubernetes.manifests import group_manifest
-from testing.operator.lag_reader import HANGS, Lags
+from testing.operator.metric_reader import HANGS, Lags
 
 PAGE = (ROOT / "docs" / "autoscaling.md").read_text()
 
@@ -39,8 +39,8 @@ def test_what_it_names_is_called_so() -> None:
 
 async def test_the_messages_are_those_of_the_code() -> None:
     told = re.findall(r"^\| `(.*?)(?: …)?` \|", PAGE, re.M)
-    with pytest.raises(LagUnknown) as late:
-        await lag_within(Lags({("shop", "orders"): HANGS}), "shop", "orders", within_s=0.01)
+    with pytest.raises(MetricUnknown) as late:
+        await value_within(Lags({("shop", "orders"): HANGS}), LAG_METRIC, "shop", "orders", within_s=0.01)
     with pytest.raises(SelectorError) as unnamed:
         groups_asked("")
     said = [

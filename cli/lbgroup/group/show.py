@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lbg_core.admin.demand import sample_of, sizer_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import is_of_kubernetes, owner_text
@@ -31,6 +32,7 @@ from lbg_core.admin.snapshot import (
 from lbg_core.command_output import echo_json, output_option, text_table
 from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
 from lbg_core.group.members_protocol import Beat, PeekedMessage, QueueState
+from lbg_core.group.sizing import Sizing
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
@@ -46,6 +48,9 @@ SESSIONS_SHOWN_MAX = 50
 
 WATCH_EVERY_S = 2.0
 """Between two times of `--watch`, as `watch` of Linux has it."""
+
+MEASURED_S = 5.0
+"""Between the two looks by which the demand is measured."""
 
 CLEARED_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 """Cursor to the first place, the screen erased, and what scrolled off it (ECMA-48)."""
@@ -309,8 +314,18 @@ def _numbers(queues: Sequence[QueueState]) -> str:
     help=f"Show it again, {WATCH_EVERY_S:g} or SECONDS seconds after each time, until Ctrl-C; with --output json a "
     "line for each time.",
 )
+@click.option(
+    "--target-delay",
+    "target_delay_s",
+    type=click.FloatRange(min=0.1),
+    metavar="SECONDS",
+    help=f"Measure for {MEASURED_S:g} s, and show how many members the group needs so that a new message waits at "
+    "most so long.",
+)
 @broker_options(login=True, management=True)
-def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None) -> None:
+def show(
+    name: str, address: BrokerAddress, as_json: bool, every_s: float | None, target_delay_s: float | None
+) -> None:
     """Show group NAME: its attributes, its queues with their messages, its members and what they serve."""
     from lbg_core.admin.groups import show_group
 
@@ -319,12 +334,36 @@ def show(name: str, address: BrokerAddress, as_json: bool, every_s: float | None
             await _watch(admin, name, every_s, as_json=as_json)
             return
         shown = await show_group(admin, name)
+        document, lines = shown.to_json(), [*description_lines(shown)]
+        if target_delay_s is not None:
+            shown, sizing = await _measured(admin, shown, target_delay_s)
+            document = {**shown.to_json(), "demand": None if sizing is None else sizing_json(sizing)}
+            demand = "demand unknown" if sizing is None else sizing_text(sizing, target_delay_s)
+            lines = [*description_lines(shown), "", demand]
         if as_json:
-            echo_json(shown.to_json())
+            echo_json(document)
         else:
-            click.echo("\n".join(description_lines(shown)))
+            click.echo("\n".join(lines))
 
     with_admin(address, work)
+
+
+async def _measured(
+    admin: LiveAdmin, first: Description, target_delay_s: float
+) -> tuple[Description, Sizing | None]:
+    """A second look, and the demand by both; None where it is unknown."""
+    from lbg_core.admin.groups import show_group
+
+    sizer = sizer_of(first.spec, target_delay_s)
+    first_sample = sample_of(first, time.monotonic())
+    await asyncio.sleep(MEASURED_S)
+    shown = await show_group(admin, first.group)
+    last_sample = sample_of(shown, time.monotonic())
+    if first_sample is None or last_sample is None:
+        return shown, None
+    sizer.add(first_sample)
+    sizer.add(last_sample)
+    return shown, sizer.sizing()
 
 
 async def _watch(admin: LiveAdmin, name: str, every_s: float, *, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from lbg_core.admin.describe import Description
@@ -24,6 +25,12 @@ RATE_OVER_S = 6.0
 
 FORGET_AFTER_S = 60.0
 
+CLEARS_OVER_S = 20.0
+"""The time to clear a backlog is by how it changed in so long."""
+
+CLEARS_FROM_S = 3.0
+"""Messages that are processed in so long at the present rate are no backlog."""
+
 CHANGES_MAX = 200
 REPORTED_FOR_S = 8.0
 """After a member reported that it took a queue over, a broker may still have the former one as its consumer."""
@@ -33,6 +40,7 @@ SORTS: dict[str, Callable[[GroupRow], Any]] = {
     "lag": lambda row: -row.waiting,
     "rate": lambda row: -row.rate,
     "oldest": lambda row: -(row.oldest_s or 0.0),
+    "clears": lambda row: -(row.clears_s or 0.0),
     "problems": lambda row: -len(row.description.problems),
     "name": lambda row: row.description.group,
 }
@@ -68,13 +76,15 @@ class GroupRow:
     """A group, and the messages per second that its members have finished lately.
 
     `oldest_s`: age of the oldest message that is known; None where none is. `has_older`: queues that no member serves
-    have messages, of which the broker does not show the first.
+    have messages, of which the broker does not show the first. `clears_s`: time after which the backlog is gone at the
+    present rate, infinity while it does not shrink; None without one, or while that is not known.
     """
 
     description: Description
     rate: float
     oldest_s: float | None = None
     has_older: bool = False
+    clears_s: float | None = None
 
     @property
     def waiting(self) -> int:
@@ -87,6 +97,17 @@ class GroupRow:
         if self.oldest_s is None:
             return "unknown" if self.has_older else "-"
         return f"{'>' if self.has_older else ''}{age_text(self.oldest_s)}"
+
+    @property
+    def clears_json(self) -> float | str | None:
+        """JSON has no infinity."""
+        return "never" if self.clears_s == inf else None if self.clears_s is None else round(self.clears_s, 1)
+
+    @property
+    def clears_text(self) -> str:
+        if self.clears_s is None:
+            return "-"
+        return "never" if self.clears_s == inf else age_text(self.clears_s)
 
 
 def age_text(seconds: float) -> str:
@@ -108,6 +129,7 @@ class Observations:
     """Messages of the opened queue, or why they are not shown."""
 
     _counts: dict[tuple[str, ...], deque[tuple[float, int]]] = field(default_factory=dict)
+    _backlogs: dict[str, deque[tuple[float, int]]] = field(default_factory=dict)
     _member_rates: dict[tuple[str, str], float] = field(default_factory=dict)
     _servers: dict[tuple[str, int], str] = field(default_factory=dict)
     _reported_at: dict[tuple[str, int], float] = field(default_factory=dict)
@@ -182,12 +204,27 @@ class Observations:
 
     def _row(self, one: Description, now_s: float, *, now_us: int, waiting_us: int | None) -> GroupRow:
         oldest_us = min((us for us in (one.oldest_us, waiting_us) if us), default=None)
+        rate = self._rate(one, now_s)
         return GroupRow(
             one,
-            self._rate(one, now_s),
+            rate,
             None if oldest_us is None else max(0.0, (now_us - oldest_us) / 1e6),
             has_older=waiting_us is None and bool(unserved_queues(one)),
+            clears_s=self._clears_s(one, rate, now_s),
         )
+
+    def _clears_s(self, one: Description, rate: float, now_s: float) -> float | None:
+        if one.lag is None:
+            self._backlogs.pop(one.group, None)
+            return None
+        samples = self._backlogs.setdefault(one.group, deque())
+        samples.append((now_s, one.lag))
+        while len(samples) > 2 and samples[1][0] <= now_s - CLEARS_OVER_S:
+            samples.popleft()
+        (first_s, first), (last_s, last) = samples[0], samples[-1]
+        if last_s <= first_s or last <= CLEARS_FROM_S * rate:
+            return None
+        return last * (last_s - first_s) / (first - last) if last < first else inf
 
     def _rate(self, one: Description, now_s: float) -> float:
         members = () if one.members is UNKNOWN else one.members
@@ -246,7 +283,12 @@ class Observations:
         looked = {
             "at": at.isoformat(timespec="milliseconds"),
             "groups": [
-                {**row.description.to_json(), "rate": round(row.rate, 1), "oldest_s": row.oldest_s}
+                {
+                    **row.description.to_json(),
+                    "rate": round(row.rate, 1),
+                    "oldest_s": row.oldest_s,
+                    "clears_s": row.clears_json,
+                }
                 for row in self.rows
             ],
             "changes": [f"{one.group}: {one.text}" for one in self.changes],

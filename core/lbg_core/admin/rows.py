@@ -30,6 +30,7 @@ def member_json(member: Beat) -> dict[str, Any]:
         "rebalance": member.rebalance,
         "queues": [asdict(one) for one in member.queues],
         "counts": member.counts,
+        "concurrency": member.concurrency,
         "paused": member.paused,
         "oldest_published_at_us": member.oldest_us or None,
     }

@@ -324,14 +324,16 @@ class QueueReport(Sent):
 class Beat(Sent):
     """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`).
 
-    `counts`: messages since the member started, by what became of them. `paused`: it starts no new call, as the group's
-    record states. `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is
-    unknown. `parking` is None if it does not follow parked keys. `queue_count`: the group's, as the sender has it.
+    `counts`: messages since the member started, by what became of them; ended calls, and their time in microseconds.
+    `concurrency`: calls that it runs at a time at most. `paused`: it starts no new call, as the group's record states.
+    `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is unknown. `parking` is
+    None if it does not follow parked keys. `queue_count`: the group's, as the sender has it.
     """
 
     queues: tuple[QueueState, ...] = ()
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
+    concurrency: int = 0
     paused: bool = False
     oldest_us: Time = 0
     parking: ParkingState | None = None

@@ -7,6 +7,7 @@ comes twice is in force both times, and a beginning or an end that is left out c
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -167,15 +168,25 @@ ANEW = timedelta(days=1)
 """After so long it is looked for again."""
 
 
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
+
+
+def seconds_of(duration: str) -> float:
+    """Duration such as 1m30s (Gateway API, GEP-2257) in seconds."""
+    return sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d+)(h|ms|m|s)", duration))
+
+
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """`target_cpu_percent` of what the application's container requests; `target_lag` messages for each member.
+    """`target_cpu_percent` of what the application's container requests; `target_lag` messages for each member;
+    `target_delay_s`, the time that a new message may wait.
     `schedule`: None where the manifest has none."""
 
     min_replicas: int
     max_replicas: int
     target_cpu_percent: int | None
     target_lag: int | None
+    target_delay_s: float | None
     scale_down_stabilization_s: int
     schedule: Schedule | None = None
 
@@ -187,14 +198,20 @@ class Scaling:
             max_replicas=spec["maxReplicas"],
             target_cpu_percent=spec.get("targetCPUUtilizationPercentage"),
             target_lag=spec.get("targetLag"),
+            target_delay_s=seconds_of(spec["targetDelay"]) if "targetDelay" in spec else None,
             scale_down_stabilization_s=spec["scaleDownStabilizationSeconds"],
             schedule=None if schedule is None else Schedule.parse(schedule, field="spec.scaling.schedule"),
         )
 
     @property
+    def has_external_target(self) -> bool:
+        """True if an autoscaler is to ask the operator for a metric."""
+        return self.target_lag is not None or self.target_delay_s is not None
+
+    @property
     def has_target(self) -> bool:
         """True if there is something for an autoscaler to go by."""
-        return self.target_cpu_percent is not None or self.target_lag is not None
+        return self.target_cpu_percent is not None or self.has_external_target
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ together.
 
 from __future__ import annotations
 
-from lbg_operator.errors import GroupNotFound, LagUnknown
-from lbg_operator.metrics_api.lag import (
+from lbg_operator.errors import GroupNotFound, MetricUnknown
+from lbg_operator.metrics_api.metrics import (
     PORT,
     Keda,
-    LagReader,
+    MetricReader,
     Missing,
     Other,
     Ours,
@@ -26,8 +26,8 @@ __all__ = [
     "PORT",
     "GroupNotFound",
     "Keda",
-    "LagReader",
-    "LagUnknown",
+    "MetricReader",
+    "MetricUnknown",
     "MetricsApi",
     "Missing",
     "Other",

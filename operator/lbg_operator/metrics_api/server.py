@@ -16,26 +16,27 @@ from http import HTTPStatus
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from lbg_operator.errors import GroupNotFound, LagUnknown
+from lbg_operator.errors import GroupNotFound, MetricUnknown
 from lbg_operator.kube.api import Cluster, ClusterError
-from lbg_operator.metrics_api.lag import (
+from lbg_operator.metrics_api.metrics import (
     API_PATH,
     DOCUMENTS,
     PORT,
     READ_WITHIN_S,
     Answer,
-    LagReader,
+    MetricReader,
     Service,
     failed,
-    lag_within,
     metric_values,
     refused,
+    value_within,
 )
 from lbg_operator.metrics_api.tls import ServingConfig, TlsContextSwitch, ensure_serving_config, tls_side
+from lbg_operator.resources.autoscaler import METRICS
 
 
 def token_for(key: bytes, namespace: str, group: str) -> str:
-    """Token for a group's lag: who may read a namespace's Secrets may read the lag of its groups alone."""
+    """Token for a group's metrics: who may read a namespace's Secrets may read those of its groups alone."""
     return hmac.new(key, f"{namespace}/{group}".encode(), hashlib.sha256).hexdigest()
 
 
@@ -49,7 +50,7 @@ def is_bearer(authorization: str, key: bytes, namespace: str, group: str) -> boo
 
 log = logging.getLogger("lbg.operator.metrics_api")
 
-KEDA_PATH = "/v1/lag/{namespace}/{group}"
+KEDA_PATH = "/v1/metrics/{namespace}/{group}"
 HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 HEADER_MAX_BYTES = 8190
 IDLE_S = 45.0
@@ -65,7 +66,7 @@ def _utc_now() -> datetime:
 
 @asynccontextmanager
 async def listening(
-    reader: LagReader,
+    reader: MetricReader,
     tls: TlsContextSwitch,
     *,
     host: str | None = None,
@@ -96,7 +97,7 @@ async def listening(
         await runner.cleanup()
 
 
-def application(reader: LagReader, tls: TlsContextSwitch, *, within_s: float, now: Now) -> web.Application:
+def application(reader: MetricReader, tls: TlsContextSwitch, *, within_s: float, now: Now) -> web.Application:
     async def healthy(_: web.Request) -> web.Response:
         return web.Response(text="ok")
 
@@ -115,10 +116,13 @@ def application(reader: LagReader, tls: TlsContextSwitch, *, within_s: float, no
         return _sent(answer)
 
     async def keda(request: web.Request) -> web.Response:
-        """One sample, as Prometheus' HTTP API says it ("Instant queries"), whatever the query: see ADR 24."""
+        """One sample, as Prometheus' HTTP API says it ("Instant queries"). The query is one of METRICS: ADR 24."""
+        metric = request.query.get("query", "")
+        if metric not in METRICS:
+            return _sent(failed(HTTPStatus.BAD_REQUEST, f"the query is not one of {', '.join(METRICS)}"))
         place = request.match_info["namespace"], request.match_info["group"]
-        lag = await lag_within(reader, *place, within_s=within_s)
-        sample = {"metric": {}, "value": [now().timestamp(), str(lag)]}
+        value = await value_within(reader, metric, *place, within_s=within_s)
+        sample = {"metric": {}, "value": [now().timestamp(), str(value)]}
         result = {"status": "success", "data": {"resultType": "vector", "result": [sample]}}
         return _sent(Answer(HTTPStatus.OK, result))
 
@@ -142,7 +146,7 @@ def application(reader: LagReader, tls: TlsContextSwitch, *, within_s: float, no
             return response
         try:
             return await handler(request)
-        except (GroupNotFound, LagUnknown) as error:
+        except (GroupNotFound, MetricUnknown) as error:
             return _sent(refused(error))
         except web.HTTPNotFound:
             return _sent(failed(HTTPStatus.NOT_FOUND, f"there is no {request.path} here"))
@@ -192,7 +196,7 @@ class MetricsApi:
 
 @asynccontextmanager
 async def serve(
-    reader: LagReader,
+    reader: MetricReader,
     cluster: Cluster,
     service: Service,
     *,

@@ -23,7 +23,7 @@ from typing import Any
 from lbg_operator.certificates import Certificate, issue, renewal_due
 from lbg_operator.kube.api import Cluster, Object
 from lbg_operator.kube.kinds import API_SERVICE, CONFIG_MAP, SECRET
-from lbg_operator.metrics_api.lag import API_GROUP, API_VERSION, Service, service_of
+from lbg_operator.metrics_api.metrics import API_GROUP, API_VERSION, Service, service_of
 from lbg_operator.resources.names import MANAGER
 
 CONFIG_MAP_NAMESPACE, CLIENT_CA_CONFIG_MAP = "kube-system", "extension-apiserver-authentication"

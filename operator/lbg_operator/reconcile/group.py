@@ -213,7 +213,8 @@ class GroupReconciler:
         self, key: Key, group: GroupManifest, observation: Observation, children: list[Child] | None
     ) -> tuple[Observation, float]:
         """The cluster's side, and in how many seconds there is more to do."""
-        self._context.surveys.watch(key, broker_key(group), group.spec)
+        delay_s = None if group.scaling is None else group.scaling.target_delay_s
+        self._context.surveys.watch(key, broker_key(group), group.spec, target_delay_s=delay_s)
         requeue_in_s = RESYNC_S
         if children is not None:
             self._settled.pop(key, None)
@@ -285,6 +286,7 @@ class GroupReconciler:
             mounts=NO_MOUNTS if group.consumer is None else mounts_of(group.consumer.template),
             missing=self._shortages.seen(key, sessions, now=self._context.now()),
             scale_in=self._session_scale.waiting(key),
+            demand=self._context.surveys.demands.latest(key),
             now_s=self._context.wall_clock().timestamp(),
             **more,
         )

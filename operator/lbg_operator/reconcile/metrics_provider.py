@@ -144,7 +144,7 @@ class MetricsProviders:
         if self._may_have_scaled_object(group):
             return self._tokens_in_use(group)
         if not isinstance(self.provider, Keda):
-            autoscaler = autoscaler_of(group)
+            autoscaler = autoscaler_of(group, has_tolerance=self._settings.has_tolerance)
             return [] if autoscaler is None else [autoscaler]
         scaled = scaled_object_of(group, url=self._service.url)
         if scaled is None:

@@ -17,6 +17,7 @@ from lbg_core.admin import AdminError, GroupNotFound, ProvisioningError
 from lbg_core.admin.describe import Description
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
+from lbg_operator.reconcile.demands import Demands
 from lbg_operator.reconcile.lag_counts import Counters, LagCounts
 from lbg_operator.reconcile.object_cache import Key
 
@@ -122,6 +123,7 @@ class SurveyCache:
         self._now = now
         self._timestamp = timestamp
         self._counts = LagCounts(on_change, now=now, timestamp=timestamp, on_consumers_changed=self.soon)
+        self.demands = Demands(now)
         self._brokers: dict[Key, _BrokerState] = {}
         self._broker_of: dict[Key, Key] = {}
         self._latest: dict[Key, BrokerSurvey] = {}
@@ -152,8 +154,9 @@ class SurveyCache:
         for broker in tuple(self._brokers):
             await self.end(broker)
 
-    def watch(self, group: Key, broker: Key, spec: GroupSpec) -> None:
-        """Include `group` in the surveys of `broker`; the first comes soon."""
+    def watch(self, group: Key, broker: Key, spec: GroupSpec, *, target_delay_s: float | None = None) -> None:
+        """Include `group` in the surveys of `broker`; the first comes soon. `target_delay_s`: by which it scales."""
+        self.demands.watch(group, spec, target_delay_s)
         state = self._brokers.get(broker)
         if state is None or state.specs.get(group) == spec:
             return
@@ -166,6 +169,7 @@ class SurveyCache:
         self._latest.pop(group, None)
         self._reported_at.pop(group, None)
         self._counts.forget(group)
+        self.demands.forget(group)
         broker = self._broker_of.pop(group, None)
         if broker is not None and broker in self._brokers:
             self._brokers[broker].specs.pop(group, None)
@@ -209,7 +213,7 @@ class SurveyCache:
         unsettled: set[Key] = set()
         try:
             while True:
-                left_s = all_at - self._now()
+                left_s = min(all_at, self.demands.due_at(state.specs)) - self._now()
                 if left_s > 0:
                     try:
                         async with asyncio.timeout(left_s):
@@ -221,7 +225,8 @@ class SurveyCache:
                 is_all = self._now() >= all_at
                 if is_all:
                     all_at = self._now() + INTERVAL_S * random.uniform(0.9, 1.1)
-                groups = set(state.specs) if is_all else state.requested & state.specs.keys()
+                due = self.demands.take_due(state.specs)
+                groups = set(state.specs) if is_all else (state.requested | due) & state.specs.keys()
                 state.requested = set()
                 waiting, state.waiting = state.waiting, []
                 try:
@@ -268,6 +273,7 @@ class SurveyCache:
             survey = self._latest[group] = self._next_survey(group, result, why, begun_at=begun_at)
             if isinstance(result, Description):
                 self._counts.surveyed(group, self._broker_of[group], result.lag)
+                self.demands.surveyed(group, result, self._now())
             reported_at = self._reported_at.get(group)
             if reported_at is None or survey.at >= reported_at + REPORT_AGAIN_S or _has_changed(survey, last):
                 self._reported_at[group] = survey.at

@@ -1,6 +1,6 @@
 """HorizontalPodAutoscaler of a group, or ScaledObject where KEDA is.
 
-The lag is asked of the operator by KEDA's `prometheus` trigger, which checks a server against an authority of our own
+Metrics are asked of the operator by KEDA's `prometheus` trigger, which checks a server against an authority of our own
 and bears a token; `metrics-api` does the first only with a client certificate as well (ADR 24). There is no fallback:
 KEDA scales nothing while a trigger fails.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterator
 from typing import Any
 
 from lbg_operator.crds import GroupManifest, Scaling
@@ -17,9 +18,17 @@ from lbg_operator.resources.names import API_VERSION, KIND, owned
 LAG_METRIC = "lbg_group_lag"
 """Of external.metrics.k8s.io: messages ready or not acknowledged yet, by group."""
 
+WANTED_METRIC = "lbg_group_wanted_replicas"
+"""The same: consumers that `targetDelay` needs."""
 
-def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
-    """None for a group without consumers of ours, or without a target: one without metrics would go by the CPU."""
+METRICS = (LAG_METRIC, WANTED_METRIC)
+
+
+def autoscaler_of(group: GroupManifest, *, has_tolerance: bool = False) -> dict[str, Any] | None:
+    """None for a group without consumers of ours, or without a target: one without metrics would go by the CPU.
+
+    `has_tolerance`: the cluster's autoscalers have a tolerance of their own (Kubernetes 1.35).
+    """
     scaling, consumer = group.scaling, group.consumer
     if scaling is None or consumer is None or not scaling.has_target:
         return None
@@ -29,9 +38,9 @@ def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
         target = {"type": "Utilization", "averageUtilization": scaling.target_cpu_percent}
         resource = {"name": "cpu", "container": container, "target": target}
         metrics.append({"type": "ContainerResource", "containerResource": resource})
-    if scaling.target_lag is not None:
-        name = {"name": LAG_METRIC, "selector": {"matchLabels": {"group": group.metadata.name}}}
-        target = {"type": "AverageValue", "averageValue": str(scaling.target_lag)}
+    for metric, average in _external_targets(scaling):
+        name = {"name": metric, "selector": {"matchLabels": {"group": group.metadata.name}}}
+        target = {"type": "AverageValue", "averageValue": average}
         metrics.append({"type": "External", "external": {"metric": name, "target": target}})
     return {
         "apiVersion": "autoscaling/v2",
@@ -42,19 +51,27 @@ def autoscaler_of(group: GroupManifest) -> dict[str, Any] | None:
             "minReplicas": scaling.min_replicas,
             "maxReplicas": group.replicas_max,
             "metrics": metrics,
-            "behavior": _behavior(group, scaling),
+            "behavior": _behavior(group, scaling, has_tolerance=has_tolerance),
         },
     }
 
 
-def _behavior(group: GroupManifest, scaling: Scaling) -> dict[str, Any]:
-    """The lag of a paused group grows, and more consumers would not process it."""
-    behavior: dict[str, Any] = {
-        "scaleDown": {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}
-    }
-    if group.paused:
-        behavior["scaleUp"] = {"selectPolicy": "Disabled"}
-    return behavior
+def _external_targets(scaling: Scaling) -> Iterator[tuple[str, str]]:
+    """Metrics of the operator, each with its target for the average of a replica."""
+    if scaling.target_lag is not None:
+        yield LAG_METRIC, str(scaling.target_lag)
+    if scaling.target_delay_s is not None:
+        yield WANTED_METRIC, "1"
+
+
+def _behavior(group: GroupManifest, scaling: Scaling, *, has_tolerance: bool = False) -> dict[str, Any]:
+    """The lag of a paused group grows, and more consumers would not process it. The number of consumers that a delay
+    needs is exact, and by default an autoscaler ignores a step of less than a tenth."""
+    up: dict[str, Any] = {"selectPolicy": "Disabled"} if group.paused else {}
+    down: dict[str, Any] = {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}
+    if has_tolerance and scaling.target_delay_s is not None:
+        up["tolerance"] = down["tolerance"] = "0"
+    return {"scaleDown": down, **({"scaleUp": up} if up else {})}
 
 
 KEDA_API_VERSION = "keda.sh/v1alpha1"
@@ -87,8 +104,7 @@ def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None
         container = consumer.app.container or consumer.template["spec"]["containers"][0]["name"]
         metadata = {"value": str(scaling.target_cpu_percent), "containerName": container}
         triggers.append({"type": "cpu", "metricType": "Utilization", "metadata": metadata})
-    if scaling.target_lag is not None:
-        triggers.append(_lag_trigger(group, url, scaling.target_lag))
+    triggers += [_trigger(group, url, *one) for one in _external_targets(scaling)]
     autoscaler = {"name": autoscaler_name(group.metadata.name), "behavior": _behavior(group, scaling)}
     return {
         "apiVersion": KEDA_API_VERSION,
@@ -104,15 +120,15 @@ def scaled_object_of(group: GroupManifest, *, url: str) -> dict[str, Any] | None
     }
 
 
-def _lag_trigger(group: GroupManifest, url: str, target_lag: int) -> dict[str, Any]:
+def _trigger(group: GroupManifest, url: str, metric: str, average: str) -> dict[str, Any]:
     metadata = group.metadata
     return {
         "type": "prometheus",
         "metricType": "AverageValue",
         "metadata": {
-            "serverAddress": f"{url}/v1/lag/{metadata.namespace}/{metadata.name}",
-            "query": LAG_METRIC,
-            "threshold": str(target_lag),
+            "serverAddress": f"{url}/v1/metrics/{metadata.namespace}/{metadata.name}",
+            "query": metric,
+            "threshold": average,
             "ignoreNullValues": "false",
             "authModes": "bearer",
         },

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from math import inf
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
@@ -92,12 +93,23 @@ class _Seen(Collector):
         partitions = _family("partitions", "Partitions or queues by status.", "status")
         stranded = _family("stranded_sessions", "Sessions that have messages and no consumer.")
         scheduled = _family("scheduled_replicas", "Present least number of consumers by the schedule.")
+        wanted = _family("wanted_replicas", "Consumers that targetDelay needs.")
+        arrivals = _family("arrivals_per_second", "Messages that arrive each second.")
+        clears = _family(
+            "clear_seconds", "Time to clear the lag at the present rate; +Inf while it does not shrink."
+        )
         for key, seen in self._store.all(GROUP):
             _add(scheduled, key, seen.get("status", {}).get("scaling", {}).get("minReplicas"))
             survey = self._surveys.latest(key)
             if survey is None or survey.description is None:
                 continue
             description = survey.description
+            if (demand := self._surveys.demands.latest(key)) is not None:
+                _add(arrivals, key, demand.arrivals_hz)
+                if demand.arrivals_hz is not None:
+                    _add(clears, key, inf if demand.clears_in_s is None else demand.clears_in_s)
+                if self._surveys.demands.scales(key):
+                    _add(wanted, key, demand.wanted)
             _add(lag, key, None if (seen_lag := self._surveys.lag(key)) is None else seen_lag.lag)
             _add(dead, key, description.dead_letters)
             _add(unrouted, key, description.unrouted)
@@ -106,7 +118,7 @@ class _Seen(Collector):
             for status, count in (description.service_counts or {}).items():
                 partitions.add_metric((*key, status), float(count))
             _add(members, key, len(description.members) if isinstance(description.members, tuple) else None)
-        yield from (lag, members, dead, unrouted, partitions, stranded, scheduled)
+        yield from (lag, members, dead, unrouted, partitions, stranded, scheduled, wanted, arrivals, clears)
 
 
 def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
@@ -114,7 +126,7 @@ def _family(name: str, help_: str, *labels: str) -> GaugeMetricFamily:
 
 
 def _add(family: GaugeMetricFamily, key: Key, value: object) -> None:
-    if isinstance(value, int):
+    if isinstance(value, int | float):
         family.add_metric(key, float(value))
 
 

@@ -16,12 +16,14 @@ from pythonjsonlogger.json import JsonFormatter
 
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_operator.errors import GroupNotFound, LagUnknown, ManifestError
+from lbg_core.group.sizing import published
+from lbg_operator.crds import GroupManifest
+from lbg_operator.errors import GroupNotFound, ManifestError, MetricUnknown
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
 from lbg_operator.kube.client import KubernetesCluster, connected
 from lbg_operator.kube.kinds import BROKER, GROUP, NAMESPACE, Kind
 from lbg_operator.metrics_api import PORT as METRICS_PORT
-from lbg_operator.metrics_api import LagReader, MetricsApi, Service, serve
+from lbg_operator.metrics_api import Keda, MetricReader, MetricsApi, Service, serve
 from lbg_operator.reconcile.broker import BrokerReconciler
 from lbg_operator.reconcile.broker_pool import BrokerAddresses, BrokerPool
 from lbg_operator.reconcile.context import ReconcileContext, broker_key
@@ -32,6 +34,7 @@ from lbg_operator.reconcile.pod_watch import BrokerPods
 from lbg_operator.reconcile.secret_cache import SecretCache
 from lbg_operator.reconcile.server_side_apply import ServerSideApply
 from lbg_operator.reconcile.survey_cache import SurveyCache
+from lbg_operator.resources.autoscaler import WANTED_METRIC
 from lbg_operator.resources.names import MANAGER
 from lbg_operator.runtime.events import EventRecorder
 from lbg_operator.runtime.metrics import PORT, Metrics, health_server
@@ -75,30 +78,49 @@ def configure_logging(settings: OperatorSettings) -> None:
         logging.getLogger(name).setLevel(max(logging.getLogger().level, logging.WARNING))
 
 
-def lag_reader(context: ReconcileContext) -> LagReader:
-    async def read(namespace: str, name: str) -> int:
+def metric_reader(context: ReconcileContext) -> MetricReader:
+    """Reads the lag from the broker, and the wanted replicas from the last surveys."""
+
+    async def read(metric: str, namespace: str, name: str) -> float:
         manifest = context.store.get(GROUP, Key(namespace, name))
         if manifest is None:
             raise GroupNotFound(namespace, name)
         try:
             group = context.group(manifest)
         except ManifestError as error:
-            raise LagUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
+            raise MetricUnknown(f"the manifest of group {namespace}/{name} is invalid: {error}") from None
         if not is_provisioned_in(manifest):
-            raise LagUnknown(f"group {namespace}/{name} has no group of its own on the broker")
+            raise MetricUnknown(f"group {namespace}/{name} has no group of its own on the broker")
+        if metric == WANTED_METRIC:
+            return _wanted(context, manifest, group)
         reach = context.reach.get(broker_key(group))
         if reach is None:
-            raise LagUnknown(f"the broker of group {namespace}/{name} cannot be reached")
+            raise MetricUnknown(f"the broker of group {namespace}/{name} cannot be reached")
         try:
             counts = await reach.admin.lag_reader.lags({name: group.spec}, max_age_s=MAX_AGE_S)
         except ProvisioningError as error:
-            raise LagUnknown(str(error)) from error
+            raise MetricUnknown(str(error)) from error
         lag = counts[name]
         if lag is UNKNOWN:
-            raise LagUnknown(f"not every queue of group {namespace}/{name} could be counted")
+            raise MetricUnknown(f"not every queue of group {namespace}/{name} could be counted")
         return lag
 
     return read
+
+
+def _wanted(context: ReconcileContext, manifest: WatchedObject, group: GroupManifest) -> float:
+    """Raises MetricUnknown."""
+    key = Key(group.metadata.namespace, group.metadata.name)
+    demand = context.surveys.demands.latest(key)
+    if group.scaling is None or group.scaling.target_delay_s is None:
+        raise MetricUnknown(f"group {key} has no spec.scaling.targetDelay")
+    if demand is None or demand.wanted is None:
+        raise MetricUnknown(
+            f"the demand of group {key} is unknown: it is measured while members run, from two reports on"
+        )
+    has_tolerance = context.settings.has_tolerance and not isinstance(context.autoscaling.provider, Keda)
+    current = manifest.get("status", {}).get("replicas", 0)
+    return demand.wanted if has_tolerance else published(demand.wanted, current)
 
 
 async def follow(
@@ -141,6 +163,8 @@ log = logging.getLogger("lbg.operator")
 
 NATIVE_SIDECARS_SINCE = (1, 29)
 """The first version of Kubernetes that starts them without a feature gate."""
+TOLERANCE_SINCE = (1, 35)
+"""The first version whose HorizontalPodAutoscaler has `behavior.*.tolerance` without a feature gate (KEP 4951)."""
 SECURITY_CONSTRAINTS = "security.openshift.io/v1"
 """API group of a cluster that assigns users to pods."""
 CLUSTER_NAMESPACE = "kube-system"
@@ -176,16 +200,18 @@ async def run(
         if settings.service and settings.namespace:
             service = Service(settings.namespace, settings.service)
             process.metrics_api = await stack.enter_async_context(
-                serve(lag_reader(process.context), cluster, service, host=host, port=metrics_port)
+                serve(metric_reader(process.context), cluster, service, host=host, port=metrics_port)
             )
         await process.work()
 
 
 async def suited(settings: OperatorSettings, cluster: KubernetesCluster) -> OperatorSettings:
     """With what the cluster can do. Raises ClusterError."""
+    version = await cluster.version()
     return replace(
         settings,
-        native_sidecars=await cluster.version() >= NATIVE_SIDECARS_SINCE,
+        native_sidecars=version >= NATIVE_SIDECARS_SINCE,
+        has_tolerance=version >= TOLERANCE_SINCE,
         assigns_users=await cluster.serves(SECURITY_CONSTRAINTS),
         cluster_uid=await _cluster_uid(cluster),
     )

@@ -22,6 +22,7 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import MembersRun, NotJoined
 from lbg_core.admin.problems import Kind, lines_of, text_of
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
 from lbg_operator.status.pods import NO_MOUNTS, Mounts, failing
@@ -109,7 +110,8 @@ class Observation:
     is none; `workload` that of the Deployment. `unapplied`: what the cluster did not take, and `is_applied`: whether it
     had all of this generation once. `not_begun`: why nothing is done on the broker yet. `lost_secret`: the Secret of
     the group's user, where it is gone and nobody knows or can change the password. `metrics`: what keeps lag from
-    autoscalers in this cluster; `floor`: what the schedule comes to, None without one. `pods` are those of the
+    autoscalers in this cluster; `floor`: what the schedule comes to, None without one; `demand`: how many consumers it
+    needs, None while that is unknown. `pods` are those of the
     consumers, which have `mounts`; `missing` says that fewer are made than there should be. In mode Sessions `scale_in`
     is what fewer of them wait for. `now_s` counts from the epoch.
     """
@@ -132,6 +134,7 @@ class Observation:
     missing: str = ""
     scale_in: ScaleIn | None = None
     floor: Floor | None = None
+    demand: Sizing | None = None
     now_s: float = 0.0
 
 
@@ -263,7 +266,7 @@ def scaling_active(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.SCALING_NOT_OBSERVED, observation.metrics)
     if active.get("reason") == SCALING_DISABLED:
         return Condition(Reason.AT_ZERO)
-    if group.scaling.target_lag is not None and observation.metrics:
+    if group.scaling.has_external_target and observation.metrics:
         return Condition(Reason.METRICS_MISSING, observation.metrics)
     if active["status"] == "True":
         return Condition(Reason.SCALING)

@@ -10,6 +10,7 @@ from typing import Any
 from lbg_core.admin.describe import Description
 from lbg_core.admin.rows import ServiceRow
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.crds.group import INGRESS_OPEN, INGRESS_PAUSED
 from lbg_operator.resources.names import GROUP_LABEL, attributes_name, credentials_name, publisher_name
@@ -48,6 +49,20 @@ def _queue(row: ServiceRow) -> dict[str, Any]:
         if isinstance(count, int):
             fields[name] = count
     return fields
+
+
+def demand_of(sizing: Sizing) -> dict[str, Any]:
+    """Whole numbers: Kubernetes' API conventions have no floats. What is unknown is left out."""
+    per_minute = {"arrivalsPerMinute": sizing.arrivals_hz, "memberCapacityPerMinute": sizing.capacity_hz}
+    fields: dict[str, Any] = {name: round(60 * one) for name, one in per_minute.items() if one is not None}
+    fields["backlog"] = sizing.waiting
+    if sizing.clears_in_s is not None:
+        fields["clearsInSeconds"] = round(sizing.clears_in_s)
+    if sizing.wanted is not None:
+        fields["wantedReplicas"] = sizing.wanted
+    if sizing.queue is not None:
+        fields["queue"] = sizing.queue
+    return {**fields, "why": sizing.why.value}
 
 
 class Why(enum.StrEnum):
@@ -105,7 +120,7 @@ TIME_ALONE_S = 300.0
 """Interval of writes of the times alone: an unchanged half minute is no reason to write hundreds of groups."""
 
 _TIMES = ("observedTime", "lagTime")
-_NUMBERS = frozenset({"lag", *_TIMES})
+_NUMBERS = frozenset({"lag", "demand", *_TIMES})
 _QUEUE_NUMBERS = frozenset({"ready", "unacked"})
 _SESSION_NUMBERS = frozenset({"messages"})
 
@@ -150,6 +165,12 @@ def status_of(
         status["selector"] = f"{GROUP_LABEL}={group.metadata.name}"
     if observation.floor is not None:
         status["scaling"] = scheduled_of(observation.floor)
+    if (
+        observation.demand is not None
+        and group.scaling is not None
+        and group.scaling.target_delay_s is not None
+    ):
+        status["demand"] = demand_of(observation.demand)
     if observation.description is not None:
         status |= seen_of(observation.description)
         if observed is not None:

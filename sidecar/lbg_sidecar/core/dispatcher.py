@@ -83,7 +83,8 @@ class Counts:
     and which are retried. `parked`: messages that went to the parking queue.
 
     `stalls`: how often this member attached anew to a queue that had messages and delivered none. `overlaps`:
-    how often another member served a queue that this one counted as its own.
+    how often another member served a queue that this one counted as its own. `calls`: that have ended, in whatever way;
+    `busy_us`: how long they took together, in microseconds.
     """
 
     delivered: int = 0
@@ -100,6 +101,8 @@ class Counts:
     parked: int = 0
     stalls: int = 0
     overlaps: int = 0
+    calls: int = 0
+    busy_us: int = 0
 
 
 CONFIRMED_AS = {
@@ -285,8 +288,11 @@ class Dispatcher:
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         """Ends a call that was taken: exactly once for each, aborted ones too."""
         in_flight.finished_at = now
-        self._durations.append(now - in_flight.started_at)
+        lasted_s = now - in_flight.started_at
+        self._durations.append(lasted_s)
         self._unmeasured += 1
+        self.counts.calls += 1
+        self.counts.busy_us += int(lasted_s * 1e6)
         kind = verdict.kind
         if retries := in_flight.attachment.retries:
             retries.pop(in_flight, None)

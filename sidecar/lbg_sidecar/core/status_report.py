@@ -67,6 +67,7 @@ def status_report(context: Context) -> Beat:
         queues=tuple(queue_state(context, binding) for binding in _own(context)),
         queue_count=context.rules.queue_count,
         counts=asdict(dispatcher.counts),
+        concurrency=dispatcher.rules.concurrency,
         paused=dispatcher.paused,
         oldest_us=_oldest_us(context.bindings.bound.values()),
         **fields,

@@ -11,7 +11,7 @@ import pytest
 
 from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import ManifestError
-from lbg_operator.resources.autoscaler import LAG_METRIC, autoscaler_of
+from lbg_operator.resources.autoscaler import LAG_METRIC, WANTED_METRIC, autoscaler_of
 from lbg_operator.resources.credentials import Login, attributes_of, credentials_of
 from lbg_operator.resources.sidecar_injection import SIDECAR, injected
 from lbg_operator.resources.workload import budget_of, deployment_of
@@ -38,7 +38,12 @@ def sidecar_of(template: dict[str, Any]) -> dict[str, Any]:
 
 EVERYTHING = {
     "assignment": "Static",
-    "scaling": {"maxReplicas": 4, "targetLag": 500, "targetCPUUtilizationPercentage": 70},
+    "scaling": {
+        "maxReplicas": 4,
+        "targetDelay": "10s",
+        "targetLag": 500,
+        "targetCPUUtilizationPercentage": 70,
+    },
 }
 
 
@@ -272,11 +277,24 @@ def test_the_autoscaler_scales_the_group_and_not_the_deployment() -> None:
     assert autoscaler is not None
     spec = autoscaler["spec"]
     assert spec["scaleTargetRef"]["kind"] == "LoadBalancedGroup"
-    cpu, lag = spec["metrics"]
+    cpu, lag, wanted = spec["metrics"]
     assert cpu["containerResource"]["container"] == "app"
     assert cpu["containerResource"]["target"]["averageUtilization"] == 70
     assert lag["external"]["metric"] == {"name": LAG_METRIC, "selector": {"matchLabels": {"group": "orders"}}}
     assert lag["external"]["target"]["averageValue"] == "500"
+    assert wanted["external"]["metric"]["name"] == WANTED_METRIC
+    assert wanted["external"]["target"] == {"type": "AverageValue", "averageValue": "1"}
+
+
+def test_each_step_to_the_replicas_of_a_delay_counts_where_autoscalers_have_a_tolerance() -> None:
+    delay = group_of({"scaling": {"maxReplicas": 4, "targetDelay": "10s"}})
+    lag = group_of({"scaling": {"maxReplicas": 4, "targetLag": 500}})
+    for group, has_tolerance, tolerance in ((delay, True, "0"), (delay, False, None), (lag, True, None)):
+        found = autoscaler_of(group, has_tolerance=has_tolerance)
+        assert found is not None
+        behavior = found["spec"]["behavior"]
+        assert behavior["scaleDown"].get("tolerance") == tolerance
+        assert behavior.get("scaleUp", {}).get("tolerance") == tolerance
 
 
 @pytest.mark.parametrize("spec", [{}, {"scaling": {"maxReplicas": 4, "targetLag": 1}}])

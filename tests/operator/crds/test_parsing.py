@@ -78,6 +78,16 @@ def test_what_an_api_server_without_our_rules_let_through_is_said_with_the_manif
     )
 
 
+@pytest.mark.parametrize(
+    ("told", "seconds"), [("10s", 10), ("1m30s", 90), ("500ms", 0.5), ("1h", 3600), ("0s2s", 2)]
+)
+def test_a_delay_is_a_duration(told: str, seconds: float) -> None:
+    group = GroupManifest.parse(group_manifest({"scaling": {"maxReplicas": 4, "targetDelay": told}}))
+    assert group.scaling is not None
+    assert group.scaling.target_delay_s == seconds
+    assert group.scaling.has_target
+
+
 def test_a_default_name_is_shortened_to_fit_and_stays_unique() -> None:
     manifests = [group_manifest(name="o" * 40 + end, namespace="s" * 40) for end in "ab"]
     names = [GroupManifest.parse(one).spec.name for one in manifests]

@@ -62,13 +62,25 @@ def test_lag_is_asked_of_the_operator_and_an_empty_answer_is_an_error() -> None:
     (lag,) = found["spec"]["triggers"]
     assert (lag["type"], lag["metricType"]) == ("prometheus", "AverageValue")
     assert lag["metadata"] == {
-        "serverAddress": "https://lbg-operator.lbg.svc:6443/v1/lag/shop/orders",
+        "serverAddress": "https://lbg-operator.lbg.svc:6443/v1/metrics/shop/orders",
         "query": "lbg_group_lag",
         "threshold": "500",
         "ignoreNullValues": "false",
         "authModes": "bearer",
     }
     assert lag["authenticationRef"] == {"name": "orders-lbg-keda"}
+
+
+def test_the_replicas_that_a_delay_needs_are_asked_in_the_same_way() -> None:
+    found = scaled_object_of(group_of({"maxReplicas": 6, "targetDelay": "10s"}), url=URL)
+    assert found is not None
+    (wanted,) = found["spec"]["triggers"]
+    assert (wanted["metricType"], wanted["metadata"]["query"], wanted["metadata"]["threshold"]) == (
+        "AverageValue",
+        "lbg_group_wanted_replicas",
+        "1",
+    )
+    assert "tolerance" not in str(found), "KEDA's CRD may not have it"
 
 
 def test_every_value_of_a_triggers_metadata_is_a_text() -> None:

@@ -17,16 +17,16 @@ import aiohttp
 import pytest
 import trustme
 
-from lbg_operator.errors import LagUnknown
+from lbg_operator.errors import MetricUnknown
 from lbg_operator.kube.kinds import CONFIG_MAP
 from lbg_operator.metrics_api import MetricsApi, Service, serve, token_for
 from testing.kubernetes.fake_cluster import FakeCluster
-from testing.operator.lag_reader import HANGS, Lags
+from testing.operator.metric_reader import HANGS, Lags
 from testing.waiting import GUARD_S, until
 
 OURS = Service("lbg", "lbg-operator")
 VALUES = "/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/lbg_group_lag?labelSelector=group%3Dorders"
-LAG = "/v1/lag/shop/orders/api/v1/query?query=lbg_group_lag&time=2026-03-01T12:00:00Z"
+LAG = "/v1/metrics/shop/orders/api/v1/query?query=lbg_group_lag&time=2026-03-01T12:00:00Z"
 CALLERS = (CONFIG_MAP, "kube-system", "extension-apiserver-authentication")
 
 
@@ -277,6 +277,12 @@ async def test_keda_is_told_a_lag_for_its_token(place: Place, api: MetricsApi) -
     assert isinstance(at, float)
 
 
+async def test_keda_is_told_nothing_of_another_metric(place: Place, api: MetricsApi) -> None:
+    keda = await place.client(api)
+    other = LAG.replace("query=lbg_group_lag", "query=up")
+    assert (await keda.get(other, Authorization=token(api)))[0] == 400
+
+
 async def test_keda_is_told_nothing_without_the_groups_own_token(place: Place, api: MetricsApi) -> None:
     keda = await place.client(api)
     assert (await keda.get(LAG))[0] == 401
@@ -288,7 +294,7 @@ async def test_the_api_servers_certificate_is_no_token(api_server: Client) -> No
     assert (await api_server.get(LAG))[0] == 401
 
 
-@pytest.mark.parametrize("lag", [LagUnknown("the broker is away"), HANGS])
+@pytest.mark.parametrize("lag", [MetricUnknown("the broker is away"), HANGS])
 async def test_keda_is_told_that_a_lag_is_unknown(place: Place, api: MetricsApi, lag: object) -> None:
     place.lags.told["shop", "orders"] = lag
     status, told = await (await place.client(api)).get(LAG, Authorization=token(api))

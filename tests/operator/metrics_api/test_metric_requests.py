@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from lbg_operator.errors import LagUnknown
-from lbg_operator.metrics_api.lag import Answer, metric_values
-from testing.operator.lag_reader import HANGS, Lags
+from lbg_operator.errors import MetricUnknown
+from lbg_operator.metrics_api.metrics import Answer, metric_values
+from testing.operator.metric_reader import HANGS, Lags
 
 NOW = datetime(2026, 3, 1, 12, 30, 15, 999_999, tzinfo=UTC)
 
@@ -52,6 +52,15 @@ async def test_the_time_is_told_in_utc() -> None:
     assert item["timestamp"] == "2026-03-01T12:30:15Z"
 
 
+async def test_each_metric_is_read_and_a_part_is_a_quantity() -> None:
+    for told, value in ((9, "9"), (8.01, "8010m"), (0.5, "500m")):
+        answer = await ask(
+            Lags({("shop", "orders"): told}), "group=orders", metric="lbg_group_wanted_replicas"
+        )
+        (item,) = answer.body["items"]
+        assert (item["metricName"], item["value"]) == ("lbg_group_wanted_replicas", value)
+
+
 async def test_no_messages_are_a_lag_of_zero() -> None:
     (item,) = (await ask(Lags({("shop", "orders"): 0}), "group=orders")).body["items"]
     assert item["value"] == "0"
@@ -67,7 +76,7 @@ async def test_each_group_that_is_asked_for_has_a_value() -> None:
 
 @pytest.mark.parametrize("selector", ["group=orders", "group in (other,orders)"])
 async def test_an_unknown_lag_is_an_error_also_beside_known_ones(selector: str) -> None:
-    lags = Lags({("shop", "orders"): LagUnknown("queue 3 could not be counted"), ("shop", "other"): 5})
+    lags = Lags({("shop", "orders"): MetricUnknown("queue 3 could not be counted"), ("shop", "other"): 5})
     answer = await ask(lags, selector)
     assert status(answer) == (503, "ServiceUnavailable")
     assert answer.body["message"] == "queue 3 could not be counted"
@@ -92,7 +101,10 @@ async def test_a_selector_that_no_group_can_match_is_no_empty_list() -> None:
 async def test_another_metric_is_not_found() -> None:
     answer = await ask(Lags({("shop", "orders"): 3}), "group=orders", metric="queue_length")
     assert status(answer) == (404, "NotFound")
-    assert answer.body["message"] == 'there is no metric "queue_length" here, only lbg_group_lag'
+    assert (
+        answer.body["message"]
+        == 'there is no metric "queue_length" here, only lbg_group_lag and lbg_group_wanted_replicas'
+    )
 
 
 @pytest.mark.parametrize("selector", ["", "group", "group=orders,", "group in orders"])

@@ -92,7 +92,7 @@ async def test_keda_has_its_objects_in_place_of_the_autoscaler(place: Place) -> 
     assert place.kinds == ["Secret", "TriggerAuthentication", "ScaledObject"]
     scaled = place.autoscaling.scalers_of(GROUP)[-1]
     address = scaled["spec"]["triggers"][0]["metadata"]["serverAddress"]
-    assert address == "https://lbg-operator.lbg.svc:6443/v1/lag/shop/orders"
+    assert address == "https://lbg-operator.lbg.svc:6443/v1/metrics/shop/orders"
 
 
 async def test_a_restarted_operator_keeps_kedas_objects_before_it_has_its_certificate(place: Place) -> None:

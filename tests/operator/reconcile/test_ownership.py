@@ -11,10 +11,10 @@ from lbg_core.admin.actions import Action
 from lbg_core.admin.groups import adopt_group, create_group
 from lbg_core.admin.record import BY_HAND, Claim, kubernetes_owner
 from lbg_core.group import GroupSpec
-from lbg_operator.errors import LagUnknown
+from lbg_operator.errors import MetricUnknown
 from lbg_operator.kube.kinds import BROKER, DEPLOYMENT, GROUP, SECRET
 from lbg_operator.reconcile.object_cache import Key
-from lbg_operator.runtime.operator import lag_reader
+from lbg_operator.runtime.operator import metric_reader
 from testing.operator.operated import MAIN, ORDERS, SETTLED_S, Place
 from testing.virtual_time import in_virtual_time
 
@@ -263,6 +263,6 @@ async def test_the_lag_of_another_owners_group_is_not_reported() -> None:
         await theirs(place)
         await place.ready()
         assert place.operator is not None
-        with pytest.raises(LagUnknown, match="has no group of its own on the broker"):
-            await lag_reader(place.operator.world)("shop", "orders")
+        with pytest.raises(MetricUnknown, match="has no group of its own on the broker"):
+            await metric_reader(place.operator.world)("lbg_group_lag", "shop", "orders")
         assert place.broker.counted == []

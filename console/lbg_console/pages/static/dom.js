@@ -110,6 +110,11 @@ export function oldestText({ oldest_s: seconds, has_older: hasOlder = false }) {
   return `${hasOlder ? ">" : ""}${ageText(seconds)}`;
 }
 
+/** Time after which the backlog is gone at the present rate. */
+export function clearsText({ clears_s: seconds }) {
+  return seconds === null ? "-" : seconds === "never" ? "never" : ageText(seconds);
+}
+
 export const plural = (count, word, many = `${word}s`) => `${countText(count)} ${count === 1 ? word : many}`;
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;

@@ -3,7 +3,7 @@
 import { Charts } from "./charts.js";
 import { command, commandLine } from "./copy.js";
 import {
-  Facts, Rows, ageText, byId, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
+  Facts, Rows, ageText, byId, clearsText, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
   rateText, setClass, setHidden, setNote, setText, showSurvey, visible,
 } from "./dom.js";
 import { History } from "./history.js";
@@ -223,6 +223,7 @@ function showFacts() {
     ["Ready", countText(group.ready)],
     ["Unacked", countText(group.unacked)],
     ["Oldest", oldestText(group)],
+    ["Clears in", clearsText(group), "", group.clears_s === "never" ? "warn" : ""],
     ["Members", group.members === null ? "unknown" : countText(group.members.length)],
     ["Dead letters", countText(group.dead_letters), "", group.dead_letters ? "warn" : ""],
   ];

@@ -1,7 +1,7 @@
 /** All groups of the broker, live. */
 
 import {
-  Facts, Rows, ageText, byId, countText, element, groupPath, oldestText, once, pageState, plural, rateText, setClass, setNote,
+  Facts, Rows, ageText, byId, clearsText, countText, element, groupPath, oldestText, once, pageState, plural, rateText, setClass, setNote,
   setText, showSurvey, visible,
 } from "./dom.js";
 import { Stream } from "./stream.js";
@@ -35,12 +35,12 @@ function makeRow({ group }) {
   const problem = element("span", "first-problem");
   const head = element("th", "", link, strip, problem);
   head.scope = "row";
-  const cells = ["", "number", "number", "number", "number", "number", "number", "number", "", "number"].map((one) =>
+  const cells = ["", "number", "number", "number", "number", "number", "number", "number", "number", "", "number"].map((one) =>
     element("td", one),
   );
   const node = element("tr", "", head, ...cells);
   let shown = null;
-  const [mode, served, members, rate, ready, unacked, oldest, dead, state, problems] = cells;
+  const [mode, served, members, rate, ready, unacked, oldest, clears, dead, state, problems] = cells;
   const words = element("span");
   const parked = element("a", "chip warn");
   parked.href = `${groupPath(group)}/parked`;
@@ -59,6 +59,7 @@ function makeRow({ group }) {
     setCount(ready, row.ready);
     setCount(unacked, row.unacked);
     setText(oldest, oldestText(row));
+    setText(clears, clearsText(row));
     setCount(dead, row.dead_letters);
     setNote(parked, parkedText(row));
     setText(problems, row.problems ? String(row.problems) : "");

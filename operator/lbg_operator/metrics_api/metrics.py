@@ -1,4 +1,4 @@
-"""Lags that are read for a request, their answers in JSON, and the provider of the metric. No I/O.
+"""Metrics that are read for a request, their answers in JSON, and the provider of metrics. No I/O.
 
 Kubernetes asks one server for all external metrics, whichever APIService v1beta1.external.metrics.k8s.io names.
 """
@@ -12,9 +12,9 @@ from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, NamedTuple
 
-from lbg_operator.errors import GroupNotFound, LagUnknown, SelectorError
+from lbg_operator.errors import GroupNotFound, MetricUnknown, SelectorError
 from lbg_operator.metrics_api.selector import GROUP, groups_asked
-from lbg_operator.resources.autoscaler import LAG_METRIC
+from lbg_operator.resources.autoscaler import LAG_METRIC, METRICS, WANTED_METRIC
 
 API_GROUP, API_VERSION = "external.metrics.k8s.io", "v1beta1"
 GROUP_VERSION = f"{API_GROUP}/{API_VERSION}"
@@ -39,13 +39,16 @@ class Answer:
 
 _VERSION = {"groupVersion": GROUP_VERSION, "version": API_VERSION}
 _GROUP = {"name": API_GROUP, "versions": [_VERSION], "preferredVersion": _VERSION}
-_RESOURCE = {
-    "name": LAG_METRIC,
-    "singularName": "",
-    "namespaced": True,
-    "kind": "ExternalMetricValueList",
-    "verbs": ["get"],
-}
+_RESOURCES = [
+    {
+        "name": name,
+        "singularName": "",
+        "namespaced": True,
+        "kind": "ExternalMetricValueList",
+        "verbs": ["get"],
+    }
+    for name in METRICS
+]
 _ABOUT = {"title": "LBG", "version": API_VERSION}
 
 DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
@@ -55,7 +58,7 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
         "kind": "APIResourceList",
         "apiVersion": "v1",
         "groupVersion": GROUP_VERSION,
-        "resources": [_RESOURCE],
+        "resources": _RESOURCES,
     },
     "/openapi/v2": {"swagger": "2.0", "info": _ABOUT, "paths": {}},
     "/openapi/v3": {"paths": {}},
@@ -64,17 +67,21 @@ DOCUMENTS: Mapping[str, Mapping[str, Any]] = {
 logs what it cannot fetch; there is nothing in ours that anybody would explain or validate."""
 
 
-def values_of(lags: Mapping[str, int], now: datetime) -> Answer:
-    """An ExternalMetricValueList with the lag of each group."""
+def values_of(metric: str, values: Mapping[str, float], now: datetime) -> Answer:
+    """An ExternalMetricValueList with the value for each group, a Quantity to the thousandth."""
     at = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     items = [
-        {"metricName": LAG_METRIC, "metricLabels": {GROUP: group}, "timestamp": at, "value": str(lag)}
-        for group, lag in lags.items()
+        {"metricName": metric, "metricLabels": {GROUP: group}, "timestamp": at, "value": _quantity(value)}
+        for group, value in values.items()
     ]
     return Answer(
         HTTPStatus.OK,
         {"kind": "ExternalMetricValueList", "apiVersion": GROUP_VERSION, "metadata": {}, "items": items},
     )
+
+
+def _quantity(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{round(value * 1000)}m"
 
 
 def failed(status: HTTPStatus, message: str) -> Answer:
@@ -94,64 +101,69 @@ def failed(status: HTTPStatus, message: str) -> Answer:
     return Answer(status, status_body)
 
 
-def refused(error: SelectorError | GroupNotFound | LagUnknown) -> Answer:
+def refused(error: SelectorError | GroupNotFound | MetricUnknown) -> Answer:
     match error:
         case SelectorError():
             return failed(HTTPStatus.BAD_REQUEST, str(error))
         case GroupNotFound():
             return failed(HTTPStatus.NOT_FOUND, str(error))
-        case LagUnknown():
+        case MetricUnknown():
             return failed(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
 
-LagReader = Callable[[str, str], Awaitable[int]]
-"""From a namespace and a group to its messages that are ready or not acknowledged. Raises LagUnknown, GroupNotFound."""
+MetricReader = Callable[[str, str, str], Awaitable[float]]
+"""From one of METRICS, a namespace and a group to the value. Raises MetricUnknown, GroupNotFound."""
 
 READ_WITHIN_S = 2.0
 """An autoscaler asks for one metric after the other: one broker that hangs must not hold up the rest."""
 
 
-async def lag_within(reader: LagReader, namespace: str, group: str, *, within_s: float) -> int:
-    """Raises LagUnknown, GroupNotFound."""
+async def value_within(
+    reader: MetricReader, metric: str, namespace: str, group: str, *, within_s: float
+) -> float:
+    """Raises MetricUnknown, GroupNotFound."""
     try:
         async with asyncio.timeout(within_s):
-            return await reader(namespace, group)
+            return await reader(metric, namespace, group)
     except TimeoutError:
-        raise LagUnknown(
+        raise MetricUnknown(
             f"the broker of group {namespace}/{group} has not returned the lag within {within_s:g} s"
         ) from None
 
 
 async def metric_values(
-    reader: LagReader, namespace: str, metric: str, selector: str, *, now: datetime, within_s: float
+    reader: MetricReader, namespace: str, metric: str, selector: str, *, now: datetime, within_s: float
 ) -> Answer:
     """Values of `metric` for the groups that `selector` names. Raises nothing that `reader` may raise.
 
     Whoever asks adds the values up (HorizontalPodAutoscaler, "External"), so a sum without the one that is unknown
     would scale in.
     """
-    if metric != LAG_METRIC:
-        return failed(HTTPStatus.NOT_FOUND, f'there is no metric "{metric}" here, only {LAG_METRIC}')
+    if metric not in METRICS:
+        return failed(
+            HTTPStatus.NOT_FOUND, f'there is no metric "{metric}" here, only {" and ".join(METRICS)}'
+        )
     try:
         groups = groups_asked(selector)
     except SelectorError as error:
         return refused(error)
     if not groups:
         return failed(HTTPStatus.NOT_FOUND, f'no group can match labelSelector "{selector}" asks for')
-    reads = (lag_within(reader, namespace, group, within_s=within_s) for group in groups)
-    lags = dict(zip(groups, await asyncio.gather(*reads, return_exceptions=True), strict=True))
-    known: dict[str, int] = {}
-    for group, lag in lags.items():
-        if isinstance(lag, GroupNotFound | LagUnknown):
-            return refused(lag)
-        if isinstance(lag, BaseException):
-            raise lag
-        known[group] = lag
-    return values_of(known, now)
+    reads = (value_within(reader, metric, namespace, group, within_s=within_s) for group in groups)
+    values = dict(zip(groups, await asyncio.gather(*reads, return_exceptions=True), strict=True))
+    known: dict[str, float] = {}
+    for group, value in values.items():
+        if isinstance(value, GroupNotFound | MetricUnknown):
+            return refused(value)
+        if isinstance(value, BaseException):
+            raise value
+        known[group] = value
+    return values_of(metric, known, now)
 
 
 LAG_GAUGE = "lbg_operator_group_lag_messages"
-"""Of the operator's /metrics: where another server of external metrics can take the lag from."""
+WANTED_GAUGE = "lbg_operator_group_wanted_replicas"
+"""Of the operator's /metrics: where another server of external metrics can take the values from."""
 
 
 PORT = 6443
@@ -239,8 +251,8 @@ def provider_of(
     return Other(
         registered,
         f"the external metrics of this cluster are served by {registered}, and a cluster has one such API: "
-        f"configure it to serve {LAG_METRIC} by label group (the operator's {LAG_GAUGE} has it), or install KEDA "
-        "in its place",
+        f"configure it to serve {LAG_METRIC} by label group (the operator's {LAG_GAUGE} has it; targetDelay needs "
+        f"{WANTED_METRIC}, which {WANTED_GAUGE} has), or install KEDA in its place",
     )
 
 

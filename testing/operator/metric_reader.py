@@ -1,4 +1,4 @@
-"""Lags of groups as a test sets them."""
+"""Metrics of groups as a test sets them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ HANGS = object()
 
 @dataclass
 class Lags:
-    """By namespace and group: a number, what goes wrong, or HANGS."""
+    """By namespace and group, whatever the metric: a number, what goes wrong, or HANGS."""
 
     told: dict[tuple[str, str], object] = field(default_factory=dict)
 
-    async def __call__(self, namespace: str, group: str) -> int:
+    async def __call__(self, metric: str, namespace: str, group: str) -> float:
         told = self.told.get((namespace, group), GroupNotFound(namespace, group))
         if told is HANGS:
             await asyncio.Event().wait()
         if isinstance(told, Exception):
             raise told
-        assert isinstance(told, int)
+        assert isinstance(told, int | float)
         return told
