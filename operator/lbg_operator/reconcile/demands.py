@@ -14,9 +14,6 @@ from lbg_operator.reconcile.object_cache import Key
 SAMPLED_EVERY_S = 10.0
 """Of a group that scales by delay. Others are sampled when they are surveyed."""
 
-FRESH_S = 45.0
-"""A demand is unknown from then on: surveys come every half minute."""
-
 NO_TARGET_S = 60.0
 """Target of a group without one: its time to clear does not depend on it."""
 
@@ -27,7 +24,7 @@ class _Demand:
     sharing: tuple[str, str]
     sizer: Sizer
     due_at: float
-    at: float = float("-inf")
+    is_known: bool = False
 
 
 class Demands:
@@ -66,15 +63,17 @@ class Demands:
             self._demands[one].due_at = now + SAMPLED_EVERY_S
         return due
 
-    def surveyed(self, group: Key, description: Description, begun_at: float) -> None:
-        demand, sample = self._demands.get(group), sample_of(description, begun_at)
-        if demand is not None and sample is not None:
+    def surveyed(self, group: Key, description: Description | None) -> None:
+        """`description`: None after a survey that failed, or when the group is not surveyed any more."""
+        demand = self._demands.get(group)
+        if demand is None:
+            return
+        sample = None if description is None else sample_of(description, self._now())
+        demand.is_known = sample is not None
+        if sample is not None:
             demand.sizer.add(sample)
-            demand.at = begun_at
 
     def latest(self, group: Key) -> Sizing | None:
-        """None while it is not known, or known too long ago."""
+        """The demand as of the last survey; None while that is unknown."""
         demand = self._demands.get(group)
-        if demand is None or demand.at < self._now() - FRESH_S:
-            return None
-        return demand.sizer.sizing()
+        return demand.sizer.sizing() if demand is not None and demand.is_known else None

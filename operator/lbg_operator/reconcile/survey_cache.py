@@ -149,6 +149,7 @@ class SurveyCache:
             await asyncio.gather(state.task, return_exceptions=True)
         for group in state.specs:
             self._latest.pop(group, None)
+            self.demands.surveyed(group, None)
 
     async def close(self) -> None:
         for broker in tuple(self._brokers):
@@ -271,9 +272,9 @@ class SurveyCache:
             result = results.get(state.specs[group].name)
             last = self._latest.get(group)
             survey = self._latest[group] = self._next_survey(group, result, why, begun_at=begun_at)
+            self.demands.surveyed(group, survey.description)
             if isinstance(result, Description):
                 self._counts.surveyed(group, self._broker_of[group], result.lag)
-                self.demands.surveyed(group, result, self._now())
             reported_at = self._reported_at.get(group)
             if reported_at is None or survey.at >= reported_at + REPORT_AGAIN_S or _has_changed(survey, last):
                 self._reported_at[group] = survey.at
