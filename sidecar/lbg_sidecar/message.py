@@ -175,15 +175,9 @@ Stamp: TypeAlias = tuple[str | None, str | None, int | None, int | None]
 """Key, publisher, sequence number, microseconds at which it was published; None where the publisher set none."""
 
 
-def stamp_of(delivery: Delivery) -> Stamp:
-    quick = quick_stamp(delivery.header)
-    return full_stamp(delivery) if quick is None else quick[0]
-
-
-def is_only_stamped(header: bytes) -> bool:
-    """True if these headers are those of our publisher and no others, so that the stamp has all of them."""
-    quick = quick_stamp(header)
-    return quick is not None and quick[1]
+def stamp_of(delivery: Delivery) -> tuple[Stamp, bool]:
+    """The stamp, with True if its headers are all that there are."""
+    return quick_stamp(delivery.header) or (full_stamp(delivery), False)
 
 
 def quick_stamp(header: bytes) -> tuple[Stamp, bool] | None:
@@ -412,13 +406,14 @@ class Message:
 
 def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InFlight:
     """A delivery with what lanes and positions need of it. One that no publisher of ours stamped has no identity."""
-    key, publisher, seq, published_at_us = stamp_of(delivery)
+    (key, publisher, seq, published_at_us), is_only_stamped = stamp_of(delivery)
     identity: MessageIdentity | None = None
     hash_ = _hash_in(delivery.routing_key, prefix)
     if hash_ is not None and publisher is not None and seq is not None and seq >= 0:
         identity = (publisher, hash_, seq)
     in_flight = InFlight(attachment, delivery.delivery_tag, key=key, identity=identity, delivery=delivery)
     in_flight.hash_ = hash_
+    in_flight.is_only_stamped = is_only_stamped
     if delivery.exchange == "":
         in_flight.fence = _fence_of(delivery)
     in_flight.published_at_us = published_at_us or 0

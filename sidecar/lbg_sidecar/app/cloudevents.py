@@ -21,14 +21,14 @@ from typing import Any
 from urllib.parse import quote
 
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, HEADER_TS
-from lbg_sidecar.message import AMQP_PREFIXES, BAGGAGE, PARENT, STATE, Message, is_only_stamped, trace_in
+from lbg_sidecar.message import AMQP_PREFIXES, BAGGAGE, PARENT, STATE, Message, trace_in
 
 
 def message_json(message: Message) -> str:
     """`message.as_json()` as text, without a line break."""
     in_flight = message.in_flight
     identity, delivery = in_flight.identity, message.delivery
-    if identity is None or message.span is not None or not is_only_stamped(delivery.header):
+    if identity is None or message.span is not None or not in_flight.is_only_stamped:
         return json.dumps(message.as_json(), separators=(",", ":"))
     try:
         data = delivery.body.decode()

@@ -61,7 +61,8 @@ class InFlight:
     count it. `hash_`: that of its routing key, None where it has none. `fence`: id of the change whose fence it is;
     None of any other message. `suspect`: what is known of it as one; None of any other message. `is_copyable`: its
     headers leave room for those of a copy, in the parking queue or the queue to which its hash went; else it is a dead
-    letter. `settles_as`: the outcome to come of one that is SETTLING.
+    letter. `is_only_stamped`: it has the headers of our publisher and no others. `settles_as`: the outcome to come of
+    one that is SETTLING.
     """
 
     attachment: Attachment
@@ -84,6 +85,7 @@ class InFlight:
     is_uncounted: bool = False
     is_slow: bool = False
     is_copyable: bool = True
+    is_only_stamped: bool = False
     calls: int = 0
     earlier: int = 0
     number: int = 0
