@@ -31,7 +31,7 @@ def test_more_consumers_than_queues_raise_the_number_of_queues(shop: Kubectl, sh
     group["spec"]["queues"]["max"] = 4
     shop.apply(group)
     until(lambda: shop.get("lbg", "orders")["status"].get("queueCount") == 4, what="four queues")
-    (look,) = blocks("autoscaling.md", "More consumers than queues")
+    (look,) = blocks("balance-and-scale.md", "What to look at")
     assert "QueuesScaled" in shell.run(look)
 
 
@@ -48,7 +48,7 @@ def test_scaling_by_lag_and_by_schedule_is_looked_at(shop: Kubectl, shell: Shell
     values = json.loads(shown.splitlines()[-1])
     assert [one["metricName"] for one in values["items"]] == ["lbg_group_lag"]
     until(lambda: shop.get("lbg", "orders")["status"].get("scaling", {}).get("why") == "Schedule", what="it")
-    (look,) = blocks("autoscaling.md", "Schedule")
+    (look,) = blocks("balance-and-scale.md", "What to look at")
     shown = shell.run(look)
     assert '"minReplicas":2' in shown
     assert re.search(r"\bLEAST\b", shown)

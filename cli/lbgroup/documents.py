@@ -562,7 +562,9 @@ class Plan(TypedDict):
     hash_function: str
     assignment: str
     concurrency: int
+    capacity_messages_per_second: Annotated[float, "of one member"]
     target_utilisation: float
+    target_delay_seconds: float
     growth: float
     messages: int
     messages_without_key: int

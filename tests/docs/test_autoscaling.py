@@ -1,4 +1,4 @@
-"""docs/autoscaling.md says of the metrics API what the code does."""
+"""docs/autoscaling.md says of the metrics API what the code does, and docs/balance-and-scale.md of the schedule."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ async def test_the_messages_are_those_of_the_code() -> None:
 
 
 def test_the_schedule_that_it_shows_is_followed() -> None:
-    (shown,) = re.findall(r"```yaml\n(spec:\n  scaling:\n.*?)```", PAGE, re.DOTALL)
-    (said,) = re.findall(r"# (\{.*\})", PAGE)
+    page = (ROOT / "docs" / "balance-and-scale.md").read_text()
+    (shown,) = re.findall(r"```yaml\n(spec:\n.*?)```", page, re.DOTALL)
+    (said,) = re.findall(r"# (\{.*\})", page)
     group = GroupManifest.parse(group_manifest(yaml.safe_load(shown)["spec"]))
     _, floor = group.at(datetime(2026, 11, 27, 17, tzinfo=UTC))
     assert floor is not None

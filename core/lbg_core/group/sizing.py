@@ -451,17 +451,24 @@ def busiest(loads: list[float], members: int) -> float:
 
 @lru_cache(maxsize=1024)
 def busy_share(service_s: float, concurrency: int, target_delay_s: float) -> float:
-    """Busy share of a member at which a message waits as long as the target, by Sakasegawa's approximation of M/G/c.
-
-    Calls vary as exponential ones do (coefficient of variation 1).
-    """
-    exponent = math.sqrt(2 * (concurrency + 1)) - 1
+    """Busy share of a member at which a message waits as long as the target."""
     low, high = BUSY_MIN, BUSY_MAX
     for _ in range(20):
         share = (low + high) / 2
-        wait_s = TAIL * service_s * share**exponent / (concurrency * (1 - share))
-        low, high = (share, high) if wait_s <= target_delay_s else (low, share)
+        is_low = delay_s(service_s, concurrency, share) <= target_delay_s
+        low, high = (share, high) if is_low else (low, share)
     return low
+
+
+def delay_s(service_s: float, concurrency: int, share: float) -> float:
+    """Time that the slowest message in a hundred waits at a member of this busy share; infinity from 1 on.
+
+    By Sakasegawa's approximation of M/G/c. Calls vary as exponential ones do (coefficient of variation 1).
+    """
+    if share >= 1:
+        return math.inf
+    exponent = math.sqrt(2 * (concurrency + 1)) - 1
+    return TAIL * service_s * math.pow(share, exponent) / (concurrency * (1 - share))
 
 
 def published(wanted: int, current: int, tolerance: float = 0.1) -> float:

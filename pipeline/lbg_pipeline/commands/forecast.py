@@ -10,6 +10,7 @@ import click
 
 from lbg_core.command_output import echo_json
 from lbg_pipeline.commands.options import (
+    delay,
     groups_option,
     journal_option,
     moment,
@@ -192,6 +193,15 @@ _REPLICAS = click.IntRange(1, 4096)
     help="Utilisation of a member to plan for, if its capacity is measured.",
 )
 @click.option(
+    "--target-delay",
+    "target_delay_s",
+    type=delay,
+    metavar="SPAN",
+    default="10s",
+    show_default=True,
+    help="Time that a new message may wait, if the capacity is measured.",
+)
+@click.option(
     "--min-replicas", type=_REPLICAS, default=1, show_default=True, help="Least number of replicas."
 )
 @click.option(
@@ -243,6 +253,7 @@ def forecast(*, out: str, master: str | None, conf: dict[str, str], as_json: boo
             concurrency=options["concurrency"],
             least=options["min_replicas"],
             most=options["max_replicas"],
+            target_delay_s=options["target_delay_s"],
         ),
         scheduling=Scheduling(options["lead_time"], options["is_weekly"]),
         applying=Applying(options["namespace"]) if options["is_applied"] else None,

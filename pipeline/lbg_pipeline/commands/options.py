@@ -24,6 +24,14 @@ def seconds(text: str) -> int:
     return int(match[1]) * _SECONDS[match[2]]
 
 
+def delay(text: str) -> int:
+    """A span that targetDelay accepts, in seconds."""
+    value = seconds(text)
+    if not 1 <= value <= _SECONDS["d"]:
+        raise click.BadParameter(f"{text!r} is not a delay from 1s to 1d")
+    return value
+
+
 def moment(text: str) -> datetime:
     """RFC 3339; UTC without an offset."""
     try:

@@ -12,7 +12,7 @@ import click
 from lbg_core.command_output import echo_json
 from lbg_core.group import ATTRIBUTES, HASH_FUNCTIONS
 from lbg_core.group.spec import HASH_COUNT_MAX, QUEUE_COUNT_MAX
-from lbg_pipeline.commands.options import journal_option, output_options
+from lbg_pipeline.commands.options import delay, journal_option, output_options
 
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
 
@@ -67,6 +67,13 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
     help="Greatest utilisation of a member at the peak.",
 )
 @click.option(
+    "--target-delay",
+    "target_delay_s",
+    type=delay,
+    metavar="SPAN",
+    help="Time that a new message may wait; by default the manifest's targetDelay, or 10s.",
+)
+@click.option(
     "--hash-counts",
     callback=_counts(HASH_COUNT_MAX),
     metavar="N,N-M",
@@ -116,8 +123,8 @@ def plan(
 
     Simulates candidates with the assignment that members use, on the keys, rates and service times of the journals, and
     recommends the fewest members, then the fewest queues, that are not busier than --target-utilisation in the busiest
-    minutes. Writes patch.yaml (for kubectl patch lbg NAME --type merge --patch-file patch.yaml), plan.json, report.html
-    and the Parquet tables candidates and hot_keys.
+    minutes, and with which messages wait no longer than --target-delay. Writes patch.yaml (for kubectl patch lbg NAME
+    --type merge --patch-file patch.yaml), plan.json, report.html and the Parquet tables candidates and hot_keys.
     """
     from lbg_pipeline.plan.job import Question, answer
     from lbg_pipeline.plan.manifest import read_manifest
@@ -133,6 +140,7 @@ def plan(
         wishes=Wishes(
             growth=wished["growth"],
             target=wished["target"],
+            target_delay_s=wished["target_delay_s"],
             hash_counts=wished["hash_counts"],
             queue_counts=wished["queue_counts"],
             members_max=wished["max_replicas"],

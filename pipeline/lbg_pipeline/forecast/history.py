@@ -45,11 +45,6 @@ class Measured:
     concurrency: int
     messages: int
 
-    def capacity(self, *, utilisation: float, concurrency: int | None) -> float:
-        """Messages a second with which a member is busy for `utilisation` of its time. `concurrency`, if not None,
-        replaces the measured one."""
-        return (concurrency or self.concurrency) * 1e6 / max(self.service_us, 1.0) * utilisation
-
 
 def measured_of_delivered(delivered: DataFrame) -> DataFrame:
     """For each group `messages`, `service_us` (the mean), `concurrency`. Of a call that goes on beyond its minute

@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from lbg_core.extras import install_command
+from lbg_core.group.sizing import busy_share, delay_s
 from lbg_pipeline.errors import ClusterRefused, ForecastRefused
 from lbg_pipeline.forecast import groups as scoring
 from lbg_pipeline.forecast import report as terminal
@@ -23,6 +24,7 @@ from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings, Seas
 from lbg_pipeline.forecast.page import DRAWN_BACKTEST_S, DRAWN_HISTORY_S, Drawable, made_by, report
 from lbg_pipeline.forecast.result import History, Interval, Planned, Scheduling, Score, planned
 from lbg_pipeline.forecast.schedule import Sizing, patch_yaml
+from lbg_pipeline.html import numbers
 from lbg_pipeline.spark.jobs import run_concurrently
 from lbg_pipeline.spark.output import Output
 
@@ -38,14 +40,16 @@ MOST_REPLICAS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Capacity of a member: `declared` messages a second, or as much as was measured times
-    `utilisation`, with `concurrency`, if not None, instead of the measured one."""
+    """Capacity of a member: `declared` messages a second, or as much as was measured times `utilisation`, or times the
+    share at which a message waits `target_delay_s` if that is lower. `concurrency`, if not None, replaces the
+    measured one."""
 
     declared: float | None
     utilisation: float
     concurrency: int | None
     least: int
     most: int | None
+    target_delay_s: float = 10.0
 
     def sizing(self, measured: Measured | None, limit: int) -> tuple[Sizing | None, str]:
         """Sizing, and the origin of the capacity. `limit`: the most replicas of the group if `most` is None."""
@@ -54,12 +58,15 @@ class Capacity:
             return Sizing(self.declared, self.least, most), "given"
         if measured is None:
             return None, "unknown"
-        capacity = measured.capacity(utilisation=self.utilisation, concurrency=self.concurrency)
+        calls, service_s = self.concurrency or measured.concurrency, max(measured.service_us, 1.0) / 1e6
+        share = min(self.utilisation, busy_share(service_s, calls, self.target_delay_s))
+        delay_us = delay_s(service_s, calls, share) * 1e6
         origin = (
-            f"{self.concurrency or measured.concurrency} calls at once of {measured.service_us / 1000:.3g} ms each, "
-            f"{self.utilisation:.0%} of the time".replace("%", " %")
+            f"{numbers.share(share)} of the {numbers.rate(calls / service_s)} that it can process with calls of "
+            f"{numbers.duration(measured.service_us)}, {calls} at a time; the slowest message in a hundred waits "
+            f"{numbers.duration(delay_us)}"
         )
-        return Sizing(capacity, self.least, most), origin
+        return Sizing(share * calls / service_s, self.least, most), origin
 
 
 @dataclass(frozen=True, slots=True)

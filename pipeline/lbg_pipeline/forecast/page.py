@@ -176,12 +176,12 @@ def _facts(group: Planned, settings: ForecastSettings) -> Facts:
         Fact(
             "busiest interval",
             f"{shown(busiest.start_us, settings.time_zone):%a %H:%M}",
-            f"{busiest.planned / settings.interval_s:,.3g} messages/s",
+            f"{count(busiest.planned / settings.interval_s)} messages/s",
         )
     ]
     if group.sizing is not None:
         facts.append(
-            Fact("replicas then", whole(busiest.replicas), f"{group.sizing.capacity:,.3g} messages/s each")
+            Fact("replicas then", whole(busiest.replicas), f"{count(group.sizing.capacity)} messages/s each")
         )
     if used is not None and naive is not None:
         facts += [
@@ -230,7 +230,7 @@ def _busiest(group: Planned, settings: ForecastSettings) -> Table:
             f"{shown(one.start_us, settings.time_zone):%a %Y-%m-%d %H:%M}",
             count(one.expected),
             count(one.planned),
-            f"{one.planned / settings.interval_s:,.3g}",
+            count(one.planned / settings.interval_s),
             whole(one.replicas),
         ]
         for one in group.busiest(BUSIEST)

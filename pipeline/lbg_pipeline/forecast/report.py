@@ -47,7 +47,7 @@ def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
     yield from _busiest(group, settings)
     if group.sizing is not None:
         yield ""
-        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+        yield f"a member is planned with {numbers.count(group.sizing.capacity)} messages/s ({group.capacity_from})"
         yield "replicas by hour:"
         yield from _by_hour(group, settings)
         yield f"schedule: {len(group.schedule)} entries, in the patch"
@@ -85,7 +85,7 @@ def _busiest(group: Planned, settings: ForecastSettings) -> Iterator[str]:
             f"{shown(one.start_us, settings.time_zone):%a %Y-%m-%d %H:%M}",
             f"{one.expected:,.1f}",
             f"{one.planned:,.1f}",
-            f"{one.planned / settings.interval_s:,.3g}",
+            numbers.count(one.planned / settings.interval_s),
             numbers.whole(one.replicas),
         )
         for one in group.busiest(BUSIEST)
@@ -127,7 +127,7 @@ def _overview_row(group: Planned, settings: ForecastSettings) -> tuple[str, ...]
         numbers.share(errors.get("seasonal")),
         numbers.share(errors.get("naive")),
         f"{shown(busiest.start_us, settings.time_zone):%a %m-%d %H:%M}",
-        f"{busiest.planned / settings.interval_s:,.3g}",
+        numbers.count(busiest.planned / settings.interval_s),
         numbers.whole(busiest.replicas),
         str(len(group.schedule)),
     )
@@ -191,5 +191,5 @@ def remarks(group: Planned, settings: ForecastSettings) -> Iterator[str]:
     """For the head of a patch."""
     yield f"made at {rfc3339(settings.now_us // SECOND_US)}, planned for the {settings.quantile:.3g} quantile of demand"
     if group.sizing is not None:
-        yield f"a member does {group.sizing.capacity:.3g} messages/s ({group.capacity_from})"
+        yield f"a member is planned with {numbers.count(group.sizing.capacity)} messages/s ({group.capacity_from})"
     yield from group.notes

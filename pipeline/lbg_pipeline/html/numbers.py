@@ -21,6 +21,8 @@ _SIZES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"), (1, "B"))
 def three_figures(value: float) -> str:
     """`value` with three figures that count, or all of those before the point."""
     size = abs(value)
+    if 0 < size < 0.0995:
+        return f"{value:.3g}"
     places = 0 if size >= 99.95 or value == int(value) else 1 if size >= 9.995 else 2
     return f"{value:,.{places}f}"
 

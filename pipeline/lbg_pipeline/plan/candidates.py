@@ -41,6 +41,9 @@ CANDIDATES = StructType(
         StructField("utilisation_mean", _NUMBER, nullable=False),  # of the busiest, 1 is all that it can
         StructField("utilisation_peak", _NUMBER, nullable=False),
         StructField("utilisation_away", _NUMBER),  # at the peak, the worst member away; null for one member
+        StructField(
+            "delay_peak_us", LongType()
+        ),  # slowest message in a hundred; null where the backlog grows
         StructField("spread", _NUMBER, nullable=False),  # busiest member's mean load, divided by that of all
         StructField("moved_by_join", _INT, nullable=False),  # queues, when the last of the members joins
         StructField("moved_by_leave", _INT, nullable=False),  # queues, when the worst one to lose leaves
@@ -93,6 +96,7 @@ def summary(one: Candidate) -> dict[str, Any]:
         "utilisation_mean": one.utilisation_mean,
         "utilisation_peak": one.utilisation_peak,
         "utilisation_away": one.away_utilisation,
+        "delay_peak_us": one.delay_peak_us,
         "spread": one.spread,
         "moved_by_join": one.moved.join,
         "moved_by_leave": one.moved.leave_max,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from lbg_core.group.spec import HASH_COUNT_MAX
 from lbg_pipeline.errors import PlanRefused
 
 _KIND = "LoadBalancedGroup"
+_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _CONCURRENCY = {"HTTP": 16, "Stream": 256}
 """The sidecar's default, for a manifest without one (docs/sidecar.md)."""
 
@@ -32,7 +34,8 @@ _CONCURRENCY = {"HTTP": 16, "Stream": 256}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Declared:
     """Fields of a manifest that a plan depends on, with the CRD's defaults. `group` is the name on the broker.
-    Without scaling `members_min` is None, and `members` the replicas; with it the most that it allows."""
+    Without scaling `members_min` is None, and `members` the replicas; with it the most that it allows.
+    `target_delay_s` is None without spec.scaling.targetDelay."""
 
     name: str
     group: str
@@ -44,6 +47,7 @@ class Declared:
     replicas: int
     members_min: int | None
     members: int
+    target_delay_s: float | None
     concurrency: int
     queue_is_a_lane: bool
 
@@ -106,6 +110,7 @@ def _declared(manifest: Mapping[str, Any]) -> Declared:
         replicas=replicas,
         members_min=None if scaling is None else _count(scaling, "minReplicas", 1),
         members=max(1, replicas) if scaling is None else _count(scaling, "maxReplicas", None),
+        target_delay_s=_duration_s(scaling or {}, "targetDelay"),
         concurrency=_concurrency(app),
         queue_is_a_lane=mode == SESSIONS or app.get("order") == "Queue",
     )
@@ -132,6 +137,16 @@ def _count(parent: Mapping[str, Any], name: str, default: int | None, *, least: 
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise _Wrong(f"{name} is {value!r:.40} and must be a whole number of at least {least}")
     return value
+
+
+def _duration_s(parent: Mapping[str, Any], name: str) -> float | None:
+    """Of a duration such as 1m30s (Gateway API, GEP-2257); None without the field."""
+    value = parent.get(name)
+    if value is None:
+        return None
+    if not re.fullmatch(r"([0-9]{1,5}(h|m|s|ms)){1,4}", str(value)):
+        raise _Wrong(f"{name} is {value!r:.40} and must be a duration such as 10s")
+    return sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d+)(h|ms|m|s)", str(value)))
 
 
 def _word(parent: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:

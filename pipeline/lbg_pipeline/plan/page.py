@@ -10,12 +10,19 @@ from matplotlib.axes import Axes
 
 from lbg_pipeline.html import Bar, Canvas, Column, Fact, Facts, Figure, Note, Row, Section, Table, drawn, page
 from lbg_pipeline.html.charts import formatted, legend
-from lbg_pipeline.html.numbers import count, duration
+from lbg_pipeline.html.numbers import count, duration, rate
 from lbg_pipeline.html.page import ALARM, MUTED, SERIES
 from lbg_pipeline.plan.candidates import summary
 from lbg_pipeline.plan.load import Observed
 from lbg_pipeline.plan.recommend import Plan
-from lbg_pipeline.plan.report import key_word, peak_text, percent, same_members, shown_candidates
+from lbg_pipeline.plan.report import (
+    delay_text,
+    key_word,
+    peak_text,
+    percent,
+    same_members,
+    shown_candidates,
+)
 from lbg_pipeline.plan.simulate import Candidate
 
 _SHOWN_KEYS = 30
@@ -58,7 +65,13 @@ def _facts(plan: Plan) -> Facts:
                 f"{plan.calls_peak:.3g}",
                 f"at the peak; {plan.calls_mean:.3g} in the mean",
             ),
+            Fact("capacity of a member", rate(rules.capacity_hz), "messages"),
             Fact("busiest member", percent(best.utilisation_peak), f"at the peak; target {rules.target:.0%}"),
+            Fact(
+                "delay",
+                delay_text(best),
+                f"of the slowest message in a hundred at the peak; target {rules.target_delay_s:g} s",
+            ),
             Fact("with one away", percent(best.away_utilisation), "at the peak, in the worst case"),
         ]
     )
@@ -177,7 +190,7 @@ def _candidates(plan: Plan) -> Table:
         "queue, peak",
         "busy at the peak",
     ]
-    titles += ["one away", "spread", "a join moves"]
+    titles += ["delay", "one away", "spread", "a join moves"]
     return Table(
         [Column(""), *(Column(title, numeric=True) for title in titles)],
         [_row(label, one) for label, one in shown_candidates(plan)],
@@ -197,6 +210,7 @@ def _row(label: str, one: Candidate) -> list[str | Bar]:
         f"{values['max_member_load_peak']:.3g}",
         f"{values['max_queue_load_peak']:.3g}",
         Bar(percent(one.utilisation_peak), min(1.0, one.utilisation_peak)),
+        delay_text(one),
         percent(one.away_utilisation),
         f"{one.spread:.2f}",
         str(one.moved.join),

@@ -16,10 +16,6 @@ _EVEN = 1.2
 """The busiest member's load, divided by the mean of all, from which on another number of queues is named."""
 
 
-_LAG_S = 10.0
-"""The `targetLag` of a group that has no target: the messages that a member processes in so long."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """The group that is planned for. `hash_count` and `queue_count` are its own, None if unknown;
@@ -51,12 +47,12 @@ class Proposal:
     advice: tuple[str, ...]
 
 
-def propose(choice: Choice, subject: Subject, rules: Rules, *, service_time_us: float) -> Proposal:
-    patch = _patch(choice, subject, rules, service_time_us) if subject.is_known else None
-    return Proposal(patch, tuple(_advice(choice, subject, rules, has_patch=patch is not None)))
+def propose(choice: Choice, subject: Subject, rules: Rules) -> Proposal:
+    patch = _patch(choice, subject, rules) if subject.is_known else None
+    return Proposal(patch, tuple(_advice(choice, subject, rules, patch)))
 
 
-def _patch(choice: Choice, subject: Subject, rules: Rules, service_time_us: float) -> dict[str, Any]:
+def _patch(choice: Choice, subject: Subject, rules: Rules) -> dict[str, Any]:
     """Rules of the CRD that bind here: queues.count <= hash.count, replicas and scaling.maxReplicas <= queues.count,
     minReplicas <= maxReplicas, and scaling has a target. hash.count and hash.function cannot be changed."""
     best, declared = choice.recommended, subject.declared
@@ -71,13 +67,16 @@ def _patch(choice: Choice, subject: Subject, rules: Rules, service_time_us: floa
     ):
         spec["replicas"] = best.members
     spec["scaling"] = {"minReplicas": choice.members_min, "maxReplicas": best.members}
-    if declared is None:
-        per_second = rules.concurrency * rules.target * 1e6 / max(1.0, service_time_us)
-        spec["scaling"]["targetLag"] = max(1, round(_LAG_S * per_second))
+    if declared is None or declared.target_delay_s != rules.target_delay_s:
+        spec["scaling"]["targetDelay"] = _duration(rules)
     return {"spec": spec}
 
 
-def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) -> Iterator[str]:
+def _duration(rules: Rules) -> str:
+    return f"{rules.target_delay_s:g}s"
+
+
+def _advice(choice: Choice, subject: Subject, rules: Rules, patch: dict[str, Any] | None) -> Iterator[str]:
     best, declared = choice.recommended, subject.declared
     if not best.meets:
         yield (
@@ -90,18 +89,18 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, *, has_patch: bool) 
         yield from _of_a_new_group(choice, subject)
     elif best.queue_count != subject.queue_count:
         yield _repartitioning(choice, subject)
-    if has_patch and declared is None:
+    if patch is not None and "targetDelay" in patch["spec"].get("scaling", ()):
         yield (
-            "the patch was made without --manifest and sets a targetLag; remove that line if the group has "
-            "another target"
+            f"the patch sets targetDelay to {_duration(rules)}; other targets of the group remain, and the one that "
+            "needs the most replicas applies"
         )
     if declared is not None and declared.members_min is None:
         yield (
             f"the manifest has no scaling, so the replicas are those of the peak; {choice.members_min} are enough "
             "for the mean, and the group scales between the two with scaling: "
-            f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetLag: …}}"
+            f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetDelay: {_duration(rules)}}}"
         )
-    if has_patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
+    if patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
         yield "with assignment Static another number of members restarts all of them and moves nearly all queues"
     if choice.members_spared is not None and choice.members_spared > best.members:
         yield f"with {choice.members_spared} members one may be away at the peak without growing lag"

@@ -26,6 +26,9 @@ MEMBERS_MAX = 4096
 CONCURRENCY = 16
 """The sidecar's (docs/sidecar.md)."""
 
+TARGET_DELAY_S = 10.0
+"""For a group whose manifest has none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
@@ -33,6 +36,7 @@ class Wishes:
 
     growth: float = 1.0
     target: float = 0.7
+    target_delay_s: float | None = None
     hash_counts: tuple[int, ...] | None = None
     queue_counts: tuple[int, ...] | None = None
     members_max: int | None = None
@@ -67,7 +71,7 @@ def plan_for(
     if declared is not None:
         _require_same(declared, observed.stamps)
     subject = _subject(observed, recognised, wishes, declared)
-    rules = _rules(subject, wishes, declared)
+    rules = _rules(subject, wishes, declared, max(1.0, observed.service_time_us) / 1e6)
     existing = Existing(
         subject.hash_count if subject.is_known else None,
         subject.queue_count if subject.is_known else None,
@@ -118,7 +122,7 @@ def plan_for(
         calls_mean=all_of_it[0].total_mean,
         calls_peak=all_of_it[0].total_peak,
         choice=choice,
-        proposal=propose(choice, subject, rules, service_time_us=observed.service_time_us),
+        proposal=propose(choice, subject, rules),
         hottest=tuple(hot.collect()),
     )
 
@@ -169,7 +173,7 @@ def _mode(observed: Observed, declared: Declared | None) -> str:
     return observed.modes[0] if observed.modes else EXCLUSIVE
 
 
-def _rules(subject: Subject, wishes: Wishes, declared: Declared | None) -> Rules:
+def _rules(subject: Subject, wishes: Wishes, declared: Declared | None, service_s: float) -> Rules:
     assignment = wishes.assignment or (BALANCED if declared is None else declared.assignment)
     if assignment != BALANCED and subject.mode != EXCLUSIVE:
         raise PlanRefused(
@@ -177,11 +181,16 @@ def _rules(subject: Subject, wishes: Wishes, declared: Declared | None) -> Rules
         )
     is_a_lane = subject.mode == SESSIONS if declared is None else declared.queue_is_a_lane
     concurrency = wishes.concurrency or (CONCURRENCY if declared is None else declared.concurrency)
+    target_delay_s = (
+        wishes.target_delay_s or (None if declared is None else declared.target_delay_s) or TARGET_DELAY_S
+    )
     return Rules(
         assignment=assignment,
         # The one queue of all is a lane in each member: calls one after another.
         concurrency=1 if is_a_lane and not subject.has_queues_to_count else concurrency,
         queue_is_a_lane=is_a_lane,
-        target=wishes.target,
+        service_s=service_s,
+        target_utilisation=wishes.target,
+        target_delay_s=target_delay_s,
         members_max=wishes.members_max or MEMBERS_MAX,
     )

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from lbg_core.command_output import text_table
+from lbg_pipeline.html.numbers import count, duration
 from lbg_pipeline.plan.candidates import summary
 from lbg_pipeline.plan.choose import Choice
 from lbg_pipeline.plan.load import MINUTE_US, Observed
@@ -26,6 +27,7 @@ _HEADER = (
     "member peak",
     "queue peak",
     "busy at peak",
+    "delay",
     "one away",
     "spread",
     "join moves",
@@ -37,7 +39,7 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     yield (
         f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
-        f"{duration(observed.span_us)}, {observed.service_time_us / 1000:,.3g} ms of service time each"
+        f"{duration(observed.span_us)}, {duration(observed.service_time_us)} of service time each"
     )
     growth = f", with {plan.growth:g} times the demand" if plan.growth != 1 else ""
     yield (
@@ -45,8 +47,9 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
         f"({peak_text(observed)}){growth}"
     )
     yield (
-        f"a member makes {rules.concurrency} concurrent calls and should be at most {rules.target:.0%} busy at the "
-        f"peak; assignment {rules.assignment}, hash function {subject.hash_function}"
+        f"a member makes {rules.concurrency} concurrent calls, can process {count(rules.capacity_hz)} messages/s, and "
+        f"should be at most {rules.target:.0%} busy at the peak; assignment {rules.assignment}, hash function "
+        f"{subject.hash_function}"
     )
     if broken:
         yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
@@ -54,6 +57,11 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     yield from text_table(_HEADER, [_cells(label, one) for label, one in shown_candidates(plan)], names=1)
     yield ""
     yield f"recommended: {_counts(plan)}{members_text(choice)}"
+    yield (
+        "at the peak messages wait longer and longer: the busiest member or queue cannot keep up"
+        if choice.recommended.delay_peak_us is None
+        else f"at the peak one message in a hundred waits {delay_text(choice.recommended)} or longer"
+    )
     yield from _hot_lines(plan)
     yield from (f"- {line}" for line in plan.proposal.advice)
 
@@ -99,7 +107,9 @@ def plan_json(plan: Plan, observed: Observed, *, broken: int = 0) -> dict[str, A
         "hash_function": subject.hash_function,
         "assignment": rules.assignment,
         "concurrency": rules.concurrency,
+        "capacity_messages_per_second": rules.capacity_hz,
         "target_utilisation": rules.target,
+        "target_delay_seconds": rules.target_delay_s,
         "growth": plan.growth,
         "messages": observed.messages,
         "messages_without_key": observed.keyless,
@@ -142,14 +152,6 @@ def peak_text(observed: Observed) -> str:
     return f"{peak_minute(observed):%Y-%m-%d %H:%M} UTC"
 
 
-def duration(span_us: int) -> str:
-    seconds = span_us / 1e6
-    for size, name in ((86_400, "days"), (3_600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.3g} {name}"
-    return f"{seconds:.3g} s"
-
-
 def percent(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
@@ -172,10 +174,15 @@ def _cells(label: str, one: Candidate) -> list[str]:
         f"{values['max_member_load_peak']:.3g}",
         f"{values['max_queue_load_peak']:.3g}",
         percent(one.utilisation_peak),
+        delay_text(one),
         percent(one.away_utilisation),
         f"{one.spread:.2f}",
         str(one.moved.join),
     ]
+
+
+def delay_text(one: Candidate) -> str:
+    return "grows" if one.delay_peak_us is None else duration(one.delay_peak_us)
 
 
 def _counts(plan: Plan) -> str:

@@ -6,6 +6,7 @@ once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lbg_core.group import STATIC, balanced_primaries, queue_of, static_primaries
+from lbg_core.group.sizing import busy_share, delay_s
 
 Owners = Sequence[int | None]
 
@@ -105,15 +107,39 @@ def _summed(loads: Table, places: npt.NDArray[np.int64], count: int) -> Table:
 class Rules:
     """- `concurrency`: calls of the application at once in a member.
     - `queue_is_a_lane`: the messages of a queue are processed one at a time, and not only those of a key.
-    - `target`: the share of its time that the busiest member or queue may be busy at the peak.
+    - `service_s`: seconds of a call, in the mean.
+    - `target_utilisation`: the share of its time that the busiest member or queue may be busy at the peak.
+    - `target_delay_s`: the time that a new message may wait, to which the group is to scale.
     - `members_max`: no more members than these, however many queues there are.
     """
 
     assignment: str
     concurrency: int
     queue_is_a_lane: bool
-    target: float
+    service_s: float
+    target_utilisation: float
+    target_delay_s: float
     members_max: int
+
+    @property
+    def capacity_hz(self) -> float:
+        """Messages a second that a member can process."""
+        return self.concurrency / self.service_s
+
+    @property
+    def target(self) -> float:
+        """The utilisation that meets both targets."""
+        return min(self.target_utilisation, busy_share(self.service_s, self._calls, self.target_delay_s))
+
+    def delay_us(self, utilisation: float) -> int | None:
+        """Time that the slowest message in a hundred waits; None where the backlog grows."""
+        seconds = delay_s(self.service_s, self._calls, utilisation)
+        return None if math.isinf(seconds) else round(seconds * 1e6)
+
+    @property
+    def _calls(self) -> int:
+        """At once, of what can be busiest."""
+        return 1 if self.queue_is_a_lane else self.concurrency
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +149,7 @@ class Candidate:
     - `utilisation_*`: of the busiest member, or of the busiest queue where that is a lane, from 0 to 1 and beyond.
         - `away_utilisation`: the same at the peak with one member away, the worst one to lose; None for a single
           member.
+        - `delay_peak_us`: of the slowest message in a hundred at the peak; None where the backlog grows.
         - `spread`: the busiest member's mean load, divided by that of all.
     """
 
@@ -138,6 +165,7 @@ class Candidate:
     utilisation_mean: float
     utilisation_peak: float
     away_utilisation: float | None
+    delay_peak_us: int | None
     spread: float
     moved: Movement
     meets: bool
@@ -170,6 +198,7 @@ def simulate(demand: Demand, queue_count: int, members: int, rules: Rules) -> Ca
         utilisation_mean=_utilisation(queues[:1], loads[:1], rules),
         utilisation_peak=utilisation,
         away_utilisation=max(max(away) / rules.concurrency, lane) if away else None,
+        delay_peak_us=rules.delay_us(utilisation),
         spread=_spread(loads[0]),
         moved=movement(owners, absences),
         meets=utilisation <= rules.target,
@@ -195,6 +224,7 @@ def share_freely(demand: Demand, members: int, rules: Rules) -> Candidate:
         utilisation_mean=mean / rules.concurrency,
         utilisation_peak=utilisation,
         away_utilisation=utilisation * members / (members - 1) if members > 1 else None,
+        delay_peak_us=rules.delay_us(utilisation),
         spread=1.0,
         moved=Movement(0, 0),
         meets=utilisation <= rules.target,

@@ -78,5 +78,17 @@ def test_capacity_is_what_is_given_or_else_measured_times_the_target(
 
 
 @pytest.mark.long
+def test_long_calls_are_planned_with_the_share_at_which_a_message_waits_the_target() -> None:
+    """4.6 s * 0.625 / 0.375 are 7.7 s: a message waits as long at 62.5 % of a member with one call at a time."""
+    sizing, origin = Capacity(None, 0.7, 1, 1, None, 4.6 * 0.625 / 0.375).sizing(Measured(1e6, 4, 100), 8)
+    assert sizing is not None
+    assert sizing.capacity == pytest.approx(0.625, rel=1e-4)
+    assert origin == (
+        "62.5 % of the 1/s that it can process with calls of 1 s, 1 at a time; the slowest message in a hundred waits "
+        "7.67 s"
+    )
+
+
+@pytest.mark.long
 def test_without_anything_measured_there_is_no_capacity() -> None:
     assert Capacity(None, 0.7, None, 1, None).sizing(None, 8) == (None, "unknown")

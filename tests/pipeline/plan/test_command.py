@@ -31,6 +31,8 @@ COMMAND = ("--journal", "nowhere", "--out", "out")
         (("--hash-counts", "70000"), "'70000' is neither a number nor a range from 1 to 65536"),
         (("--growth", "0"), "--growth"),
         (("--target-utilisation", "70"), "--target-utilisation"),
+        (("--target-delay", "500ms"), "'500ms' is not a duration: give it as 300s"),
+        (("--target-delay", "0s"), "'0s' is not a delay from 1s to 1d"),
         (("--function", "md5"), "--function"),
         (("--service-time", "-1"), "--service-time"),
     ],

@@ -129,6 +129,7 @@ def test_a_journal_and_a_manifest_become_a_plan(spark: SparkSession, journal: Pa
     assert "too hot for any split" in page
     text = "\n".join(report.lines)
     assert "key 'hot': too hot for any split; 1.5" in text
+    assert "at the peak messages wait longer and longer" in text
     assert "lbg group repartition shop-orders --queues" in text
     assert "1 lines are not records" in text
 
@@ -139,10 +140,14 @@ def test_without_a_manifest_the_journal_tells_what_the_group_is(
     report = planned(spark, journal, tmp_path / "out", None, hash_counts=(HASHES,), growth=2.0)
     assert report.document["hash_function"] == "crc32"
     assert report.document["load_mean"] == pytest.approx(5.0, rel=0.02)
+    assert report.document["capacity_messages_per_second"] == pytest.approx(
+        16e6 / report.document["service_time_us"]
+    )
+    assert any(line.startswith("at the peak one message in a hundred waits ") for line in report.lines)
     assert report.document["recommended"]["hash_count"] == HASHES
     # 5 calls at once are little for the 16 of a member.
     assert report.document["patch"] == {
-        "spec": {"scaling": {"minReplicas": 1, "maxReplicas": 1, "targetLag": 1312}}
+        "spec": {"scaling": {"minReplicas": 1, "maxReplicas": 1, "targetDelay": "10s"}}
     }
 
 

@@ -71,6 +71,13 @@ def test_scaling_tells_how_many_members_there_may_be(tmp_path: Path) -> None:
     assert (told.members_min, told.members) == (2, 6)
 
 
+@pytest.mark.parametrize(("text", "seconds"), [("10s", 10), ("1m30s", 90), ("1h", 3600), ("1500ms", 1.5)])
+def test_a_target_for_the_delay_is_a_duration(tmp_path: Path, text: str, seconds: float) -> None:
+    scaling = {"maxReplicas": 6, "targetDelay": text}
+    told = read_manifest(file(tmp_path, group_manifest({"scaling": scaling})), group=None)
+    assert told.target_delay_s == seconds
+
+
 def test_one_of_several_is_named_by_its_group(tmp_path: Path) -> None:
     two = [group_manifest(), group_manifest({"groupName": "other"}, name="second")]
     listed = file(tmp_path, {"kind": "List", "items": two})
@@ -99,6 +106,10 @@ def test_one_of_several_is_named_by_its_group(tmp_path: Path) -> None:
         (
             "kind: LoadBalancedGroup\nspec: {queues: {count: 1}, mode: Odd}\n",
             "mode is 'Odd' and must be one of",
+        ),
+        (
+            "kind: LoadBalancedGroup\nspec: {queues: {count: 1}, scaling: {maxReplicas: 2, targetDelay: 10}}\n",
+            "targetDelay is 10 and must be a duration such as 10s",
         ),
     ],
 )

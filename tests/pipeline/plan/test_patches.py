@@ -63,7 +63,9 @@ def require_acceptable(manifest: Manifest, patch: Manifest) -> Manifest:
         assert spec.get("scaling", {"maxReplicas": 0})["maxReplicas"] <= spec["queues"]["count"]
     if "scaling" in spec:
         assert spec["scaling"]["minReplicas"] <= spec["scaling"]["maxReplicas"]
-        assert {"targetCPUUtilizationPercentage", "targetLag", "schedule"} & spec["scaling"].keys()
+        assert {"targetCPUUtilizationPercentage", "targetDelay", "targetLag", "schedule"} & spec[
+            "scaling"
+        ].keys()
     GroupManifest.parse(after)
     return after
 
@@ -92,7 +94,7 @@ def planned(
 ) -> tuple[Choice, Proposal]:
     members = None if about.declared is None else about.declared.members
     choice = choose([demand], queue_counts, told, Existing(about.hash_count, about.queue_count, members))
-    return choice, propose(choice, about, told, service_time_us=10_000)
+    return choice, propose(choice, about, told)
 
 
 SCALING = {"minReplicas": 1, "maxReplicas": 4, "targetCPUUtilizationPercentage": 60}
@@ -113,7 +115,10 @@ def test_every_patch_would_be_taken(
     after = require_acceptable(manifest, proposal.patch)["spec"]
     assert after["queues"]["count"] == choice.recommended.queue_count
     if "scaling" in spec:
-        assert after["scaling"]["targetCPUUtilizationPercentage"] == 60
+        assert (after["scaling"]["targetCPUUtilizationPercentage"], after["scaling"]["targetDelay"]) == (
+            60,
+            "10s",
+        )
         assert after["scaling"]["maxReplicas"] == choice.recommended.members
         assert after["scaling"]["minReplicas"] == choice.members_min
     else:
@@ -128,8 +133,22 @@ def test_a_patch_without_a_manifest_would_be_taken_too(
 ) -> None:
     _, proposal = planned(even(1.0, 128), subject(), rules(), queue_counts)
     assert proposal.patch is not None
-    require_acceptable(group_manifest(spec), proposal.patch)
-    assert any("without --manifest" in line for line in proposal.advice)
+    assert require_acceptable(group_manifest(spec), proposal.patch)["spec"]["scaling"]["targetDelay"] == "10s"
+    assert any(
+        "sets targetDelay to 10s; other targets of the group remain" in line for line in proposal.advice
+    )
+
+
+@pytest.mark.parametrize(("delay_s", "patched"), [(90.0, None), (30.0, "30s")])
+def test_a_patch_has_the_target_for_the_delay_only_where_it_differs(
+    tmp_path: Any, delay_s: float, patched: str | None
+) -> None:
+    manifest = group_manifest({"scaling": {"maxReplicas": 4, "targetDelay": "1m30s"}})
+    about = subject(declared_by(manifest, tmp_path))
+    _, proposal = planned(even(1.0, 128), about, rules(target_delay_s=delay_s))
+    assert proposal.patch is not None
+    require_acceptable(manifest, proposal.patch)
+    assert proposal.patch["spec"]["scaling"].get("targetDelay") == patched
 
 
 @pytest.mark.parametrize("mode", ["MessageGroups", "Sessions"])
@@ -140,7 +159,7 @@ def test_modes_without_queues_get_replicas_alone(tmp_path: Any, mode: str, spec:
     choice = choose_freely(
         even(5.0, 128), rules(), Existing(members=about.declared.members if about.declared else None)
     )
-    proposal = propose(choice, about, rules(), service_time_us=10_000)
+    proposal = propose(choice, about, rules())
     assert proposal.patch is not None
     after = require_acceptable(manifest, proposal.patch)["spec"]
     assert after["replicas"] == 8 or after["scaling"]["maxReplicas"] == 8
@@ -174,7 +193,7 @@ def test_a_group_that_nobody_knows_gets_no_patch() -> None:
 def test_another_hash_function_is_a_new_group() -> None:
     told = subject(hash_function="java", is_same_function=False)
     choice = choose([even(1.0, 256)], None, rules(), Existing())
-    proposal = propose(choice, told, rules(), service_time_us=10_000)
+    proposal = propose(choice, told, rules())
     assert proposal.patch is None
     assert "hash.function java" in proposal.advice[0]
 
@@ -193,5 +212,5 @@ def test_the_number_of_queues_that_evens_the_loads_is_named() -> None:
     _, proposal = planned(demand(calls), told, rules(concurrency=6), [4])
     (line,) = [line for line in proposal.advice if "times the mean load" in line]
     assert "no number of queues that was tried" in line
-    _, wider = planned(demand(calls), told, rules(concurrency=4, target=0.95), [4, 8, 16])
+    _, wider = planned(demand(calls), told, rules(concurrency=4, target_utilisation=0.95), [4, 8, 16])
     assert not any("times the mean load" in line for line in wider.advice), wider.advice

@@ -84,7 +84,7 @@ def test_too_few_queues_are_not_kept() -> None:
 def test_another_hash_count_is_a_new_group_and_told_where_it_does_better() -> None:
     hot = demand([0.6, 0.6])
     split = demand([0.3, 0.3, 0.3, 0.3])
-    choice = choose([hot, split], None, rules(target=0.5), Existing(2, 2, 2))
+    choice = choose([hot, split], None, rules(target_utilisation=0.5), Existing(2, 2, 2))
     assert choice.recommended.hash_count == 2
     assert not choice.recommended.meets
     assert choice.new_group is not None
@@ -96,9 +96,12 @@ def test_what_another_count_needs_is_no_bound_for_the_groups_own() -> None:
     """4 queues put the hot hashes together; 6 and 8 part them and do with fewer members."""
     loads = [0.3, 0, 0, 0, 0.3, 0, 0, 0, 0.3, 0, 0, 0]
     for counts in ([4], [4, 6], [4, 6, 8, 12]):
-        told = choose([demand(loads)], counts, rules(target=0.95), Existing(12, 4, 2))
+        told = choose([demand(loads)], counts, rules(target_utilisation=0.95), Existing(12, 4, 2))
         alone = choose(
-            [demand(loads)], [told.recommended.queue_count], rules(target=0.95), Existing(12, 4, 2)
+            [demand(loads)],
+            [told.recommended.queue_count],
+            rules(target_utilisation=0.95),
+            Existing(12, 4, 2),
         )
         assert told.recommended == alone.recommended
 

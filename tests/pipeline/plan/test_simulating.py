@@ -18,7 +18,9 @@ def rules(**told: object) -> Rules:
         "assignment": BALANCED,
         "concurrency": 1,
         "queue_is_a_lane": False,
-        "target": 0.7,
+        "service_s": 0.01,
+        "target_utilisation": 0.7,
+        "target_delay_s": 10.0,
         "members_max": 64,
     }
     return Rules(**{**default, **told})
@@ -83,6 +85,23 @@ def test_a_queue_that_is_a_lane_has_one_call_at_a_time() -> None:
     lane = simulate(loads, 2, 2, rules(concurrency=16, queue_is_a_lane=True))
     assert lane.utilisation_peak == 0.9
     assert not lane.meets
+
+
+def test_delay_is_that_of_the_busiest_and_grows_without_a_limit_above_all_that_it_can() -> None:
+    """One call at a time: M/M/1, where 99 % wait less than 4.6 service times times share / (1 - share)."""
+    loads = demand([0.5, 0.5])
+    for lane in (rules(), rules(concurrency=16, queue_is_a_lane=True)):
+        assert simulate(loads, 2, 2, lane).delay_peak_us == 46_000
+    assert simulate(loads, 2, 2, rules(concurrency=16)).delay_peak_us == 0
+    assert simulate(demand([1.0, 0.5]), 2, 2, rules()).delay_peak_us is None
+
+
+def test_long_calls_leave_room_for_the_target_of_the_delay() -> None:
+    """4.6 s * 2/3 / (1/3) are 9.2 s; with 16 calls at a time a message waits less, and 70 % are the lower limit."""
+    assert rules(service_s=1.0, target_delay_s=9.2, target_utilisation=0.9).target == pytest.approx(
+        2 / 3, rel=1e-4
+    )
+    assert rules(service_s=1.0, target_delay_s=9.2, concurrency=16).target == 0.7
 
 
 def test_members_without_queues_to_count_have_the_same() -> None:
