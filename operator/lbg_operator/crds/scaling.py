@@ -7,7 +7,6 @@ comes twice is in force both times, and a beginning or an end that is left out c
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from operator import itemgetter
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from lbg_core.durations import seconds_of
 from lbg_operator.errors import ManifestError
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -166,14 +166,6 @@ AHEAD = timedelta(days=7)
 """Time ahead in which a change of the floor is looked for: nobody waits for one that is later."""
 ANEW = timedelta(days=1)
 """After so long it is looked for again."""
-
-
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-
-
-def seconds_of(duration: str) -> float:
-    """Duration such as 1m30s (Gateway API, GEP-2257) in seconds."""
-    return sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d+)(h|ms|m|s)", duration))
 
 
 @dataclass(frozen=True, slots=True)

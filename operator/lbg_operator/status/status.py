@@ -55,7 +55,7 @@ def demand_of(sizing: Sizing) -> dict[str, Any]:
     """Whole numbers: Kubernetes' API conventions have no floats. What is unknown is left out."""
     per_minute = {"arrivalsPerMinute": sizing.arrivals_hz, "memberCapacityPerMinute": sizing.capacity_hz}
     fields: dict[str, Any] = {name: round(60 * one) for name, one in per_minute.items() if one is not None}
-    fields["backlog"] = sizing.waiting
+    fields["lag"] = sizing.waiting
     if sizing.clears_in_s is not None:
         fields["clearsInSeconds"] = round(sizing.clears_in_s)
     if sizing.wanted is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import yaml
 
+from lbg_core.durations import seconds_of
 from lbg_core.group import (
     ATTRIBUTES,
     BALANCED,
@@ -26,7 +26,6 @@ from lbg_core.group.spec import HASH_COUNT_MAX
 from lbg_pipeline.errors import PlanRefused
 
 _KIND = "LoadBalancedGroup"
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 _CONCURRENCY = {"HTTP": 16, "Stream": 256}
 """The sidecar's default, for a manifest without one (docs/sidecar.md)."""
 
@@ -144,9 +143,10 @@ def _duration_s(parent: Mapping[str, Any], name: str) -> float | None:
     value = parent.get(name)
     if value is None:
         return None
-    if not re.fullmatch(r"([0-9]{1,5}(h|m|s|ms)){1,4}", str(value)):
-        raise _Wrong(f"{name} is {value!r:.40} and must be a duration such as 10s")
-    return sum(int(number) * _UNITS_S[unit] for number, unit in re.findall(r"(\d+)(h|ms|m|s)", str(value)))
+    try:
+        return seconds_of(str(value))
+    except ValueError:
+        raise _Wrong(f"{name} is {value!r:.40} and must be a duration such as 10s") from None
 
 
 def _word(parent: Mapping[str, Any], name: str, words: tuple[str, ...], default: str) -> str:
