@@ -15,14 +15,14 @@ SHARED_QUEUE = 0
 """Number of the one queue that all members consume, in the modes that have one."""
 
 
-def sizer_of(spec: GroupSpec | None, target_delay_s: float) -> Sizer:
-    """`target_delay_s`: the time that a new message may wait."""
+def sizer_of(spec: GroupSpec | None, target_delay_s: float, *, queues_max: int = 0) -> Sizer:
+    """`target_delay_s`: the time that a new message may wait; `queues_max`: to which the number of queues may grow."""
     sharing = Sharing.BALANCED
     if spec is not None and spec.mode in UNCOUNTED_MODES:
         sharing = Sharing.SHARED
     elif spec is not None and spec.assignment == BY_LOAD:
         sharing = Sharing.BY_LOAD
-    return Sizer(target_delay_s, sharing=sharing)
+    return Sizer(target_delay_s, sharing=sharing, queues_max=queues_max)
 
 
 def sample_of(description: Description, at_s: float) -> Sample | None:

@@ -161,7 +161,8 @@ class Sizer:
     """Sizing of one group, from its samples.
 
     `target_delay_s`: a new message waits at most so long. `clear_within_s`: a backlog is gone within so many seconds of
-    the start of new members; None: CLEAR_S, or the target if that is longer.
+    the start of new members; None: CLEAR_S, or the target if that is longer. `queues_max`: to which the number of
+    queues is doubled if more members are wanted than there are (docs/adr/0070-the-operator-doubles-the-queues.md).
     """
 
     def __init__(
@@ -170,11 +171,12 @@ class Sizer:
         clear_within_s: float | None = None,
         *,
         sharing: Sharing = Sharing.BALANCED,
+        queues_max: int = 0,
         start_s: float = START_S,
     ) -> None:
         self._target_s = target_delay_s
         self._clear_s = max(CLEAR_S, target_delay_s) if clear_within_s is None else clear_within_s
-        self._sharing, self._start_s = sharing, start_s
+        self._sharing, self._queues_max, self._start_s = sharing, queues_max, start_s
         self._overload = 1 + USED * target_delay_s / max(self._clear_s, 2 * start_s)
         """Of members that there are: what then waits is within the target until others have started."""
         self._raw: int | None = None
@@ -348,11 +350,20 @@ class Sizer:
         if self._sharing is Sharing.SHARED:
             return max(1, math.ceil(sum(loads.values()) / busy_max))
         limited = [min(loads[queue], busy_max) for queue in sorted(loads)]
-        least = min(max(1, math.ceil(sum(limited) / busy_max - 1e-9)), len(limited))
+        wanted = self._members_of(limited, busy_max)
+        if wanted < len(limited) or self._queues_max <= len(limited):
+            return wanted
+        # Half of the keys of each queue go to a new one.
+        halves = [min(loads[queue] / 2, busy_max) for queue in sorted(loads)] * 2
+        return max(wanted, min(self._members_of(halves, busy_max), self._queues_max))
+
+    def _members_of(self, loads: list[float], busy_max: float) -> int:
+        """The same of queues of which none has more than a member can do."""
+        least = min(max(1, math.ceil(sum(loads) / busy_max - 1e-9)), len(loads))
         if self._sharing is Sharing.BY_LOAD:
             return least
-        most = min(len(limited), math.ceil(SPREAD_MAX * least))
-        return next((tried for tried in _steps(least, most) if busiest(limited, tried) <= busy_max), most)
+        most = min(len(loads), math.ceil(SPREAD_MAX * least))
+        return next((tried for tried in _steps(least, most) if busiest(loads, tried) <= busy_max), most)
 
     def _held(self, at_s: float, raw: int) -> int:
         """The most of the last time."""

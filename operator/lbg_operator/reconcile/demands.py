@@ -21,7 +21,7 @@ NO_TARGET_S = 60.0
 @dataclass(slots=True)
 class _Demand:
     target_delay_s: float | None
-    sharing: tuple[str, str]
+    rules: tuple[object, ...]
     sizer: Sizer
     due_at: float
     is_known: bool = False
@@ -34,13 +34,14 @@ class Demands:
         self._now = now
         self._demands: dict[Key, _Demand] = {}
 
-    def watch(self, group: Key, spec: GroupSpec, target_delay_s: float | None) -> None:
-        """`target_delay_s`: the time that a new message may wait; None: the group does not scale by it."""
-        known, sharing = self._demands.get(group), (spec.mode, spec.assignment)
-        if known is None or (known.target_delay_s, known.sharing) != (target_delay_s, sharing):
+    def watch(self, group: Key, spec: GroupSpec, target_delay_s: float | None, *, queues_max: int) -> None:
+        """`target_delay_s`: the time that a new message may wait; None: the group does not scale by it. `queues_max`:
+        to which the number of queues may grow."""
+        known, rules = self._demands.get(group), (target_delay_s, spec.mode, spec.assignment, queues_max)
+        if known is None or known.rules != rules:
             due_at = float("inf") if target_delay_s is None else self._now()
-            sizer = sizer_of(spec, target_delay_s or NO_TARGET_S)
-            self._demands[group] = _Demand(target_delay_s, sharing, sizer, due_at)
+            sizer = sizer_of(spec, target_delay_s or NO_TARGET_S, queues_max=queues_max)
+            self._demands[group] = _Demand(target_delay_s, rules, sizer, due_at)
 
     def forget(self, group: Key) -> None:
         self._demands.pop(group, None)

@@ -155,9 +155,18 @@ class SurveyCache:
         for broker in tuple(self._brokers):
             await self.end(broker)
 
-    def watch(self, group: Key, broker: Key, spec: GroupSpec, *, target_delay_s: float | None = None) -> None:
-        """Include `group` in the surveys of `broker`; the first comes soon. `target_delay_s`: by which it scales."""
-        self.demands.watch(group, spec, target_delay_s)
+    def watch(
+        self,
+        group: Key,
+        broker: Key,
+        spec: GroupSpec,
+        *,
+        target_delay_s: float | None = None,
+        queues_max: int = 0,
+    ) -> None:
+        """Include `group` in the surveys of `broker`; the first comes soon. `target_delay_s`: by which it scales, with
+        up to `queues_max` queues."""
+        self.demands.watch(group, spec, target_delay_s, queues_max=queues_max)
         state = self._brokers.get(broker)
         if state is None or state.specs.get(group) == spec:
             return

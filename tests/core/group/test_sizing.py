@@ -436,6 +436,18 @@ def test_uneven_queues_want_members_of_which_the_busiest_keeps_up() -> None:
     assert balanced.wanted > 5
 
 
+def test_more_members_than_queues_are_wanted_up_to_the_queues_that_there_may_be() -> None:
+    def wanted(queues_max: int, members: float) -> int | None:
+        sizer = Sizer(10, queues_max=queues_max)
+        return Flow(sizer, queues=8, members=8).run(120, by_member(members)).wanted
+
+    assert wanted(0, 12) == 8
+    assert wanted(8, 12) == 8
+    assert wanted(12, 14) == 12
+    assert wanted(64, 12) == 16, "twice as many queues each time"
+    assert wanted(64, 4) == wanted(0, 4)
+
+
 def test_a_queue_that_all_share_limits_nothing() -> None:
     sizing = Flow(Sizer(10, sharing=Sharing.SHARED), queues=1, members=1).run(600, by_member(2.5))
 
