@@ -54,6 +54,9 @@ CASES = (
 )
 
 
+STEADY = (Case("keys by Zipf 0.8", BY_LOAD, 0.8),)
+
+
 class Group:
     def __init__(self, url: str, name: str, directory: Path, case: Case) -> None:
         self.spec = GroupSpec(
@@ -168,7 +171,7 @@ async def row_of(
     )
 
 
-async def measure(engine: str, *, settle_s: float, seconds: float) -> None:
+async def measure(engine: str, cases: Sequence[Case], *, settle_s: float, seconds: float) -> None:
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as place, broker(engine, Path(place)) as url:
         rate_hz = await capacity_hz(url, Path(place))
         print(f"\n{engine}: {rate_hz:.0f} messages a second of a backlog (seconds)")
@@ -176,7 +179,7 @@ async def measure(engine: str, *, settle_s: float, seconds: float) -> None:
             "| load, assignment | p50 | p99 | max | moves | in this time | not called, inverted, repeated |"
         )
         print("|---|---|---|---|---|---|---|", flush=True)
-        for case in CASES:
+        for case in cases:
             row = await row_of(case, url, Path(place), rate_hz, settle_s=settle_s, seconds=seconds)
             print(row, flush=True)
 
@@ -186,9 +189,13 @@ def main() -> None:
     parser.add_argument("--engine", choices=["embedded", "rabbitmq"], action="append")
     parser.add_argument("--settle", type=float, default=60.0, help="seconds until what is measured begins")
     parser.add_argument("--seconds", type=float, default=60.0, help="seconds of which the waits are measured")
+    parser.add_argument(
+        "--steady", action="store_true", help="only skewed keys by load, for long: what moves in this time"
+    )
     arguments = parser.asked()
+    cases = STEADY if arguments.steady else CASES
     for engine in arguments.engine or ["embedded", "rabbitmq"]:
-        asyncio.run(measure(engine, settle_s=arguments.settle, seconds=arguments.seconds))
+        asyncio.run(measure(engine, cases, settle_s=arguments.settle, seconds=arguments.seconds))
 
 
 if __name__ == "__main__":
