@@ -71,13 +71,14 @@ from lbg_core.group import (
     differences,
     is_closed_in,
 )
-from lbg_core.group.topology import OLDEST_RABBITMQ
+from lbg_core.group.topology import OLDEST_RABBITMQ, why_without_assignment
 from lbg_core.passwords import is_hash_of
 
 _NOT_ON_RABBITMQ = {
     MESSAGE_GROUPS: (
-        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; the nearest there is mode "
-        "Partitioned, in which every key has a queue and every queue one consumer at a time"
+        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; use mode Exclusive with "
+        "assignment ByLoad and 8 to 16 queues for each member, where a key stays in its queue, and the keys of a queue "
+        "move to another member together"
     ),
     SESSIONS: (
         "no queue of RabbitMQ numbers its messages for sessions; the nearest there is mode Exclusive with members that "
@@ -89,7 +90,7 @@ _NOT_ON_RABBITMQ = {
 def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises Unsupported."""
     if reason := why_unsupported(spec, observed.engine):
-        raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
+        raise Unsupported(f"group {spec.name!r} is not possible on {observed.engine}: {reason}")
     require_order(spec.name, observed.topology_of(spec), observed)
 
 
@@ -101,7 +102,7 @@ def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
         return "it counts a queue only for users that may delete it, so members could not: 4.3.1 or later is needed"
     if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
         return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
-    return None
+    return why_without_assignment(spec, engine)
 
 
 @dataclass(frozen=True, slots=True)

@@ -238,7 +238,7 @@ def _spec(name: str, spec: Mapping[str, Any], queue_count: int) -> GroupSpec:
     given: dict[str, Any] = {}
     for one in ATTRIBUTES.values():
         # In other modes it is the members that have some of these, each for itself.
-        if one.manifest and one.mode in ("", spec["mode"]):
+        if one.manifest and one.counts_in(spec["mode"]):
             *parents, last = one.manifest.split(".")
             fields = reduce(getitem, parents, spec)
             if one.default is not None or last in fields:

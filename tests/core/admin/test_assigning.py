@@ -5,11 +5,23 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.admin.actions import Announce
-from lbg_core.admin.errors import GroupDiffers, NotOwned, UnderWay
+from lbg_core.admin.errors import GroupDiffers, NotOwned, UnderWay, Unsupported
 from lbg_core.admin.groups import assign_queues, create_group
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import Claim, kubernetes_owner
-from lbg_core.group import BALANCED, PARTITIONED, STATIC, GroupSpec, SpecError, marked
+from lbg_core.group import (
+    BALANCED,
+    BY_LOAD,
+    EMBEDDED,
+    MESSAGE_GROUPS,
+    PARTITIONED,
+    RABBITMQ,
+    STATIC,
+    Engine,
+    GroupSpec,
+    SpecError,
+    marked,
+)
 from lbg_core.group.members_protocol import Assign
 from testing.admin.fake_admin import FakeAdmin
 
@@ -82,9 +94,32 @@ async def test_it_waits_for_a_change_of_the_number_of_queues() -> None:
         await assign_queues(admin, "orders", STATIC)
 
 
-async def test_only_a_group_of_exclusive_queues_has_another_than_balanced() -> None:
+async def test_a_group_without_queues_of_its_members_is_balanced() -> None:
     admin = FakeAdmin()
-    await create_group(admin, ORDERS.altered(mode=PARTITIONED))
+    await create_group(admin, GroupSpec("orders", mode=MESSAGE_GROUPS))
     assert not await assign_queues(admin, "orders", BALANCED)
-    with pytest.raises(SpecError, match="goes with mode Exclusive only"):
+    with pytest.raises(SpecError, match="goes with mode Exclusive or Partitioned only"):
         await assign_queues(admin, "orders", STATIC)
+
+
+async def test_partitions_of_the_embedded_broker_are_balanced() -> None:
+    admin = FakeAdmin(engine=Engine(EMBEDDED, (1, 0, 0)))
+    partitioned = ORDERS.altered(mode=PARTITIONED)
+    why = "the embedded broker assigns partitions by itself, evenly; leave out assignment ByLoad, or use mode Exclusive"
+    with pytest.raises(Unsupported) as refused:
+        await create_group(admin, partitioned.altered(assignment=BY_LOAD))
+    assert str(refused.value) == f"group 'orders' is not possible on LBG 1.0.0: {why}"
+    await create_group(admin, partitioned)
+    with pytest.raises(Unsupported) as refused:
+        await assign_queues(admin, "orders", BY_LOAD)
+    assert str(refused.value) == f"queues of group 'orders' cannot be assigned by ByLoad: {why}"
+    assert admin.records["orders"] == partitioned.to_record()
+
+
+async def test_partitions_on_rabbitmq_have_every_assignment() -> None:
+    admin = FakeAdmin(engine=Engine(RABBITMQ, (4, 0, 5)))
+    partitioned = ORDERS.altered(mode=PARTITIONED, assignment=BY_LOAD)
+    await create_group(admin, partitioned)
+    assert admin.records["orders"] == partitioned.to_record()
+    assert await assign_queues(admin, "orders", STATIC)
+    assert admin.records["orders"] == partitioned.altered(assignment=STATIC).to_record()

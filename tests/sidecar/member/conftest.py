@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from lbg_core.group import EXCLUSIVE
 from testing.admin.group_on_broker import declare_group
 from testing.member.group_load import Load, group_spec, load_on
 from testing.member.place import Place
@@ -11,14 +12,13 @@ from testing.member.place import Place
 
 @pytest.fixture(params=["embedded", "rabbitmq"])
 async def place(process: None, request: pytest.FixtureRequest, unique: str) -> Place:
-    """A group of four queues, on either engine."""
-    spec = group_spec(unique)
-    if request.param == "rabbitmq":
-        url = request.getfixturevalue("rabbit_vhost")
-    else:
-        url = request.getfixturevalue("embedded").url
+    """A group of four queues, on either engine; `rabbitmq-Partitioned`: in that mode."""
+    engine, _, mode = request.param.partition("-")
+    spec = group_spec(unique, mode=mode or EXCLUSIVE)
+    is_embedded = engine == "embedded"
+    url = request.getfixturevalue("embedded").url if is_embedded else request.getfixturevalue("rabbit_vhost")
     await declare_group(url, spec)
-    return Place(request.param, url, spec)
+    return Place(engine, url, spec)
 
 
 @pytest.fixture

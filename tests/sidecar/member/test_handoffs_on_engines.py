@@ -191,6 +191,7 @@ async def test_a_message_published_twice_is_dropped_also_after_its_queue_has_mov
     assert not judge.repeats
 
 
+@pytest.mark.parametrize("place", ["embedded", "rabbitmq", "rabbitmq-Partitioned"], indirect=True)
 async def test_queues_leave_a_member_that_is_slower_than_the_other(place: Place, load: Load) -> None:
     judge = Judge()
 
