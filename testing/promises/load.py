@@ -55,7 +55,13 @@ SERIALLY = {
 """Of an application that works on one message at a time, whatever the mode."""
 
 
+BY_MEMBERS = {50: Load(100, 20, 38.0), 500: Load(10, 2, 3.6)}
+"""Half of it is nearly as much as the slow one of two members can do."""
+
+
 def load_of(cell: Cell) -> Load:
+    if cell.is_by_load:
+        return BY_MEMBERS[cell.time_ms]
     if cell.channel in SERIAL:
         return SERIALLY[cell.time_ms]
     return (BY_SESSION if cell.mode == SESSIONS else BY_KEYS)[cell.time_ms]
