@@ -429,13 +429,13 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
             raise Unsupported(f"queues of group {group!r} cannot be assigned by {assignment}: {reason}")
         if wanted != spec:
             await rewrite_record(admin, group, record, text=wanted.to_record())
-        await admin.perform(assignment_announced(group, assignment))
+        await admin.perform(assignment_announced(wanted))
     return wanted != spec
 
 
-def assignment_announced(group: str, assignment: Assignment) -> Announce:
-    """Members that are there serve the group's queues by this rule."""
-    return Announce(group, Assign(ADMINISTRATOR, assignment))
+def assignment_announced(spec: GroupSpec) -> Announce:
+    """Members that are there serve the group's queues by its assignment."""
+    return Announce(spec.name, Assign(ADMINISTRATOR, spec.assignment, spec.max_clients))
 
 
 @dataclass(frozen=True, slots=True)

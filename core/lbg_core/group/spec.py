@@ -175,6 +175,7 @@ class GroupSpec:
         "Highest number of members; by default the queue count, in modes MessageGroups and Sessions the hash count",
         least=1,
         most=HASH_COUNT_MAX,
+        is_alterable=True,
     )
     rebalance_delay_s: float = attribute(
         "RD",
@@ -320,6 +321,13 @@ class GroupSpec:
             del fields["max_clients"]
         return GroupSpec(**fields | changes)
 
+    def altered_as(self, other: GroupSpec) -> GroupSpec:
+        """The same group with `other`'s values of what a group may alter, its limit of clients as far as it fits."""
+        limit = other.max_clients if other.limits_clients else None
+        if limit is not None and self.mode not in UNCOUNTED_MODES:
+            limit = min(limit, self.queue_count)
+        return self.altered(assignment=other.assignment, max_clients=limit)
+
     def attributes(self) -> dict[str, object]:
         """Every attribute and its value."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
@@ -364,9 +372,8 @@ def conflicts(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ...]
 
 
 def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
-    """True if the two differ in nothing but the number of queues or partitions, the limit of clients, and what a group
-    may alter."""
-    return {one.field for one in conflicts(existing, desired)} <= {"queue_count", "max_clients"}
+    """True if the two differ in nothing but the number of queues or partitions, and what a group may alter."""
+    return {one.field for one in conflicts(existing, desired)} <= {"queue_count"}
 
 
 def _excerpt(text: str | bytes) -> str:

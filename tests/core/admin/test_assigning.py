@@ -1,4 +1,4 @@
-"""The assignment of a group's queues, the one attribute that a group may change."""
+"""The assignment of a group's queues, and the limit of its clients: the attributes that a group may change."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import pytest
 from lbg_core.admin.actions import Announce
 from lbg_core.admin.errors import GroupDiffers, NotOwned, UnderWay, Unsupported
 from lbg_core.admin.groups import assign_queues, create_group
+from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import Claim, kubernetes_owner
 from lbg_core.group import (
@@ -29,10 +30,10 @@ ORDERS = GroupSpec("orders", hash_count=8, queue_count=4)
 STATIC_ORDERS = ORDERS.altered(assignment=STATIC)
 
 
-def announced(admin: FakeAdmin) -> int:
-    """Number of times that members were told."""
+def announced(admin: FakeAdmin) -> list[tuple[str, int]]:
+    """What members were told: the assignment, and among how many at most."""
     sent = [one.message for one in admin.performed if isinstance(one, Announce)]
-    return sum(isinstance(one, Assign) for one in sent)
+    return [(one.assignment, one.max_clients) for one in sent if isinstance(one, Assign)]
 
 
 async def test_the_record_states_it_and_members_are_told() -> None:
@@ -40,7 +41,7 @@ async def test_the_record_states_it_and_members_are_told() -> None:
     await create_group(admin, ORDERS)
     assert await assign_queues(admin, "orders", STATIC)
     assert admin.records["orders"] == STATIC_ORDERS.to_record()
-    assert announced(admin) == 1
+    assert announced(admin) == [(STATIC, 4)]
     assert not (await create_group(admin, STATIC_ORDERS)).changes
 
 
@@ -48,7 +49,7 @@ async def test_who_repeats_it_tells_members_that_a_killed_command_told_nothing()
     admin = FakeAdmin()
     await create_group(admin, STATIC_ORDERS)
     assert not await assign_queues(admin, "orders", STATIC)
-    assert announced(admin) == 1
+    assert announced(admin) == [(STATIC, 4)]
 
 
 async def test_a_limit_of_clients_stays() -> None:
@@ -57,6 +58,7 @@ async def test_a_limit_of_clients_stays() -> None:
     await assign_queues(admin, "orders", STATIC)
     spec = GroupSpec.from_record(admin.records["orders"], name="orders")
     assert (spec.assignment, spec.max_clients, spec.limits_clients) == (STATIC, 3, True)
+    assert announced(admin) == [(STATIC, 3)]
 
 
 async def test_a_create_refuses_another_one_and_names_the_command() -> None:
@@ -66,7 +68,7 @@ async def test_a_create_refuses_another_one_and_names_the_command() -> None:
         await create_group(admin, STATIC_ORDERS)
     assert "assignment: Balanced -> Static" in (text := text_of(refused.value.problem))
     assert "`lbg group assign orders Static`" in text
-    assert announced(admin) == 0
+    assert announced(admin) == []
 
 
 async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:
@@ -76,6 +78,26 @@ async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:
     assert admin.records["orders"] == ORDERS.altered(max_clients=3, assignment=STATIC).to_record()
     with pytest.raises(GroupDiffers, match="queue_count: 4 -> 2"):
         await create_group(admin, GroupSpec("orders", hash_count=8, queue_count=2), alters=True)
+
+
+@pytest.mark.parametrize("limits", [(3, 2), (3, None), (None, 3), (4, None)])
+async def test_a_create_that_alters_gives_the_limit_of_clients_and_takes_it(
+    limits: tuple[int | None, int | None],
+) -> None:
+    admin = FakeAdmin()
+    former, wanted = (ORDERS.altered(max_clients=one) for one in limits)
+    await create_group(admin, former)
+    await create_group(admin, wanted, alters=True)
+    assert admin.records["orders"] == wanted.to_record()
+    assert not (await create_group(admin, wanted, alters=True)).changes
+
+
+async def test_members_are_told_another_limit_of_clients() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, STATIC_ORDERS)
+    assert await KeyMoveRun(admin, "orders", 4, max_clients=2).round()
+    assert admin.records["orders"] == STATIC_ORDERS.altered(max_clients=2).to_record()
+    assert announced(admin) == [(STATIC, 2)]
 
 
 async def test_who_may_not_change_a_group_may_not_change_it() -> None:
