@@ -47,7 +47,7 @@ class SimMember:
         self.process = self.process_type(name)
         self.stopped_at: float | None = None
         self.mute_until = float("-inf")
-        """What it sends to all members until then is lost."""
+        """Until then all that it sends to all members is lost."""
         self.channel = SimChannel(application, self)
         self._connections: list[SimConnection] = []
         self._attachments: dict[Attachment, None] = {}

@@ -31,7 +31,7 @@ STATIC_ORDERS = ORDERS.altered(assignment=STATIC)
 
 
 def announced(admin: FakeAdmin) -> list[tuple[str, int]]:
-    """What members were told: the assignment, and among how many at most."""
+    """Assignments that members were told, each with the highest number of them."""
     sent = [one.message for one in admin.performed if isinstance(one, Announce)]
     return [(one.assignment, one.max_clients) for one in sent if isinstance(one, Assign)]
 
