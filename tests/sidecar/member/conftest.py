@@ -10,15 +10,22 @@ from testing.member.group_load import Load, group_spec, load_on
 from testing.member.place import Place
 
 
+@pytest.fixture
+def mode(request: pytest.FixtureRequest) -> str:
+    """Of the group of `place`: Exclusive, or a parameter of the test."""
+    return getattr(request, "param", EXCLUSIVE)
+
+
 @pytest.fixture(params=["embedded", "rabbitmq"])
-async def place(process: None, request: pytest.FixtureRequest, unique: str) -> Place:
-    """A group of four queues, on either engine; `rabbitmq-Partitioned`: in that mode."""
-    engine, _, mode = request.param.partition("-")
-    spec = group_spec(unique, mode=mode or EXCLUSIVE)
-    is_embedded = engine == "embedded"
-    url = request.getfixturevalue("embedded").url if is_embedded else request.getfixturevalue("rabbit_vhost")
+async def place(process: None, request: pytest.FixtureRequest, unique: str, mode: str) -> Place:
+    """A group of four queues, on either engine."""
+    spec = group_spec(unique, mode=mode)
+    if request.param == "rabbitmq":
+        url = request.getfixturevalue("rabbit_vhost")
+    else:
+        url = request.getfixturevalue("embedded").url
     await declare_group(url, spec)
-    return Place(engine, url, spec)
+    return Place(request.param, url, spec)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_core.admin import connect_admin
 from lbg_core.client import BasicProperties, connect
-from lbg_core.group import BALANCED, BY_LOAD, STATIC, Assignment
+from lbg_core.group import BALANCED, BY_LOAD, EXCLUSIVE, PARTITIONED, STATIC, Assignment
 from lbg_sidecar import Member, Message, Verdict, retry
 from lbg_sidecar.core import acks
 from testing.member.balance import active, in_balance, primary
@@ -191,7 +191,11 @@ async def test_a_message_published_twice_is_dropped_also_after_its_queue_has_mov
     assert not judge.repeats
 
 
-@pytest.mark.parametrize("place", ["embedded", "rabbitmq", "rabbitmq-Partitioned"], indirect=True)
+@pytest.mark.parametrize(
+    ("place", "mode"),
+    [("embedded", EXCLUSIVE), ("rabbitmq", EXCLUSIVE), ("rabbitmq", PARTITIONED)],
+    indirect=True,
+)
 async def test_queues_leave_a_member_that_is_slower_than_the_other(place: Place, load: Load) -> None:
     judge = Judge()
 
