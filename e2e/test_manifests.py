@@ -50,12 +50,15 @@ def scheduled(entry: dict[str, object]) -> dict[str, object]:
         ({"replicas": 17, "queues": {"count": 8, "max": 16}}, "QC >= CC"),
         ({"queues": {"count": 8, "max": 4}}, "queues.max must be at least queues.count"),
         ({"queues": {"count": 8, "max": 200}}, "HC >= QC"),
-        ({"assignment": "Static", "queues": {"count": 8, "max": 16}}, "queues.max needs assignment Balanced"),
+        (
+            {"assignment": "Static", "queues": {"count": 8, "max": 16}},
+            "queues.max does not go with assignment Static",
+        ),
         (
             {"mode": "Sessions", "queues": {"count": 1, "max": 2}},
             "queues.max is for modes Exclusive and Partitioned",
         ),
-        ({"mode": "Partitioned", "assignment": "Static"}, "assignment must be Balanced"),
+        ({"mode": "Sessions", "queues": {"count": 1}, "assignment": "Static"}, "assignment must be Balanced"),
     ],
 )
 def test_the_api_server_refuses_what_cannot_be_and_says_what_to_do(

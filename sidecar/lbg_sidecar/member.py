@@ -279,13 +279,12 @@ class Member:
         group = self._group
         assert group is not None
         await app_ready(driver, consume_connection)
-        client_count = self.settings.clients or group.spec.max_clients
         link = await MemberConnection.open(
             consume_connection,
             self._names,
             queue_name=group.queue_name,
             claim_of=self._index_claim,
-            candidates=range(min(client_count, PROBED_MAX)) if self.settings.index is None else (),
+            candidates=range(min(group.spec.max_clients, PROBED_MAX)) if self.settings.index is None else (),
             on_mail=driver.on_mail,
             on_returned=driver.on_returned,
             on_will=driver.on_will,
@@ -315,7 +314,7 @@ class Member:
             if recorded is not None:
                 record, spec = recorded
                 driver.pause(record.is_paused)
-                driver.assign(spec.assignment)
+                driver.assign(spec.assignment, spec.max_clients)
             if record is not None and record.has_parking != group.has_parking:
                 log.info("%s: the group has a parking queue now: joining again", self.settings.name)
                 return

@@ -12,7 +12,7 @@ from typing import Literal
 from lbg_core.client import ConnectionSettings
 from lbg_core.client.backoff import Backoff
 from lbg_core.declaration import about, check, declared
-from lbg_core.group import INDEX_MAX, SESSIONS, STATIC, UNCOUNTED_MODES, GroupSpec
+from lbg_core.group import INDEX_MAX, SESSIONS, STATIC, GroupSpec
 from lbg_sidecar.core.dispatcher import RETRY_JITTER, Order, ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.queue_bindings import BalancingRules
 from lbg_sidecar.errors import SettingsError
@@ -115,9 +115,6 @@ class MemberSettings:
     """In a sidecar also of what is published through it."""
     republish: bool = declared(False, "Publish each processed message again, for `lbg validate`")
     """To `lbg.G.validate`, before it is acknowledged. While nothing listens there, messages wait."""
-    clients: int | None = declared(
-        None, "For assignment `Static`: the highest number of members; by default the group's", least=1
-    )
     index: int | None = declared(
         None, "A fixed client index; by default the lowest free one", least=0, most=INDEX_MAX
     )
@@ -168,8 +165,6 @@ class MemberSettings:
             object.__setattr__(self, "name", _made_up_name())
         if self.when_exhausted is WhenExhausted.PARK:
             _require_fit_for_parking(self)
-        if self.index is not None and self.clients is not None and self.index >= self.clients:
-            raise SettingsError("index", self.index, f"must be below clients ({self.clients})")
         if not self.addresses:
             raise SettingsError("broker", (), "at least one address is needed")
 
@@ -228,16 +223,15 @@ def balancing_rules(
 ) -> BalancingRules:
     """`is_native`: the broker itself shares the messages out, from one queue. `on_rabbitmq`: each is a quorum queue.
     Raises SettingsError."""
-    clients = settings.clients or spec.max_clients
-    if clients > spec.queue_count and spec.mode not in UNCOUNTED_MODES:
-        raise SettingsError("clients", clients, f"the group has {spec.queue_count} queues: QC >= CC")
-    if spec.assignment == STATIC and settings.index is not None and settings.index >= clients:
-        raise SettingsError("index", settings.index, f"must be below the number of clients ({clients})")
+    if spec.assignment == STATIC and settings.index is not None and settings.index >= spec.max_clients:
+        raise SettingsError(
+            "index", settings.index, f"must be below the number of clients ({spec.max_clients})"
+        )
     rebalance_delay_s, max_handoff_s = settings.rebalance_delay_s, settings.max_handoff_s
     return BalancingRules(
         queue_count=1 if is_native else spec.queue_count,
         assignment=spec.assignment,
-        client_count=clients,
+        client_count=spec.max_clients,
         prefetch=settings.prefetch,
         rebalance_delay_s=spec.rebalance_delay_s if rebalance_delay_s is None else rebalance_delay_s,
         max_handoff_s=spec.max_handoff_s if max_handoff_s is None else max_handoff_s,

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from lbg_core.group import GroupSpec
 from lbg_core.publisher import GroupPublisher
@@ -16,9 +17,9 @@ from testing.waiting import GUARD_S, until
 Name = tuple[str, int, int]  # publisher, hash, sequence
 
 
-def group_spec(name: str, *, queues: int = 4, hashes: int = 16) -> GroupSpec:
+def group_spec(name: str, *, queues: int = 4, hashes: int = 16, **more: Any) -> GroupSpec:
     return GroupSpec(
-        name, name, hash_count=hashes, queue_count=queues, queue_size_mb=100, client_username="guest"
+        name, name, hash_count=hashes, queue_count=queues, queue_size_mb=100, client_username="guest", **more
     )
 
 

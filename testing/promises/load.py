@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lbg_core.group import SESSIONS
 from testing.promises.expectations import KEYS
@@ -55,7 +55,14 @@ SERIALLY = {
 """Of an application that works on one message at a time, whatever the mode."""
 
 
+BY_MEMBERS = {50: Load(100, 20, 38.0), 500: Load(10, 2, 3.6)}
+"""The half of it is nearly as much as a slow member can do. With four members it is twice as much."""
+
+
 def load_of(cell: Cell) -> Load:
+    if cell.is_by_load:
+        load = BY_MEMBERS[cell.time_ms]
+        return replace(load, rate=2 * load.rate) if cell.move == "scale" else load
     if cell.channel in SERIAL:
         return SERIALLY[cell.time_ms]
     return (BY_SESSION if cell.mode == SESSIONS else BY_KEYS)[cell.time_ms]

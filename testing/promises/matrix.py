@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Self
 
 from lbg_core.admin.plan import why_unsupported
-from lbg_core.group import EMBEDDED, EXCLUSIVE, MODES, PARTITIONED, RABBITMQ, Engine, GroupSpec
+from lbg_core.group import BY_LOAD, EMBEDDED, EXCLUSIVE, MODES, PARTITIONED, RABBITMQ, Engine, GroupSpec
 
 MOVES = ("join", "leave", "scale", "rolling", "repartition")
 """`scale`: from one member to four and back. `rolling`: every member is restarted, one after the other."""
@@ -24,13 +24,19 @@ SERIAL = ("serial-command", "serial-stream", "serial-batch")
 run of all cells has them."""
 
 ENGINES = ("embedded", "rabbitmq")
-COUNTED_MODES = (EXCLUSIVE, PARTITIONED)
+KINDS = (*MODES, BY_LOAD)
+"""Modes, and the assignment `ByLoad` in mode Exclusive. There `SLOW` is slower than other members, so that queues leave
+it before a move begins, or with it."""
+
+SLOW, SLOWER = "m0", 4
+BY_LOAD_TIMES_MS = (50, 500)
+COUNTED_MODES = (EXCLUSIVE, PARTITIONED, BY_LOAD)
 """Modes with queues or partitions to repartition (docs/modes.md, "Changes")."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cell:
-    """One place of the matrix. Its text is `mode/engine/move/time/channel`."""
+    """One place of the matrix. Its text is `mode/engine/move/time/channel`. `mode` is one of `KINDS`."""
 
     mode: str
     engine: str
@@ -46,10 +52,10 @@ class Cell:
             raise ValueError(f"{text!r} is not mode/engine/move/time/channel, as in {_EXAMPLE}")
         mode, engine, move, time_text, channel = words
         for what, word, possible in (
-            ("mode", mode, MODES),
+            ("mode", mode, KINDS),
             ("engine", engine, ENGINES),
             ("move", move, MOVES),
-            ("time", time_text, tuple(map(str, TIMES_MS))),
+            ("time", time_text, tuple(map(str, times_of(mode)))),
             ("channel", channel, CHANNELS + SERIAL),
         ):
             if word not in possible:
@@ -62,6 +68,18 @@ class Cell:
     def __str__(self) -> str:
         return f"{self.mode}/{self.engine}/{self.move}/{self.time_ms}/{self.channel}"
 
+    @property
+    def is_by_load(self) -> bool:
+        return self.mode == BY_LOAD
+
+    def time_of(self, member: str) -> int:
+        """Milliseconds that a member of this name needs for a message."""
+        return self.time_ms * (SLOWER if self.is_by_load and member == SLOW else 1)
+
+
+def times_of(mode: str) -> tuple[int, ...]:
+    return BY_LOAD_TIMES_MS if mode == BY_LOAD else TIMES_MS
+
 
 GROUP, HASHES, QUEUES = "promises", 100, 8
 
@@ -72,7 +90,8 @@ def why_left_out(mode: str, engine: str, move: str) -> str | None:
     """The reason for which there is no such cell, None where there is one. What an engine cannot do is said by the
     table with which it refuses to create a group."""
     counted = {"queue_count": QUEUES} if mode in COUNTED_MODES else {}
-    spec = GroupSpec(GROUP, mode=mode, hash_count=HASHES, queue_size_mb=100, **counted)
+    kind = {"mode": EXCLUSIVE, "assignment": mode} if mode == BY_LOAD else {"mode": mode}
+    spec = GroupSpec(GROUP, hash_count=HASHES, queue_size_mb=100, **kind, **counted)
     if reason := why_unsupported(spec, _engine(engine)):
         return reason
     if move == "repartition" and mode not in COUNTED_MODES:
@@ -86,7 +105,7 @@ def _engine(engine: str) -> Engine:
 
 def left_out() -> dict[tuple[str, str, str], str]:
     """(mode, engine, move) that have no cells, each with the reason."""
-    reasons = {place: why_left_out(*place) for place in itertools.product(MODES, ENGINES, MOVES)}
+    reasons = {place: why_left_out(*place) for place in itertools.product(KINDS, ENGINES, MOVES)}
     return {place: reason for place, reason in reasons.items() if reason is not None}
 
 
@@ -96,9 +115,9 @@ def full() -> list[Cell]:
     return [
         Cell(mode, engine, move, time_ms, channel)
         for channel, time_ms, mode, engine, move in itertools.product(
-            CHANNELS, reversed(TIMES_MS), MODES, ENGINES, MOVES
+            CHANNELS, reversed(TIMES_MS), KINDS, ENGINES, MOVES
         )
-        if (mode, engine, move) not in without
+        if (mode, engine, move) not in without and time_ms in times_of(mode)
     ]
 
 

@@ -24,6 +24,9 @@ from testing.rabbitmq.node import RabbitNode
 ENDS_WITHIN_S = 60.0
 TICK_S = 0.05
 
+CONCURRENCY = 4
+"""Of members whose queues move by load: with the default a member of eight keys has never much to do."""
+
 APPS = {"serial-stream": "stream", "serial-batch": "http-batch"}
 """LBG_APP of a channel, where that has another name."""
 
@@ -101,18 +104,20 @@ class MemberProcess:
 
     async def start(self) -> None:
         application = ("-m", "testing.promises.application", self._cell.channel, str(self.lines))
-        time_ms = str(self._cell.time_ms)
-        who = {"broker": self._broker, "group": self._group, "name": self.name}
+        time_ms = str(self._cell.time_of(self.name))
+        who: dict[str, str | int] = {"broker": self._broker, "group": self._group, "name": self.name}
+        if self._cell.is_by_load:
+            who["concurrency"] = CONCURRENCY
         match self._cell.channel:
             case "callable":
                 await self.member.start(*application, time_ms, json.dumps(who))
             case "command" | "serial-command":
-                options = [word for option, value in who.items() for word in (f"--{option}", value)]
+                options = [word for option, value in who.items() for word in (f"--{option}", str(value))]
                 await self.member.start(
                     *("-m", "lbgroup", "consume", *options, "--", sys.executable, *application, time_ms)
                 )
             case channel:
-                environment = {f"LBG_{option.upper()}": value for option, value in who.items()}
+                environment = {f"LBG_{option.upper()}": str(value) for option, value in who.items()}
                 environment |= {"LBG_LOCAL": f"unix:{self._local}", "LBG_OBSERVED": f"unix:{self._observed}"}
                 environment["LBG_APP"] = APPS.get(channel, channel)
                 is_server = environment["LBG_APP"].startswith("http")

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from testing.promises.expectations import KEYS
 from testing.promises.judge import Call, Findings, begun_between, by_key, by_process, calls_of, judge
 from testing.promises.load import Generator, load_of
-from testing.promises.matrix import COUNTED_MODES, HASHES, QUEUES, Cell
+from testing.promises.matrix import COUNTED_MODES, HASHES, QUEUES, SLOW, Cell
 from testing.promises.processes import Brokers, MemberProcess, PublisherProcess, is_closed_first, lbg
 from testing.waiting import whole_lines
 
@@ -74,6 +75,7 @@ class Scenario:
                 )
                 await self._work(self.present, WORKS_WITHIN_S)
                 await asyncio.sleep(UNDER_LOAD_S)
+                await self._queues_leave()
                 began_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
                 await getattr(self, f"_{self.cell.move}")()
                 self.moved_s = (time.clock_gettime_ns(time.CLOCK_BOOTTIME) - began_ns) / 1e9
@@ -112,6 +114,7 @@ class Scenario:
 
     async def _join(self) -> None:
         await self._work([await self._start("joiner")], WORKS_WITHIN_S)
+        await self._queues_leave()
 
     async def _leave(self) -> None:
         await self._go([self.present[-1]])
@@ -119,6 +122,7 @@ class Scenario:
     async def _scale(self) -> None:
         joiners = await asyncio.gather(*(self._start(f"joiner-{number}") for number in range(3)))
         await self._work(joiners, WORKS_WITHIN_S)
+        await self._queues_leave()
         await asyncio.sleep(UNDER_LOAD_S)
         await self._go(joiners)
 
@@ -147,7 +151,7 @@ class Scenario:
             "group",
             "create",
             self.group,
-            "--mode",
+            *(("--assignment",) if self.cell.is_by_load else ("--mode",)),
             self.cell.mode,
             "--hash-count",
             str(HASHES),
@@ -205,6 +209,28 @@ class Scenario:
             self.problems.append(f"{names} had no call within {within_s:g} s")
             _, shown = await lbg(self.directory, "group", "show", self.group, *self._where)
             self.notes.append(shown)
+
+    async def _queues_leave(self) -> None:
+        """Until the slow member has been called for fewer keys than are its share, where queues move by load."""
+        if not self.cell.is_by_load or len(self.present) == 1:
+            return
+        share = KEYS // len(self.present)
+        window_s = 2.0 + KEYS / 2 * self.cell.time_of(SLOW) / 1000
+        until = time.monotonic() + window_s + WORKS_WITHIN_S
+        await asyncio.sleep(window_s)
+        while True:
+            since_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - int(window_s * 1e9)
+            calls = [
+                one
+                for one in self._calls()
+                if one.process.startswith(f"{SLOW}.") and one.start_ns >= since_ns
+            ]
+            if len({one.key for one in calls}) < share:
+                return
+            if time.monotonic() > until:
+                self.problems.append(f"no queue left {SLOW} within {WORKS_WITHIN_S:g} s")
+                return
+            await asyncio.sleep(POLL_S)
 
     def _called(self) -> dict[str, int]:
         return {member.life: _size(member.lines) for member in self.present}

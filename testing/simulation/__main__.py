@@ -15,8 +15,9 @@ import sys
 import time
 from collections import defaultdict
 from dataclasses import replace
+from typing import get_args
 
-from lbg_core.group import BALANCED, RABBITMQ, STATIC
+from lbg_core.group import RABBITMQ, Assignment
 from lbg_core.group.topology import EMBEDDED
 from testing.simulation.context import Setting
 from testing.simulation.history import History
@@ -43,7 +44,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--mode", choices=MODES, help="by default all, in turn")
     parser.add_argument("--engine", choices=(EMBEDDED, RABBITMQ), help="by default both")
-    parser.add_argument("--assignment", choices=(BALANCED, STATIC), help="by default both")
+    parser.add_argument("--assignment", choices=get_args(Assignment), help="by default all")
     parser.add_argument(
         "--parking", action=argparse.BooleanOptionalAction, help="of groups with parking; by default both"
     )
@@ -108,13 +109,14 @@ def main() -> int:
     real_s = time.monotonic() - began
     print(
         f"{'installation':30} {'histories':>9} {'hours':>8} {'faults':>9} {'messages':>10} {'repeats':>8} "
-        f"{'violations':>10} {'x real time':>11}"
+        f"{'by load':>8} {'violations':>10} {'x real time':>11}"
     )
     for title, results in by_title.items():
         simulated_s = sum(one.simulated_s for one in results)
         print(
             f"{title:30} {len(results):9,} {simulated_s / 3600:8.1f} {sum(one.faults for one in results):9,} "
             f"{sum(one.processed for one in results):10,} {sum(one.repeats for one in results):8,} "
+            f"{sum(one.moves_by_load for one in results):8,} "
             f"{sum(bool(one.violations) for one in results):10,} "
             f"{simulated_s / sum(one.cpu_s for one in results):11.0f}"
         )

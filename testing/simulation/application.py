@@ -41,6 +41,8 @@ class Application:
     history: Judged
     chances: Chances = field(default_factory=Chances)
     calls: dict[InFlight, Call] = field(default_factory=dict)
+    slowness: dict[str, float] = field(default_factory=dict)
+    """By member, the factor of how long its calls take; 1 where there is none."""
 
     def call(self, member: Member, message: Message) -> None:
         in_flight = message.in_flight
@@ -56,7 +58,8 @@ class Application:
             seconds, verdict = 0.001, ACK
         else:
             is_slow = random.random() < chances.slow
-            seconds = random.random() * 2 * (chances.slow_s if is_slow else chances.call_s)
+            call_s = chances.call_s * self.slowness.get(member.name, 1.0)
+            seconds = random.random() * 2 * (chances.slow_s if is_slow else call_s)
             luck = random.random()
             verdict = ACK
             if luck < chances.retry:

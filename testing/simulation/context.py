@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lbg_core.amqp.methods import QueueBind
-from lbg_core.group import BALANCED, EXCLUSIVE, RABBITMQ, STATIC, Assignment, Engine, GroupSpec, Names
+from lbg_core.group import BALANCED, EXCLUSIVE, RABBITMQ, Assignment, Engine, GroupSpec, Names
 from lbg_core.group.parked_keys import ParkedKeys
 from lbg_core.group.topology import EMBEDDED
 from lbg_core.publisher.send_window import SendWindow
@@ -38,8 +38,8 @@ class Setting:
     def title(self) -> str:
         """Name of the installation: its mode, and where it differs from the default."""
         parts = [self.mode]
-        if self.assignment == STATIC:
-            parts.append(STATIC)
+        if self.assignment != BALANCED:
+            parts.append(self.assignment)
         if self.engine == RABBITMQ:
             parts.append(RABBITMQ)
         if self.has_parking:

@@ -26,6 +26,7 @@ from lbg_core.amqp.methods import (
     Method,
 )
 from lbg_core.client import Channel, ClientError, ConnectionClosed, ConnectionLost, ConnectionSettings
+from lbg_core.group import TO_ALL
 from testing.simulation.clock import Process
 from testing.simulation.embedded import ack_event, publish_event
 from testing.simulation.judge import Judged
@@ -139,9 +140,15 @@ def _close(task: asyncio.Task[Any]) -> None:
             return
 
 
-class Watch(Protocol):
-    """Parts that a judge is to see of a connection."""
+NOWHERE = "nowhere"
+"""A routing key of no queue."""
 
+
+class Watch(Protocol):
+    """Parts that a judge is to see of a connection. `is_mute`: what it sends to all members is lost."""
+
+    @property
+    def is_mute(self) -> bool: ...
     def ended(self, connection: SimConnection) -> None: ...
     def channel_closed(self, connection: SimConnection, number: int) -> None: ...
     def dead_letter(self, body: bytes) -> None: ...
@@ -270,6 +277,9 @@ class SimConnection:
         if self._watch is not None and exchange == self._history.names.dlx:
             tag = self._letter_tag[number] = self._letter_tag.get(number, 0) + 1
             self._letters.setdefault(number, deque()).append((tag, body))
+        is_hint = exchange == self._history.names.members and key == TO_ALL
+        if is_hint and self._watch is not None and self._watch.is_mute:
+            key = NOWHERE
         self.wire.say(publish_event(number, exchange, key, header=header, body=body, mandatory=mandatory))
 
     # The group's record, which is no message of the simulated brokers

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
+from lbg_core.group import BY_LOAD
 from lbg_core.group.topology import EMBEDDED
 from testing.simulation.application import Application
+from testing.simulation.context import Setting
 from testing.simulation.member import SimMember
 from testing.simulation.network import Connection
 from testing.simulation.parking import Parkings
@@ -64,14 +66,19 @@ _ENGINES: dict[str, str] = {}
 _OF_PARKING: set[str] = set()
 """Those that only groups with a parking queue have."""
 
+_OF_LOAD: set[str] = set()
+"""Those that only groups which are assigned by load have."""
+
 
 def fault(
-    weight: float, *, engine: str | None = None, of_parking: bool = False
+    weight: float, *, engine: str | None = None, of_parking: bool = False, of_load: bool = False
 ) -> Callable[[Action], Action]:
     def register(action: Action) -> Action:
         KINDS[action.__name__] = (weight, action)
         if of_parking:
             _OF_PARKING.add(action.__name__)
+        if of_load:
+            _OF_LOAD.add(action.__name__)
         if engine is not None:
             _ENGINES[action.__name__] = engine
         return action
@@ -79,11 +86,13 @@ def fault(
     return register
 
 
-def kinds_of(engine: str, *, has_parking: bool) -> tuple[str, ...]:
+def kinds_of(setting: Setting) -> tuple[str, ...]:
     return tuple(
         name
         for name in KINDS
-        if _ENGINES.get(name, engine) == engine and (has_parking or name not in _OF_PARKING)
+        if _ENGINES.get(name, setting.engine) == setting.engine
+        and (setting.has_parking or name not in _OF_PARKING)
+        and (setting.assignment == BY_LOAD or name not in _OF_LOAD)
     )
 
 
@@ -97,7 +106,7 @@ def plan(seed: int, kinds: Iterable[str], *, seconds: float, per_hour: float) ->
     return [Fault(at, chance.choices(names, weights)[0], chance.random(), chance.random()) for at in times]
 
 
-def _member(history: Installation, choice: float) -> SimMember | None:
+def chosen_member(history: Installation, choice: float) -> SimMember | None:
     up = [one for one in history.members if one.is_up]
     return up[int(choice * len(up))] if up else None
 
@@ -112,7 +121,7 @@ def _connection(history: Installation, choice: float) -> Connection | None:
 
 @fault(4)
 def kill_member(history: Installation, it: Fault) -> None:
-    member = _member(history, it.choice)
+    member = chosen_member(history, it.choice)
     if member is not None:
         history.note(f"kill -9 {member.name}")
         history.replace(member, after_s=it.size * 5)
@@ -120,7 +129,7 @@ def kill_member(history: Installation, it: Fault) -> None:
 
 @fault(2)
 def freeze_member(history: Installation, it: Fault) -> None:
-    member = _member(history, it.choice)
+    member = chosen_member(history, it.choice)
     if member is not None:
         seconds = 0.05 * 1000**it.size
         history.note(f"{member.name} stands still for {seconds:.1f} s")
@@ -158,7 +167,7 @@ def delay(history: Installation, it: Fault) -> None:
 
 @fault(1)
 def crash_application(history: Installation, it: Fault) -> None:
-    member = _member(history, it.choice)
+    member = chosen_member(history, it.choice)
     if member is not None and member.is_app_ready:
         history.note(f"the application of {member.name} crashes")
         history.application.crash(member, it.size * 4)
@@ -240,7 +249,7 @@ def put_back_state(history: Installation, it: Fault) -> None:
 
 @fault(1.5)
 def scale_in(history: Installation, it: Fault) -> None:
-    member = _member(history, it.choice)
+    member = chosen_member(history, it.choice)
     if member is not None and sum(one.is_up and one.stopped_at is None for one in history.members) > 1:
         history.note(f"SIGTERM {member.name}")
         member.stop()

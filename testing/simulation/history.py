@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from lbg_core.group import EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, STATIC, GroupSpec, Names
+from lbg_core.group import BY_LOAD, EXCLUSIVE, PARTITIONED, RABBITMQ, SESSIONS, STATIC, GroupSpec, Names
 from testing.simulation import cluster_faults as _cluster_faults  # noqa: F401 (registers its faults)
 from testing.simulation.application import Application, Chances
 from testing.simulation.clock import Clock, Process, Stopped
@@ -18,6 +18,7 @@ from testing.simulation.context import Setting
 from testing.simulation.embedded import UNREAD_S, EmbeddedBroker
 from testing.simulation.faults import KINDS, Fault, kinds_of, plan
 from testing.simulation.judge import Judge
+from testing.simulation.load_faults import SLOWNESS_MAX
 from testing.simulation.member import SimMember
 from testing.simulation.network import SILENCE_S, ClientEnd, Connection, frame_s
 from testing.simulation.parking import Parkings
@@ -80,7 +81,7 @@ class History:
         self._copy: Any = None
         self._states = {one.name: one.state.copied() for one in self.publishers}
         if faults is None:
-            kinds = setting.kinds or kinds_of(setting.engine, has_parking=setting.has_parking)
+            kinds = setting.kinds or kinds_of(setting)
             faults = plan(seed, kinds, seconds=setting.seconds, per_hour=setting.faults_per_hour)
         self.faults = faults
         self.is_undisturbed = all(one.kind in PARKING for one in faults)
@@ -150,6 +151,8 @@ class History:
         if name is None:
             name = f"m{self._joined}"
             self._joined += 1
+            if self.setting.assignment == BY_LOAD:
+                self.application.slowness[name] = SLOWNESS_MAX ** self.random.random()
         self._sessions.add(name)
         self.members = [one for one in self.members if one.is_up]
         member = SimMember(self, self.application, name)

@@ -58,6 +58,7 @@ class Judge:
         """Messages that were discarded in a store that was replaced: members that remember it drop them, others process
         them."""
         self.repeats = 0
+        self.moves_by_load = 0
         self._cuts = 0
         """Connections of members that ended."""
         self._begun_by: dict[bytes, tuple[int, int]] = {}

@@ -7,9 +7,12 @@ from typing import cast
 
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.client import ClientConnection, ConnectError, ConnectionSettings
+from lbg_core.group import BY_LOAD
 from lbg_core.group.members_protocol import Identity, Pause
+from lbg_core.group.members_protocol import Message as GroupMessage
 from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.by_load import LOAD
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.io.connection import Host
@@ -25,6 +28,9 @@ from testing.simulation.judge import Judged
 from testing.simulation.network import Connection
 
 CONCURRENCY = 4
+CONCURRENCY_BY_LOAD = 2
+"""With which slow members have much to do."""
+
 ADMINISTRATOR = Identity(0, "lbg group pause", "command")
 
 
@@ -40,6 +46,8 @@ class SimMember:
         self.name = name
         self.process = self.process_type(name)
         self.stopped_at: float | None = None
+        self.mute_until = float("-inf")
+        """Until then all that it sends to all members is lost."""
         self.channel = SimChannel(application, self)
         self._connections: list[SimConnection] = []
         self._attachments: dict[Attachment, None] = {}
@@ -59,7 +67,7 @@ class SimMember:
             retry_first_s=0.1,
             retry_max_s=2.0,
             call_timeout_s=history.call_timeout_s,
-            concurrency=CONCURRENCY,
+            concurrency=CONCURRENCY_BY_LOAD if history.setting.assignment == BY_LOAD else CONCURRENCY,
             body_memory_mb=64,
             **({"consumer_timeout_s": CONSUMER_TIMEOUT_S} if engine.is_rabbitmq else {}),
         )
@@ -86,6 +94,8 @@ class SimMember:
                 self._attachments = dict.fromkeys((*self.attachments, attachment))
             case fx.Detach(attachment):
                 self.history.judge.detached(self, attachment)
+            case fx.Moved(why=why) if why == LOAD:
+                self.history.judge.moves_by_load += 1
 
     # What it has
 
@@ -161,12 +171,20 @@ class SimMember:
 
     def pause(self, is_paused: bool) -> None:
         """An administrator's request reaches its mailbox."""
+        self.receive(Pause(ADMINISTRATOR, is_paused))
+
+    def receive(self, message: GroupMessage) -> None:
+        """It reaches its mailbox."""
         if self.is_up and self.driver is not None:
             mail = DeliverEvent.__new__(DeliverEvent)
-            mail.header, mail.body = b"\x00\x00", encode(Pause(ADMINISTRATOR, is_paused))
+            mail.header, mail.body = b"\x00\x00", encode(message)
             self._loop.run_now(self.driver.on_mail, mail)
 
     # `Watch`
+
+    @property
+    def is_mute(self) -> bool:
+        return self.history.clock.now < self.mute_until
 
     def ended(self, connection: SimConnection) -> None:
         self.history.judge.cut(self)

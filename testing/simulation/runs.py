@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from lbg_core.group import EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS, STATIC
+from lbg_core.group import BY_LOAD, EXCLUSIVE, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, SESSIONS, STATIC
 from testing.simulation.context import Setting
 from testing.simulation.history import History
 
@@ -20,6 +20,8 @@ INSTALLATIONS = (
     Setting(assignment=STATIC),
     Setting(engine=RABBITMQ),
     Setting(engine=RABBITMQ, assignment=STATIC),
+    Setting(assignment=BY_LOAD),
+    Setting(engine=RABBITMQ, assignment=BY_LOAD),
     Setting(has_parking=True),
     Setting(engine=RABBITMQ, has_parking=True),
 )
@@ -40,6 +42,7 @@ class Result:
     faults: int
     processed: int
     repeats: int
+    moves_by_load: int
     violations: tuple[str, ...]
 
 
@@ -55,6 +58,7 @@ def result_of(job: Job) -> Result:
         len(history.faults),
         len(history.judge.processed),
         history.judge.repeats,
+        history.judge.moves_by_load,
         tuple(violations),
     )
 

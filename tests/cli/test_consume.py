@@ -147,8 +147,6 @@ def test_a_reader_that_goes_away_ends_it_without_losing_what_it_had_not_read(
             2,
             "Invalid value for '--park-max-mb': '0' must be a whole number of at least 1",
         ),
-        (["--clients", "9"], 1, "the group has 4 queues"),
-        (["--index", "3", "--clients", "2"], 2, "must be below clients (2)"),
         (["--order", "fair"], 2, "'fair' is not one of 'key', 'queue'"),
         (["--", "/no/such/command"], 1, "cannot run '/no/such/command'"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from testing.command_line import Lbg, Where
 
 
@@ -18,6 +20,16 @@ def test_a_group_is_assigned_by_another_rule_and_shows_it(lbg: Lbg, broker: Wher
     refused = lbg("group", "create", unique, "--no-user", *where)
     assert refused.status == 1
     assert f"`lbg group assign {unique} Balanced`" in refused.last_line
+
+
+@pytest.mark.parametrize("broker", ["embedded"], indirect=True)
+def test_partitions_of_the_embedded_broker_have_no_other_rule(lbg: Lbg, broker: Where, unique: str) -> None:
+    create = ("group", "create", unique, "--no-user", "--mode", "Partitioned", *broker.options)
+    refused = lbg(*create, "--assignment", "ByLoad")
+    assert (refused.status, "leave out assignment ByLoad" in refused.last_line) == (1, True)
+    assert lbg(*create).status == 0
+    refused = lbg("group", "assign", unique, "ByLoad", *broker.options)
+    assert (refused.status, "leave out assignment ByLoad" in refused.last_line) == (1, True)
 
 
 def test_a_rule_or_a_group_that_is_not_there_is_one_line(lbg: Lbg, broker: Where, unique: str) -> None:

@@ -192,7 +192,7 @@ def description_lines(shown: Description) -> Iterator[str]:
         if further := [
             one.shown.format(value)
             for name, one in ATTRIBUTES.items()
-            if one.shown and one.mode in ("", spec.mode) and (value := getattr(spec, name)) is not None
+            if one.shown and one.counts_in(spec.mode) and (value := getattr(spec, name)) is not None
         ]:
             yield f"  {', '.join(further)}"
     if username := shown.publishers.username:

@@ -74,7 +74,7 @@ from lbg_core.group import (
 )
 from lbg_core.group.members_protocol import Assign
 from lbg_core.group.spec import username as valid_username
-from lbg_core.group.topology import why_without_parking
+from lbg_core.group.topology import why_without_assignment, why_without_parking
 
 COUNT_AGAIN_S = 0.5
 COUNT_FOR_S = 2 * SAMPLED_S
@@ -416,8 +416,8 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
 
     False if it was so before.
 
-    Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule, GroupNotFound, RecordUnavailable,
-    RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
+    Raises NotOwned for a group of Kubernetes, SpecError or Unsupported where there is no such rule, GroupNotFound,
+    RecordUnavailable, RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
     """
     async with admin.lock(group):
         observed = await observe_existing(admin, group)
@@ -425,15 +425,17 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
         spec, record = existing(group, observed)
         refuse_change(spec, record)
         wanted = spec.altered(assignment=assignment)
+        if reason := why_without_assignment(wanted, observed.engine):
+            raise Unsupported(f"queues of group {group!r} cannot be assigned by {assignment}: {reason}")
         if wanted != spec:
             await rewrite_record(admin, group, record, text=wanted.to_record())
-        await admin.perform(assignment_announced(group, assignment))
+        await admin.perform(assignment_announced(wanted))
     return wanted != spec
 
 
-def assignment_announced(group: str, assignment: Assignment) -> Announce:
-    """Members that are there serve the group's queues by this rule."""
-    return Announce(group, Assign(ADMINISTRATOR, assignment))
+def assignment_announced(spec: GroupSpec) -> Announce:
+    """Members that are there serve the group's queues by its assignment."""
+    return Announce(spec.name, Assign(ADMINISTRATOR, spec.assignment, spec.max_clients))
 
 
 @dataclass(frozen=True, slots=True)

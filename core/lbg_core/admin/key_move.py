@@ -24,7 +24,7 @@ from lbg_core.admin.actions import (
     WriteRecord,
 )
 from lbg_core.admin.errors import Busy, NotJoined, NotMoved, Refused, StillInUse, Unsupported
-from lbg_core.admin.groups import apply
+from lbg_core.admin.groups import apply, assignment_announced
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.plan import additions, existing, record_in, refuse_under_way
 from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
@@ -284,6 +284,7 @@ class KeyMoveRun:
             return False
         if spec.to_record() != desired.to_record():  # the limit of members
             await rewrite_record(self.admin, self.group, record, text=desired.to_record())
+            await self.admin.perform(assignment_announced(desired))
             self.is_changed = True
         return not observed.is_key_move_left(spec.name) or await self._settled(spec, observed)
 

@@ -71,13 +71,14 @@ from lbg_core.group import (
     differences,
     is_closed_in,
 )
-from lbg_core.group.topology import OLDEST_RABBITMQ
+from lbg_core.group.topology import OLDEST_RABBITMQ, why_without_assignment
 from lbg_core.passwords import is_hash_of
 
 _NOT_ON_RABBITMQ = {
     MESSAGE_GROUPS: (
-        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; the nearest there is mode "
-        "Partitioned, in which every key has a queue and every queue one consumer at a time"
+        "no queue of RabbitMQ gives the messages of a key to one consumer at a time; use mode Exclusive with "
+        "assignment ByLoad and 8 to 16 queues for each member, where a key stays in its queue, and the keys of a queue "
+        "move to another member together"
     ),
     SESSIONS: (
         "no queue of RabbitMQ numbers its messages for sessions; the nearest there is mode Exclusive with members that "
@@ -89,7 +90,7 @@ _NOT_ON_RABBITMQ = {
 def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     """Raises Unsupported."""
     if reason := why_unsupported(spec, observed.engine):
-        raise Unsupported(f"group {spec.name!r} cannot be created on {observed.engine}: {reason}")
+        raise Unsupported(f"group {spec.name!r} is not possible on {observed.engine}: {reason}")
     require_order(spec.name, observed.topology_of(spec), observed)
 
 
@@ -101,7 +102,7 @@ def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
         return "it counts a queue only for users that may delete it, so members could not: 4.3.1 or later is needed"
     if engine.is_rabbitmq and (lacking := _NOT_ON_RABBITMQ.get(spec.mode)):
         return f"it has no mode {spec.mode}: {lacking}, and the embedded broker has mode {spec.mode} itself"
-    return None
+    return why_without_assignment(spec, engine)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +198,12 @@ def plan_create(
             present = observed.publisher_permissions if is_present else UNKNOWN
             granted.append(_Granted(publishers.username, publisher, present, desired))
     return tuple(
-        _creating(spec, topology, observed, granted, publishers, claim, is_new=is_new, paused=paused)
+        _creating(
+            *(spec, topology, observed, granted, publishers, claim),
+            is_new=is_new,
+            paused=paused,
+            alters=alters,
+        )
     )
 
 
@@ -401,6 +407,7 @@ def _creating(
     *,
     is_new: bool,
     paused: bool | None,
+    alters: bool,
 ) -> Iterator[Action]:
     """A new group's record comes first, as that of a group that is being made: it identifies what a killed create
     leaves, with its attributes. It comes last once more, as the group's final record."""
@@ -434,7 +441,7 @@ def _creating(
         if one.present != one.desired and (one.user is not None or not is_new):
             before = None if one.present is UNKNOWN else one.present
             yield PutPermissions(one.name, one.desired, before)
-    yield from _recording(spec, observed, claim, paused, publishers)
+    yield from _recording(spec, observed, claim, paused, publishers, alters=alters)
     for one in granted:
         if one.user is not None and not begun and one.user.is_to_be_set(observed.user(one.name)):
             # Last: the password before this one cannot be put back.
@@ -476,10 +483,16 @@ def _is_to_be_declared(status: QueueStatus | Unknown | None) -> bool:
 
 
 def _recording(
-    spec: GroupSpec, observed: Snapshot, claim: Claim, paused: bool | None, publishers: Publishers
+    spec: GroupSpec,
+    observed: Snapshot,
+    claim: Claim,
+    paused: bool | None,
+    publishers: Publishers,
+    *,
+    alters: bool,
 ) -> Iterator[Action]:
-    """A record where there is none, a limit of clients where the group was made without and the number agrees, the
-    owner, and whether the group is paused."""
+    """A record where there is none, what a group may alter, a limit of clients where the group was made without and the
+    number agrees, the owner, and whether the group is paused."""
     before = observed.record if isinstance(observed.record, Record) else None
     existing, owner = recorded(spec.name, observed), claim.owner_after(before)
     words = observed.paused if paused is None else paused_words(observed.paused, is_paused=paused)
@@ -491,8 +504,8 @@ def _recording(
         return
     assert before is not None
     told = spec if spec.limits_clients and not existing.limits_clients else existing
-    if not before.key_move:  # a change of the number of queues writes the record as it was at its beginning
-        told = told.altered(assignment=spec.assignment)
+    if alters:  # while keys move, their change writes the record as it was at its beginning
+        told = existing if before.key_move else existing.altered_as(spec)
     text = before.text
     if told.to_record() != existing.to_record():
         text = closed_record(told) if is_closed_in(text) else told.to_record()

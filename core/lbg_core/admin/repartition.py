@@ -24,6 +24,7 @@ from lbg_core.admin.actions import (
     WriteRecord,
 )
 from lbg_core.admin.errors import KeysMove, NotDrained, NotMoved, Unreachable, Unsupported
+from lbg_core.admin.groups import assignment_announced
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
@@ -301,6 +302,7 @@ class _Change:
         is_settled = await self._settle(self.desired)
         report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
         await self._open(self.desired)
+        await self.admin.perform(assignment_announced(self.desired))
         return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
     async def _drain(self) -> None:
@@ -416,6 +418,8 @@ async def change_online(
         require_owner(desired, observed, claim)
         if not is_recount(spec, desired):
             return None
+        if run.max_clients is None and spec.limits_clients:
+            run.max_clients = min(spec.max_clients, desired.queue_count)
         moving = observed.moving_keys(desired.name)
         if after_moves and moving is not None and moving.partitions != desired.queue_count:
             return None

@@ -549,10 +549,11 @@ class Pause(Sent):
 
 @dataclass(frozen=True, slots=True)
 class Assign(Sent):
-    """To all, from an administrator: the group's queues are assigned to its members by this rule, as its record
-    states."""
+    """To all, from an administrator: the group's queues are assigned to so many members at most by this rule, as its
+    record states."""
 
     assignment: Assignment
+    max_clients: Annotated[int, _is_positive]
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,16 +101,20 @@ class Attribute(Declaration):
 
     - `key`: its key in the record; empty: it has none.
     - `manifest`: its field in a LoadBalancedGroup; empty: it has none.
-    - `mode`: the only one in which it is another than its default; empty: any.
+    - `modes`: those in which it may be another than its default; empty: all.
     - `shown`: its words in `lbg group show`, beside those that every group has.
     - `is_alterable`: a group that exists may get another value, and is the same group.
     """
 
     key: str = ""
     manifest: str = ""
-    mode: str = ""
+    modes: tuple[Mode, ...] = ()
     shown: str = ""
     is_alterable: bool = False
+
+    def counts_in(self, mode: str) -> bool:
+        """False where it is always its default."""
+        return not self.modes or mode in self.modes
 
 
 def attribute(key: str, default: T, help_: str, **more: Any) -> T:
@@ -171,6 +175,7 @@ class GroupSpec:
         "Highest number of members; by default the queue count, in modes MessageGroups and Sessions the hash count",
         least=1,
         most=HASH_COUNT_MAX,
+        is_alterable=True,
     )
     rebalance_delay_s: float = attribute(
         "RD",
@@ -179,7 +184,7 @@ class GroupSpec:
         least=0,
         most=DURATION_MAX_S,
         manifest="rebalanceDelaySeconds",
-        mode=PARTITIONED,
+        modes=(PARTITIONED,),
         shown="rebalance delay {:g} s",
     )
     """Solace's default, and that of `max_handoff_s` ("Configuring Partitioned Queues")."""
@@ -190,17 +195,17 @@ class GroupSpec:
         least=0,
         most=DURATION_MAX_S,
         manifest="maxHandoffSeconds",
-        mode=PARTITIONED,
+        modes=(PARTITIONED,),
         shown="handoffs within {:g} s",
     )
     assignment: Assignment = attribute(
         "AS",
         BALANCED,
-        "Mode Exclusive: rule by which queues are assigned to members. `Balanced`: loads differ by at most one queue. "
-        "`Static`: queue mod the highest number of members == index. `ByLoad`: as Balanced, and queues leave members "
-        "that have more to do than others ([assignment.md](assignment.md))",
+        "Mode Exclusive, and Partitioned on RabbitMQ: rule by which queues are assigned to members. `Balanced`: loads "
+        "differ by at most one queue. `Static`: queue mod the highest number of members == index. `ByLoad`: as "
+        "Balanced, and queues leave members that have more to do than others ([assignment.md](assignment.md))",
         manifest="assignment",
-        mode=EXCLUSIVE,
+        modes=(EXCLUSIVE, PARTITIONED),
         shown="assignment {}",
         is_alterable=True,
     )
@@ -238,8 +243,9 @@ class GroupSpec:
             value = getattr(self, name)
             if one.kind is float:  # to the millisecond, the unit of a queue's arguments
                 set_field(name, round(value, 3))
-            if one.mode not in ("", self.mode) and value != one.default:
-                raise SpecError(name, value, f"goes with mode {one.mode} only, and this is {self.mode}")
+            if not one.counts_in(self.mode) and value != one.default:
+                modes = " or ".join(one.modes)
+                raise SpecError(name, value, f"goes with mode {modes} only, and this is {self.mode}")
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:
@@ -315,6 +321,13 @@ class GroupSpec:
             del fields["max_clients"]
         return GroupSpec(**fields | changes)
 
+    def altered_as(self, other: GroupSpec) -> GroupSpec:
+        """The same group with `other`'s values of what a group may alter, its limit of clients as far as it fits."""
+        limit = other.max_clients if other.limits_clients else None
+        if limit is not None and self.mode not in UNCOUNTED_MODES:
+            limit = min(limit, self.queue_count)
+        return self.altered(assignment=other.assignment, max_clients=limit)
+
     def attributes(self) -> dict[str, object]:
         """Every attribute and its value."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
@@ -359,9 +372,8 @@ def conflicts(existing: GroupSpec, desired: GroupSpec) -> tuple[Difference, ...]
 
 
 def is_recount(existing: GroupSpec, desired: GroupSpec) -> bool:
-    """True if the two differ in nothing but the number of queues or partitions, the limit of clients, and what a group
-    may alter."""
-    return {one.field for one in conflicts(existing, desired)} <= {"queue_count", "max_clients"}
+    """True if the two differ in nothing but the number of queues or partitions, and what a group may alter."""
+    return {one.field for one in conflicts(existing, desired)} <= {"queue_count"}
 
 
 def _excerpt(text: str | bytes) -> str:

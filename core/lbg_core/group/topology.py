@@ -10,7 +10,7 @@ from functools import lru_cache
 from lbg_core.group.errors import SpecError
 from lbg_core.group.hashing import queue_of
 from lbg_core.group.names import HEADER_KEY, TO_ALL, Names, binding_key
-from lbg_core.group.spec import MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS, GroupSpec
+from lbg_core.group.spec import BALANCED, MESSAGE_GROUPS, NATIVE_MODES, PARTITIONED, SESSIONS, GroupSpec
 
 RABBITMQ = "RabbitMQ"
 EMBEDDED = "LBG"
@@ -193,6 +193,16 @@ def why_without_parking(spec: GroupSpec, engine: Engine) -> str | None:
     if spec.mode == SESSIONS:
         return "the number of a session's message acknowledges all before it; mode Exclusive has parking"
     return None
+
+
+def why_without_assignment(spec: GroupSpec, engine: Engine) -> str | None:
+    """Reason for which the group cannot have its assignment; None if it can."""
+    if spec.assignment == BALANCED or not is_native(spec, engine):
+        return None
+    return (
+        f"the embedded broker assigns partitions by itself, evenly; leave out assignment {spec.assignment}, or use "
+        "mode Exclusive"
+    )
 
 
 def exchanges_of(names: Names, *, has_parking: bool = False) -> tuple[Exchange, ...]:

@@ -12,6 +12,7 @@ from typing import Any
 from lbg_core.group import (
     ATTRIBUTES,
     SESSIONS,
+    STATIC,
     UNCOUNTED_MODES,
     GroupSpec,
     SpecError,
@@ -234,15 +235,17 @@ class GroupManifest:
 
 
 def _spec(name: str, spec: Mapping[str, Any], queue_count: int) -> GroupSpec:
-    """Without maxReplicas: the group's record cannot be changed, and scaling can."""
+    """With maxReplicas where the assignment counts members."""
     given: dict[str, Any] = {}
     for one in ATTRIBUTES.values():
         # In other modes it is the members that have some of these, each for itself.
-        if one.manifest and one.mode in ("", spec["mode"]):
+        if one.manifest and one.counts_in(spec["mode"]):
             *parents, last = one.manifest.split(".")
             fields = reduce(getitem, parents, spec)
             if one.default is not None or last in fields:
                 given[one.name] = fields[last]
+    if spec["assignment"] == STATIC and "scaling" in spec:
+        given["max_clients"] = min(spec["scaling"]["maxReplicas"], queue_count)
     given["queue_size_mb"] = bytes_in("spec.queues.size", given["queue_size_mb"]) // BYTES_PER_MB
     try:
         return GroupSpec(name, **given | {"queue_count": queue_count, "client_username": name})

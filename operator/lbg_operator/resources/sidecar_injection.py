@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from lbg_core.group import STATIC
 from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import ManifestError
 from lbg_operator.resources.names import credentials_name, publisher_name, selector_of
@@ -68,7 +67,6 @@ def environment_of(
         **(_PUBLISHER_LOGIN if publishes_apart(group) else {}),
         "LBG_CAFILE": f"{CREDENTIALS}/ca.crt" if has_ca else None,
         **_variables(group, "rebalance_delay_s", "max_handoff_s", "release_interval_s"),
-        "LBG_CLIENTS": group.replicas_max if group.spec.assignment == STATIC else None,
         "LBG_SHUTDOWN_GRACE_S": grace_s,
         "LBG_COMMITS": f"{STATE}/commits" if keeps_state(group) else None,
         "LBG_JOURNAL": f"{JOURNALS}/{group.spec.name}" if group.consumer.sidecar.journal else None,

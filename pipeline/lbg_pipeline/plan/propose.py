@@ -101,7 +101,7 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, patch: dict[str, Any
             f"{{minReplicas: {choice.members_min}, maxReplicas: {best.members}, targetDelay: {_duration(rules)}}}"
         )
     if patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
-        yield "with assignment Static another number of members restarts all of them and moves nearly all queues"
+        yield "with assignment Static another number of members moves nearly all queues"
     if choice.members_spared is not None and choice.members_spared > best.members:
         yield f"with {choice.members_spared} members one may be away at the peak without growing lag"
     if subject.has_queues_to_count:

@@ -7,6 +7,7 @@ register, tells all, and hands the queue over as it hands over any that is anoth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from lbg_core.group import BY_LOAD, NOWHERE_ELSE, balanced_owners
@@ -270,7 +271,7 @@ class ByLoad(Part):
         fresh = {index: one for index, (one, at) in self._loads.items() if now - at <= FRESH_S}
         identities = {me.index: me, **{index: one.identity for index, one in self._roster.peers.items()}}
         loads = {
-            index: fresh[index]
+            index: self._without_surplus(fresh[index])
             for index, identity in identities.items()
             if index in fresh and fresh[index].sender == identity
         }
@@ -290,6 +291,10 @@ class ByLoad(Part):
             self._proposed(place, now)
         else:
             self._effects.append(Post(place, to=mover))
+
+    def _without_surplus(self, load: Load) -> Load:
+        """Queues that are too many do not move: members serve them until they are deleted."""
+        return replace(load, queues=tuple(one for one in load.queues if one.queue < self._rules.queue_count))
 
     def _register(self, move: PlannedMove) -> Placement:
         roster = self._roster

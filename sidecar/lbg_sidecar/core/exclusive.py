@@ -104,9 +104,9 @@ class ExclusiveMember(MemberCore):
         self.wanted.reshape(queue_count, now)
         self._after(now)
 
-    def assign(self, assignment: Assignment, now: float) -> None:
-        """The group's queues are assigned by this rule."""
-        self.wanted.assign(assignment, now)
+    def assign(self, assignment: Assignment, client_count: int, now: float) -> None:
+        """The group's queues are assigned to so many members at most by this rule."""
+        self.wanted.assign(assignment, client_count, now)
         self._use_loads()
         if (by_load := self.part(ByLoad)) is not None:
             by_load.assigned(now)

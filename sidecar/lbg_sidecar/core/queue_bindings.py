@@ -29,7 +29,7 @@ from lbg_sidecar.core.presence import Presence
 @dataclass(slots=True)
 class BalancingRules:
     """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`,
-    its `assign` `assignment`, and `ByLoad` `exceptions`.
+    its `assign` `assignment` and `client_count`, and `ByLoad` `exceptions`.
     Queues from `queue_count` on, below `surplus_end`, are surplus: they have no primary, and who consumes them goes on
     until they are deleted."""
 

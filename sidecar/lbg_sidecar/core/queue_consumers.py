@@ -94,10 +94,11 @@ class WantedQueues(Part):
             reshaped(now)
         self.share_anew(now)
 
-    def assign(self, assignment: Assignment, now: float) -> None:
+    def assign(self, assignment: Assignment, client_count: int, now: float) -> None:
         """The queues are assigned by this rule now. What is wrong by it moves as after the rebalance delay."""
-        if assignment != self._rules.assignment:
-            self._rules.assignment = assignment
+        rules = self._rules
+        if (assignment, client_count) != (rules.assignment, rules.client_count):
+            rules.assignment, rules.client_count = assignment, client_count
             self.share_anew(now)
 
     def share_anew(self, now: float) -> None:

@@ -174,7 +174,8 @@ class SimMember:
         self.stood_down = False
         self.index = index
         rules, history = self.machine.rules, self._history
-        if (rules.queue_count, rules.assignment) != (history.queue_count, history.balancing["assignment"]):
+        told = history.balancing["assignment"], history.balancing["client_count"]
+        if rules.queue_count != history.queue_count or (rules.assignment, rules.client_count) != told:
             driver.drive(self._machine(self.machine))
         link = Connection(broker, self.process, driver, index)
         move = "" if broker.key_move is None else broker.key_move.id
@@ -183,7 +184,8 @@ class SimMember:
     def reread(self) -> None:
         """Takes the assignment of the group's record on the connection that it has."""
         if self.link is not None:
-            self.driver.assign(self._history.balancing["assignment"])
+            balancing = self._history.balancing
+            self.driver.assign(balancing["assignment"], balancing["client_count"])
 
     def _connect_soon(self) -> None:
         self._history.clock.after(0.05 + self._history.delay(), self.process, self.connect)

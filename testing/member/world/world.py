@@ -55,9 +55,11 @@ class World(History):
         if member.link is not None:
             self.broker.drops(member.link)
 
-    def assign(self, assignment: Assignment) -> None:
+    def assign(self, assignment: Assignment, *, client_count: int | None = None) -> None:
         """The group's record has this rule now; members read it within a second."""
         self.balancing["assignment"] = assignment
+        if client_count is not None:
+            self.balancing["client_count"] = client_count
         for member in self.up():
             self.clock.after(self.random.random(), member.process, member.reread)
 

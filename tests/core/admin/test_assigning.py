@@ -1,15 +1,28 @@
-"""The assignment of a group's queues, the one attribute that a group may change."""
+"""The assignment of a group's queues, and the limit of its clients: the attributes that a group may change."""
 
 from __future__ import annotations
 
 import pytest
 
 from lbg_core.admin.actions import Announce
-from lbg_core.admin.errors import GroupDiffers, NotOwned, UnderWay
+from lbg_core.admin.errors import GroupDiffers, NotOwned, UnderWay, Unsupported
 from lbg_core.admin.groups import assign_queues, create_group
+from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import Claim, kubernetes_owner
-from lbg_core.group import BALANCED, PARTITIONED, STATIC, GroupSpec, SpecError, marked
+from lbg_core.group import (
+    BALANCED,
+    BY_LOAD,
+    EMBEDDED,
+    MESSAGE_GROUPS,
+    PARTITIONED,
+    RABBITMQ,
+    STATIC,
+    Engine,
+    GroupSpec,
+    SpecError,
+    marked,
+)
 from lbg_core.group.members_protocol import Assign
 from testing.admin.fake_admin import FakeAdmin
 
@@ -17,10 +30,10 @@ ORDERS = GroupSpec("orders", hash_count=8, queue_count=4)
 STATIC_ORDERS = ORDERS.altered(assignment=STATIC)
 
 
-def announced(admin: FakeAdmin) -> int:
-    """Number of times that members were told."""
+def announced(admin: FakeAdmin) -> list[tuple[str, int]]:
+    """Assignments that members were told, each with the highest number of them."""
     sent = [one.message for one in admin.performed if isinstance(one, Announce)]
-    return sum(isinstance(one, Assign) for one in sent)
+    return [(one.assignment, one.max_clients) for one in sent if isinstance(one, Assign)]
 
 
 async def test_the_record_states_it_and_members_are_told() -> None:
@@ -28,7 +41,7 @@ async def test_the_record_states_it_and_members_are_told() -> None:
     await create_group(admin, ORDERS)
     assert await assign_queues(admin, "orders", STATIC)
     assert admin.records["orders"] == STATIC_ORDERS.to_record()
-    assert announced(admin) == 1
+    assert announced(admin) == [(STATIC, 4)]
     assert not (await create_group(admin, STATIC_ORDERS)).changes
 
 
@@ -36,7 +49,7 @@ async def test_who_repeats_it_tells_members_that_a_killed_command_told_nothing()
     admin = FakeAdmin()
     await create_group(admin, STATIC_ORDERS)
     assert not await assign_queues(admin, "orders", STATIC)
-    assert announced(admin) == 1
+    assert announced(admin) == [(STATIC, 4)]
 
 
 async def test_a_limit_of_clients_stays() -> None:
@@ -45,6 +58,7 @@ async def test_a_limit_of_clients_stays() -> None:
     await assign_queues(admin, "orders", STATIC)
     spec = GroupSpec.from_record(admin.records["orders"], name="orders")
     assert (spec.assignment, spec.max_clients, spec.limits_clients) == (STATIC, 3, True)
+    assert announced(admin) == [(STATIC, 3)]
 
 
 async def test_a_create_refuses_another_one_and_names_the_command() -> None:
@@ -54,7 +68,7 @@ async def test_a_create_refuses_another_one_and_names_the_command() -> None:
         await create_group(admin, STATIC_ORDERS)
     assert "assignment: Balanced -> Static" in (text := text_of(refused.value.problem))
     assert "`lbg group assign orders Static`" in text
-    assert announced(admin) == 0
+    assert announced(admin) == []
 
 
 async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:
@@ -64,6 +78,26 @@ async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:
     assert admin.records["orders"] == ORDERS.altered(max_clients=3, assignment=STATIC).to_record()
     with pytest.raises(GroupDiffers, match="queue_count: 4 -> 2"):
         await create_group(admin, GroupSpec("orders", hash_count=8, queue_count=2), alters=True)
+
+
+@pytest.mark.parametrize("limits", [(3, 2), (3, None), (None, 3), (4, None)])
+async def test_a_create_that_alters_gives_the_limit_of_clients_and_takes_it(
+    limits: tuple[int | None, int | None],
+) -> None:
+    admin = FakeAdmin()
+    former, wanted = (ORDERS.altered(max_clients=one) for one in limits)
+    await create_group(admin, former)
+    await create_group(admin, wanted, alters=True)
+    assert admin.records["orders"] == wanted.to_record()
+    assert not (await create_group(admin, wanted, alters=True)).changes
+
+
+async def test_members_are_told_another_limit_of_clients() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, STATIC_ORDERS)
+    assert await KeyMoveRun(admin, "orders", 4, max_clients=2).round()
+    assert admin.records["orders"] == STATIC_ORDERS.altered(max_clients=2).to_record()
+    assert announced(admin) == [(STATIC, 2)]
 
 
 async def test_who_may_not_change_a_group_may_not_change_it() -> None:
@@ -82,9 +116,32 @@ async def test_it_waits_for_a_change_of_the_number_of_queues() -> None:
         await assign_queues(admin, "orders", STATIC)
 
 
-async def test_only_a_group_of_exclusive_queues_has_another_than_balanced() -> None:
+async def test_a_group_without_queues_of_its_members_is_balanced() -> None:
     admin = FakeAdmin()
-    await create_group(admin, ORDERS.altered(mode=PARTITIONED))
+    await create_group(admin, GroupSpec("orders", mode=MESSAGE_GROUPS))
     assert not await assign_queues(admin, "orders", BALANCED)
-    with pytest.raises(SpecError, match="goes with mode Exclusive only"):
+    with pytest.raises(SpecError, match="goes with mode Exclusive or Partitioned only"):
         await assign_queues(admin, "orders", STATIC)
+
+
+async def test_partitions_of_the_embedded_broker_are_balanced() -> None:
+    admin = FakeAdmin(engine=Engine(EMBEDDED, (1, 0, 0)))
+    partitioned = ORDERS.altered(mode=PARTITIONED)
+    why = "the embedded broker assigns partitions by itself, evenly; leave out assignment ByLoad, or use mode Exclusive"
+    with pytest.raises(Unsupported) as refused:
+        await create_group(admin, partitioned.altered(assignment=BY_LOAD))
+    assert str(refused.value) == f"group 'orders' is not possible on LBG 1.0.0: {why}"
+    await create_group(admin, partitioned)
+    with pytest.raises(Unsupported) as refused:
+        await assign_queues(admin, "orders", BY_LOAD)
+    assert str(refused.value) == f"queues of group 'orders' cannot be assigned by ByLoad: {why}"
+    assert admin.records["orders"] == partitioned.to_record()
+
+
+async def test_partitions_on_rabbitmq_have_every_assignment() -> None:
+    admin = FakeAdmin(engine=Engine(RABBITMQ, (4, 0, 5)))
+    partitioned = ORDERS.altered(mode=PARTITIONED, assignment=BY_LOAD)
+    await create_group(admin, partitioned)
+    assert admin.records["orders"] == partitioned.to_record()
+    assert await assign_queues(admin, "orders", STATIC)
+    assert admin.records["orders"] == partitioned.altered(assignment=STATIC).to_record()

@@ -43,14 +43,14 @@ async def test_a_group_is_made_as_one_queue_and_making_it_again_changes_nothing(
     [
         (
             "MessageGroups",
-            "group 'orders' cannot be created on RabbitMQ 4.0.5: it has no mode MessageGroups: no queue of RabbitMQ "
-            "gives the messages of a key to one consumer at a time; the nearest there is mode Partitioned, in which "
-            "every key has a queue and every queue one consumer at a time, and the embedded broker has mode "
-            "MessageGroups itself",
+            "group 'orders' is not possible on RabbitMQ 4.0.5: it has no mode MessageGroups: no queue of RabbitMQ "
+            "gives the messages of a key to one consumer at a time; use mode Exclusive with assignment ByLoad and 8 to "
+            "16 queues for each member, where a key stays in its queue, and the keys of a queue move to another member "
+            "together, and the embedded broker has mode MessageGroups itself",
         ),
         (
             "Sessions",
-            "group 'orders' cannot be created on RabbitMQ 4.0.5: it has no mode Sessions: no queue of RabbitMQ numbers "
+            "group 'orders' is not possible on RabbitMQ 4.0.5: it has no mode Sessions: no queue of RabbitMQ numbers "
             "its messages for sessions; the nearest there is mode Exclusive with members that remember what they have "
             "processed (docs/exactly-once.md), and the embedded broker has mode Sessions itself",
         ),

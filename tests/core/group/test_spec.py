@@ -268,7 +268,7 @@ def test_differences_tell_field_existing_and_wanted() -> None:
         "client_username: orders-client -> other",
     ]
     assert conflicts(SPEC, wanted) == differences(SPEC, wanted)
-    assert conflicts(SPEC, replace(SPEC, assignment="Static")) == ()
+    assert conflicts(SPEC, replace(SPEC, assignment="Static", max_clients=2)) == ()
 
 
 def test_a_huge_value_is_shortened_in_the_error() -> None:

@@ -205,7 +205,7 @@ def test_the_sidecar_understands_all_of_it() -> None:
     settings = settings_of(group)
     member, process = settings.member, settings.process
     assert (member.group, member.name) == ("shop-orders-644f7b8c", "orders-6d5f-x2x9z")
-    assert member.clients == 4
+    assert group.spec.max_clients == 4
     assert (member.rebalance_delay_s, member.max_handoff_s, member.release_interval_s) == (7, 2, 60)
     assert (member.order, member.prefetch, member.call_timeout_s) == ("queue", 40, 9)
     assert (member.max_attempts, member.when_exhausted) == (4, "dead-letter")

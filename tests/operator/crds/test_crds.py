@@ -125,7 +125,7 @@ def test_attributes_of_a_group_have_the_limits_of_their_declarations(one: Attrib
     assert schema.get("enum", []) == list(one.choices)
     if schema.get("type") == "integer":
         assert (schema["maximum"], schema["minimum"] >= one.least) == (one.most, True)
-    if one.mode:  # the others have defaults of their own
+    if one.modes:  # the others have defaults of their own
         assert schema["default"] == one.default
 
 

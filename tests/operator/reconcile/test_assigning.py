@@ -1,4 +1,5 @@
-"""`spec.assignment`: the group's record has it, its members read it, and no pod is restarted for it."""
+"""`spec.assignment`: the group's record has it, with Static also the number of consumers. Members read both, and no pod
+is restarted for them."""
 
 from __future__ import annotations
 
@@ -7,17 +8,21 @@ import asyncio
 import pytest
 
 from lbg_core.admin.actions import Announce
-from lbg_core.group import BALANCED, STATIC, GroupSpec
+from lbg_core.group import BALANCED, BY_LOAD, EMBEDDED, RABBITMQ, STATIC, Engine, GroupSpec
 from lbg_core.group.members_protocol import Assign
-from lbg_operator.kube.kinds import GROUP
+from lbg_operator.kube.kinds import DEPLOYMENT, GROUP
 from testing.operator.operated import MOVING_S, Place
 from testing.virtual_time import in_virtual_time
 
 GROUP_NAME = "shop-orders"
 
 
+def recorded(place: Place) -> GroupSpec:
+    return GroupSpec.from_record(place.broker.records[GROUP_NAME], name=GROUP_NAME)
+
+
 def assignment(place: Place) -> str:
-    return GroupSpec.from_record(place.broker.records[GROUP_NAME], name=GROUP_NAME).assignment
+    return recorded(place).assignment
 
 
 def announced(place: Place) -> int:
@@ -54,6 +59,57 @@ async def test_an_assignment_is_changed_with_the_number_of_queues_and_behind_it(
         assert assignment(place) == STATIC
         assert announced(place) > before
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@in_virtual_time
+async def test_static_divides_by_the_highest_number_of_consumers() -> None:
+    async with Place() as place:
+        await place.ready(assignment=STATIC, scaling={"maxReplicas": 4, "targetLag": 500})
+        assert recorded(place).max_clients == 4
+        template = place.seen(DEPLOYMENT)["spec"]["template"]
+        for number, most in enumerate((6, 3), 2):
+            place.edit_group({"scaling": {"maxReplicas": most}})
+            await asyncio.sleep(10)
+            assert (recorded(place).max_clients, announced(place)) == (most, number)
+        place.edit_group({"assignment": BALANCED})
+        await asyncio.sleep(10)
+        assert not recorded(place).limits_clients
+        assert place.seen(DEPLOYMENT)["spec"]["template"] == template
+
+
+@in_virtual_time
+async def test_a_limit_of_static_does_not_outlast_it() -> None:
+    async with Place() as place:
+        await place.ready(assignment=STATIC, scaling={"maxReplicas": 6, "targetLag": 500})
+        fewer = {"queues": {"count": 4}, "scaling": {"maxReplicas": 4}, "replicas": 2}
+        place.edit_group({"assignment": BALANCED, **fewer})
+        await asyncio.sleep(700)
+        spec = recorded(place)
+        assert (spec.queue_count, spec.assignment, spec.limits_clients) == (4, BALANCED, False)
+        assert place.conditions()["Provisioned"] == ("True", "Provisioned")
+
+
+@pytest.mark.parametrize(
+    ("engine", "outcome"),
+    [
+        (Engine(EMBEDDED, (0, 1, 0)), ("False", "Unsupported")),
+        (Engine(RABBITMQ, (4, 0, 5)), ("True", "Provisioned")),
+    ],
+    ids=str,
+)
+@in_virtual_time
+async def test_partitions_of_the_embedded_broker_have_no_assignment(
+    engine: Engine, outcome: tuple[str, str]
+) -> None:
+    async with Place() as place:
+        place.broker.engine = engine
+        await place.ready(mode="Partitioned")
+        place.edit_group({"assignment": BY_LOAD})
+        await asyncio.sleep(10)
+        assert place.conditions()["Provisioned"] == outcome
+        assert assignment(place) == (BY_LOAD if outcome[0] == "True" else BALANCED)
+        if outcome[0] == "False":
+            assert "leave out assignment ByLoad" in place.message("Provisioned")
 
 
 @pytest.mark.parametrize("is_down", [False, True])

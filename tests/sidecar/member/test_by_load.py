@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group import BALANCED, BY_LOAD, NOWHERE_ELSE, Assignment
-from lbg_core.group.members_protocol import Load, LoadRequest, Message, Place, Placed, Placement
+from lbg_core.group.members_protocol import (
+    Load,
+    LoadRequest,
+    Message,
+    Place,
+    Placed,
+    Placement,
+    QueueLoad,
+)
 from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Moved
@@ -147,6 +155,20 @@ def test_a_proposal_that_does_not_know_the_last_register_changes_nothing() -> No
     world.run(8)
     assert first.machine.rules.exceptions == NOWHERE_ELSE
     assert world.served_by()[queue] == 0
+
+
+def test_a_queue_that_is_too_many_does_not_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members serve it until it is deleted, and the coordinator may have the new number before them."""
+    world, (first, second) = group(2, 4)
+    sent: list[Message | None] = []
+    monkeypatch.setattr(world.broker, "post", lambda link, body, to: sent.append(decode(body)))
+    other = second.machine.roster.me
+    assert other is not None
+    demands = {1: 0.4, 3: 0.4, 5: 0.45}
+    first.receives(Load(other, 1, tuple(QueueLoad(*one, CALL_S) for one in demands.items())))
+    world.run(1)
+    (place,) = (one for one in sent if isinstance(one, Place))
+    assert [one.queue for one in place.moves] == [1]
 
 
 def test_another_assignment_ends_all_exceptions() -> None:

@@ -12,7 +12,7 @@ from lbg_core.client import Delivery, connect
 from lbg_core.group import mailbox_of
 from lbg_core.group.members_protocol import Identity, IndexOffer, IndexRequest
 from lbg_core.group.message_codec import decode, encode
-from lbg_sidecar import Member, MemberSettings, SettingsError
+from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.io import connection as member_connection
 from testing.member.group_load import Judge, Load
@@ -112,9 +112,3 @@ async def test_a_group_that_is_not_there_is_one_clear_error(place: Place) -> Non
     member = Member(MemberSettings(broker=place.url, group="nobody"), Judge().handler("a"))
     with pytest.raises(GroupNotFound, match="nobody"):
         await member.__aenter__()
-
-
-async def test_more_clients_than_queues_is_one_clear_error(place: Place) -> None:
-    settings = place.settings("a", clients=9)
-    with pytest.raises(SettingsError, match="clients is 9"):
-        await Member(settings, Judge().handler("a")).__aenter__()

@@ -440,6 +440,16 @@ def test_static_members_alone_release_nothing() -> None:
     assert not events(world, Moved)
 
 
+def test_another_number_of_clients_is_another_assignment_where_it_is_static() -> None:
+    balancing = {"assignment": STATIC, "client_count": 4, "release_interval_s": 5.0}
+    world = World(23, queue_count=4, hash_count=4, balancing=balancing)
+    for index in range(2):
+        world.join(fixed=index)
+    world.assign(STATIC, client_count=2)
+    feed(world, 20, every_s=0.25)
+    assert world.served_by() == {0: 0, 1: 1, 2: 0, 3: 1}
+
+
 def test_a_static_release_closes_eight_consumers_at_the_same_time() -> None:
     world = World(23, queue_count=40, balancing={"assignment": STATIC, "client_count": 2})
     machine = world.join(fixed=0).machine

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from lbg_core.group import GroupSpec
-from lbg_sidecar import ACK, MemberSettings
+from lbg_core.group import STATIC, GroupSpec
+from lbg_sidecar import ACK, MemberSettings, SettingsError
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.effects import Attach
@@ -60,10 +60,17 @@ def test_on_rabbitmq_a_slow_application_does_not_narrow_the_window(on_rabbitmq: 
     assert windows == {256 if on_rabbitmq else 90}
 
 
+def test_an_index_must_be_below_the_number_of_clients_where_the_assignment_is_static() -> None:
+    limited = spec(max_clients=3)
+    assert balancing_rules(member(index=3), limited, is_native=False).client_count == 3
+    with pytest.raises(SettingsError, match="index is 3, but must be below the number of clients"):
+        balancing_rules(member(index=3), limited.altered(assignment=STATIC), is_native=False)
+
+
 def test_a_queue_that_the_broker_shares_out_is_one() -> None:
     assert balancing_rules(member(), spec("Partitioned"), is_native=True).queue_count == 1
     assert balancing_rules(member(), spec("Partitioned"), is_native=False).queue_count == 8
-    assert balancing_rules(member(clients=40), spec("MessageGroups"), is_native=True).client_count == 40
+    assert balancing_rules(member(), spec("MessageGroups", max_clients=40), is_native=True).client_count == 40
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,3 @@ async def test_a_refused_login_is_one_clear_error_that_shows_no_password(tmp_pat
 def test_a_bad_setting_is_named(field: str, value: object) -> None:
     with pytest.raises(SettingsError, match=field):
         MemberSettings(group="g", **{field: value})
-
-
-def test_an_index_must_be_below_the_number_of_clients() -> None:
-    with pytest.raises(SettingsError, match="index is 3, but must be below clients"):
-        MemberSettings(group="g", clients=3, index=3)

@@ -6,13 +6,12 @@ import itertools
 
 import pytest
 
-from lbg_core.group import MODES
 from testing import ROOT
 from testing.promises import matrix
 from testing.promises.expectations import HANDOFF_MS, TABLE, Expected, differences, expected_of, table_lines
 from testing.promises.judge import OFFENCES
 from testing.promises.load import Generator, load_of, spread_keys
-from testing.promises.matrix import CALLABLE, CHANNELS, MOVES, TIMES_MS, Cell
+from testing.promises.matrix import CALLABLE, CHANNELS, KINDS, MOVES, TIMES_MS, Cell, times_of
 
 EVERY = matrix.full()
 DEFAULT = matrix.default()
@@ -20,8 +19,10 @@ DEFAULT = matrix.default()
 
 def test_the_full_product_has_every_mode_engine_move_time_and_channel_but_what_is_left_out() -> None:
     without = matrix.left_out()
-    product = itertools.product(MODES, matrix.ENGINES, MOVES, TIMES_MS, CHANNELS)
-    expected = {Cell(*values) for values in product if values[:3] not in without}
+    product = itertools.product(KINDS, matrix.ENGINES, MOVES, TIMES_MS, CHANNELS)
+    expected = {
+        Cell(*values) for values in product if values[:3] not in without and values[3] in times_of(values[0])
+    }
     assert set(EVERY) == expected
     assert len(EVERY) == len(expected)
 
@@ -64,6 +65,7 @@ def test_a_cell_is_read_from_its_text(cell: Cell) -> None:
         ("exclusive/embedded/join/50/callable", "mode 'exclusive'"),
         ("Exclusive/kafka/join/50/callable", "engine 'kafka'"),
         ("Exclusive/embedded/join/51/callable", "time '51'"),
+        ("ByLoad/embedded/join/0/callable", "time '0'"),
         ("Sessions/rabbitmq/join/50/callable", "no queue of RabbitMQ numbers its messages"),
         ("Sessions/embedded/repartition/50/callable", "no number of queues"),
     ],
@@ -109,8 +111,9 @@ def test_a_move_that_does_not_complete_is_a_difference() -> None:
     assert differences(Expected(), {}, problems=("joiner.0 had no call",)) == ["joiner.0 had no call"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("time_ms", TIMES_MS)
+@pytest.mark.parametrize(
+    ("mode", "time_ms"), [(mode, time_ms) for mode in KINDS for time_ms in times_of(mode)]
+)
 def test_the_load_of_a_cell_is_numbered_in_order_and_has_every_key(mode: str, time_ms: int) -> None:
     load = load_of(Cell(mode, "embedded", "join", time_ms, CALLABLE))
     generator = Generator(load)

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 import pytest
 
-from lbg_core.group import MESSAGE_GROUPS, PARTITIONED, RABBITMQ
+from lbg_core.group import BY_LOAD, MESSAGE_GROUPS, PARTITIONED, RABBITMQ, STATIC
 from lbg_core.group.topology import EMBEDDED
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.rebalance import Balancer
 from testing import ROOT
 from testing.needs import repeated
-from testing.simulation.context import STATIC, Setting
+from testing.simulation.context import Setting
 from testing.simulation.faults import PLANNED
 from testing.simulation.history import History
 from testing.simulation.parking_faults import PARKING
@@ -25,8 +25,8 @@ from testing.simulation.shrinking import shrunk
 
 SEEDS = (1, 2)
 REPOSITORY = ROOT
-COVERED = (Setting(), Setting(assignment=STATIC), Setting(engine=RABBITMQ))
-"""Installations of which others have each part: parking, and static assignment on RabbitMQ."""
+COVERED = (Setting(), Setting(assignment=STATIC), Setting(engine=RABBITMQ), Setting(assignment=BY_LOAD))
+"""Installations of which others have each part: parking, and the assignments on RabbitMQ."""
 EACH = [pytest.param(one, marks=[pytest.mark.slow] * (one in COVERED)) for one in INSTALLATIONS]
 LONG = {
     "a_batch_that_found_no_room_is_forgotten",
@@ -69,6 +69,15 @@ def test_planned_operations_repeat_nothing(installation: Setting) -> None:
     assert history.run() == [], history.timeline()
     assert history.judge.repeats == 0
     assert len(history.judge.processed) > 700
+
+
+@pytest.mark.parametrize("engine", repeated([EMBEDDED, RABBITMQ]))
+def test_queues_move_by_load_and_nothing_is_repeated(engine: str) -> None:
+    setting = Setting(engine=engine, assignment=BY_LOAD, seconds=60.0, faults_per_hour=900.0)
+    history = History(1, replace(setting, kinds=("slow_member", "propose", "repartition")))
+    assert history.run() == [], history.timeline()
+    assert history.judge.moves_by_load >= 5
+    assert history.judge.repeats == 0
 
 
 @pytest.mark.slow
