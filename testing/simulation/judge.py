@@ -81,6 +81,8 @@ class Judge:
         """Keys, or sessions, of the messages that have begun."""
         self._overtaken: set[bytes] = set()
         """Messages that may begin behind a later one of their key."""
+        self._forgotten: set[bytes] = set()
+        """Messages that their publisher does not know any more: one that the broker loses never comes again."""
         self._routed: dict[bytes, tuple[float, int, bool]] = {}
         """By message: when it was first on its way to a queue of RabbitMQ, the number of queues then, and whether keys
         moved."""
@@ -120,7 +122,9 @@ class Judge:
     def state_put_back(self, publisher: Publisher) -> None:
         """An old copy of its state is in the place of the present one, and what was not confirmed is not sent again. It
         may still be on the way, by a node of RabbitMQ that stands still."""
-        self._overtaken.update(one.body for one in publisher.machine.floor.open)
+        opened = {one.body for one in publisher.machine.floor.open}
+        self._overtaken |= opened
+        self._forgotten |= opened
         for key in [one for one in self._unprocessed if one.startswith(f"{publisher.name}-")]:
             del self._unprocessed[key]
 
@@ -268,7 +272,7 @@ class Judge:
                     self.violation(
                         f"inversion: {call.member.name} begins {body!r} before {earlier!r} is processed"
                     )
-            if not is_of_former_store:  # that one is gone, and never comes again
+            if not is_of_former_store and body not in self._forgotten:  # those may be gone for good
                 self._unprocessed[key][body] = call.row
         elif body in self.processed:
             self.repeats += 1

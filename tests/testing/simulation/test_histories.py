@@ -16,7 +16,7 @@ from lbg_sidecar.core.rebalance import Balancer
 from testing import ROOT
 from testing.needs import repeated
 from testing.simulation.context import Setting
-from testing.simulation.faults import PLANNED
+from testing.simulation.faults import PLANNED, Fault
 from testing.simulation.history import History
 from testing.simulation.parking_faults import PARKING
 from testing.simulation.planted import BUGS
@@ -90,6 +90,20 @@ def test_a_message_of_a_store_that_was_replaced_need_not_come_again() -> None:
 def test_a_message_of_a_store_that_was_replaced_may_come_behind_later_ones() -> None:
     """A member that stood still begins it when the others have gone on with the old copy of the store."""
     history = History(211838655, Setting(mode=MESSAGE_GROUPS, seconds=600.0))
+    assert history.run() == [], history.timeline()
+
+
+def test_a_message_that_its_publisher_forgot_need_not_come_again() -> None:
+    """It was on its way when the publisher lost its state, and begins before the broker, which loses it, has it on its
+    disk."""
+    faults = [
+        Fault(34.0, "freeze_broker", 0.5, 0.75),
+        Fault(39.0, "fill_disk", 0.5, 0.6),
+        Fault(39.5, "put_back_state", 0.5, 0.1),
+        Fault(40.3, "kill_broker", 0.2, 0.1),
+    ]
+    setting = Setting(seconds=60.0, members=4, queues=8, keys=4, rate_hz=30.0)
+    history = History(4, setting, faults=faults)
     assert history.run() == [], history.timeline()
 
 
