@@ -387,23 +387,26 @@ class Ping(Sent):
 
 @dataclass(frozen=True, slots=True)
 class Move(Sent):
-    """To the consumers of `queue`: the sender is about to hand it over to member `to`, which answers when it is
-    attached; every other one attaches behind it."""
+    """To member `to`, to which the sender is about to hand over `queue`, and which answers when it is attached. Then to
+    the other consumers, with the epoch of its binding: they attach behind that."""
 
     queue: int
     to: int
     move: str
     why: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reattached(Sent):
-    """To the mover: the sender is out of the successor's way, or is the successor and attached. `proof`: of the
-    successor, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md)."""
+    """To the mover: the sender is out of the successor's way, or is the successor and attached. Of the successor:
+    `proof`, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md), and the epoch of its
+    binding."""
 
     queue: int
     move: str
     proof: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
