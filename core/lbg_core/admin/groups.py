@@ -411,10 +411,12 @@ async def create_group(
     )
 
 
-async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) -> bool:
+async def assign_queues(
+    admin: BrokerAdmin, group: str, assignment: Assignment, *, rebalance_threshold_percent: int | None = None
+) -> bool:
     """Assigns the queues of a group by this rule from now on: its record states it, and members are told.
 
-    False if it was so before.
+    A threshold of None stays as it is. False if all was so before.
 
     Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule, GroupNotFound, RecordUnavailable,
     RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
@@ -424,16 +426,19 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
         require_by_hand(group, observed)
         spec, record = existing(group, observed)
         refuse_change(spec, record)
-        wanted = spec.altered(assignment=assignment)
+        percent = rebalance_threshold_percent
+        if percent is None:
+            percent = spec.rebalance_threshold_percent
+        wanted = spec.altered(assignment=assignment, rebalance_threshold_percent=percent)
         if wanted != spec:
             await rewrite_record(admin, group, record, text=wanted.to_record())
-        await admin.perform(assignment_announced(group, assignment))
+        await admin.perform(assignment_announced(wanted))
     return wanted != spec
 
 
-def assignment_announced(group: str, assignment: Assignment) -> Announce:
-    """Members that are there serve the group's queues by this rule."""
-    return Announce(group, Assign(ADMINISTRATOR, assignment))
+def assignment_announced(spec: GroupSpec) -> Announce:
+    """Members that are there serve the group's queues by its rule."""
+    return Announce(spec.name, Assign(ADMINISTRATOR, spec.assignment, spec.rebalance_threshold_percent))
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,11 +159,10 @@ def plan_create(
         if diff := (conflicts if alters else differences)(existing, spec):
             fields = {one.field for one in diff}
             kind = Kind.QUEUE_COUNT_DIFFERS if "queue_count" in fields else Kind.GROUP_DIFFERS
-            if fields == {"assignment"}:
-                kind = Kind.ASSIGNMENT_DIFFERS
-            raise GroupDiffers(
-                spec.name, diff=diff, kind=kind, queues=spec.queue_count, assignment=spec.assignment
-            )
+            if fields <= spec.alterable.keys():
+                is_rule = fields == {"assignment"}
+                kind = Kind.ASSIGNMENT_DIFFERS if is_rule else Kind.REBALANCE_THRESHOLD_DIFFERS
+            raise GroupDiffers(spec.name, diff=diff, kind=kind, queues=spec.queue_count, **spec.alterable)
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = lacks_only_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole
@@ -492,7 +491,7 @@ def _recording(
     assert before is not None
     told = spec if spec.limits_clients and not existing.limits_clients else existing
     if not before.key_move:  # a change of the number of queues writes the record as it was at its beginning
-        told = told.altered(assignment=spec.assignment)
+        told = told.altered(**spec.alterable)
     text = before.text
     if told.to_record() != existing.to_record():
         text = closed_record(told) if is_closed_in(text) else told.to_record()

@@ -152,6 +152,16 @@ class QueueLoad(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Overload:
+    """Messages that have come faster for a while than they can be processed where they are: those of a `key`, or all of
+    a queue. `demand`: calls at a time that they need, where `calls` run at most."""
+
+    key: str | None
+    demand: Amount
+    calls: Annotated[int, _is_positive]
+
+
+@dataclass(frozen=True, slots=True)
 class RetriedMessage:
     """A message that is retried because the application's reply is no verdict (`until_us` 0), or that waits for long
     because the application asked for it: until then, in microseconds since the epoch."""
@@ -211,7 +221,9 @@ class Suspected:
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue, as a member reports it. `delivered` counts since the member subscribed. `put_off`: handoffs in a row
-    that its calls did not end in time for, and `next_drain_s`: how long the next may wait for them."""
+    that its calls did not end in time for, and `next_drain_s`: how long the next may wait for them. `demand`: calls at
+    a time for what comes in, and `service_s` that one takes on average, as its active member measured them last; 0
+    without one."""
 
     queue: int
     role: Role
@@ -228,6 +240,9 @@ class QueueState:
     next_drain_s: float = 0.0
     retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
     suspects: tuple[HeldSuspect, ...] = ()  # some of those in flight
+    demand: Amount = 0.0
+    service_s: Amount = 0.0
+    overload: Overload | None = None
 
     @property
     def is_primary(self) -> bool:
@@ -327,6 +342,9 @@ class Beat(Sent):
     `counts`: messages since the member started, by what became of them. `paused`: it starts no new call, as the group's
     record states. `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is
     unknown. `parking` is None if it does not follow parked keys. `queue_count`: the group's, as the sender has it.
+    `concurrency`: calls at a time, at most. `prefetch`: window of each of its consumers, if all members need the same;
+    else 0. `behind_s`: in which it could do what waits for it, if that is much and it has been busy for a while; else
+    0.
     """
 
     queues: tuple[QueueState, ...] = ()
@@ -336,6 +354,9 @@ class Beat(Sent):
     oldest_us: Time = 0
     parking: ParkingState | None = None
     queue_count: int = 0
+    concurrency: int = 0
+    prefetch: int = 0
+    behind_s: Amount = 0.0
 
     @property
     def index(self) -> int:
@@ -360,6 +381,10 @@ class Beat(Sent):
     @property
     def secondaries(self) -> list[QueueState]:
         return [one for one in self.queues if not one.is_primary]
+
+    @property
+    def served(self) -> list[QueueState]:
+        return [one for one in self.queues if one.active]
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,15 +579,17 @@ class Assign(Sent):
     states."""
 
     assignment: Assignment
+    rebalance_threshold_percent: Annotated[int, _is_positive] = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Load(Sent):
     """To the coordinator, by a member that has much to do, and by each that it requests it from: what the sender had to
-    do in its last interval."""
+    do in its last interval. `is_steady`: more than one interval shows it, or it falls behind."""
 
     concurrency: Annotated[int, _is_positive]
     queues: tuple[QueueLoad, ...]
+    is_steady: bool = True
 
     @property
     def share(self) -> float:

@@ -202,8 +202,8 @@ class Provisioner:
                 group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(group.spec.name, is_paused=group.paused))
-                if key not in self._done or self._done[key].spec.assignment != created.spec.assignment:
-                    await reach.admin.perform(assignment_announced(group.spec.name, created.spec.assignment))
+                if key not in self._done or self._done[key].spec.alterable != created.spec.alterable:
+                    await reach.admin.perform(assignment_announced(created.spec))
                 done = [*created.changes]
                 if publisher is not None and created.publishers != publishers_of(group):
                     done += await self._separate_publishers(group, reach, claim, publisher)
@@ -277,7 +277,7 @@ class Provisioner:
         else:
             group = group.with_queues(run.queue_count)
         changed = await self._changed(key, group, reach, claim) or group.spec
-        return await create(changed.altered(assignment=group.spec.assignment))
+        return await create(changed.altered(**group.spec.alterable))
 
     async def _changed(
         self, key: Key, group: GroupManifest, reach: Reach, claim: Claim, *, after_moves: bool = False
@@ -306,7 +306,7 @@ class Provisioner:
         spec = recorded(group.spec.name, await reach.admin.observe(group.spec.name))
         if spec is None or not is_recount(spec, group.spec):
             return group
-        return replace(group, spec=spec.altered(assignment=group.spec.assignment))
+        return replace(group, spec=spec.altered(**group.spec.alterable))
 
     def as_provisioned(self, key: Key, group: GroupManifest) -> GroupManifest:
         """The group with the number of queues with which it was last seen whole, as far as the manifest permits it."""

@@ -285,10 +285,14 @@ class Dispatcher:
     def end(self, in_flight: InFlight, verdict: Verdict, now: float) -> None:
         """Ends a call that was taken: exactly once for each, aborted ones too."""
         in_flight.finished_at = now
-        self._durations.append(now - in_flight.started_at)
+        call_s = now - in_flight.started_at
+        self._durations.append(call_s)
         self._unmeasured += 1
+        attachment = in_flight.attachment
+        attachment.calls += 1
+        attachment.busy_s += call_s
         kind = verdict.kind
-        if retries := in_flight.attachment.retries:
+        if retries := attachment.retries:
             retries.pop(in_flight, None)
         if in_flight.is_over:
             self._end_in_vain(in_flight, kind)

@@ -183,7 +183,9 @@ class SimMember:
     def reread(self) -> None:
         """Takes the assignment of the group's record on the connection that it has."""
         if self.link is not None:
-            self.driver.assign(self._history.balancing["assignment"])
+            self.driver.assign(
+                self._history.balancing["assignment"], self.machine.rules.rebalance_threshold_percent
+            )
 
     def _connect_soon(self) -> None:
         self._history.clock.after(0.05 + self._history.delay(), self.process, self.connect)

@@ -69,7 +69,7 @@ def test_frequent_keys_delay_nobody_else() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("slow", repeated([0, 2]))
 def test_queues_leave_a_member_that_has_become_slow_also_the_coordinator(slow: int) -> None:
-    world, members = group(3, 24)
+    world, members = group(3, 24, seed=3)
     messages = traffic(world, 0.8, members=2.25)
     world.run(20)
     assert moves(world) == []
