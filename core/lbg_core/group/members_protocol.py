@@ -585,7 +585,7 @@ class Assign(Sent):
 @dataclass(frozen=True, slots=True)
 class Load(Sent):
     """To the coordinator, by a member that has much to do, and by each that it requests it from: what the sender had to
-    do in its last interval. `is_steady`: more than one interval shows it, or it falls behind."""
+    do in its last interval. `is_steady`: by many calls, or it has fallen behind; else it gives no queue away."""
 
     concurrency: Annotated[int, _is_positive]
     queues: tuple[QueueLoad, ...]

@@ -43,6 +43,9 @@ the member's share is then known to a fortieth."""
 
 AVERAGED_MAX_S = 300.0
 
+STEADY_CALLS = 800
+"""Calls since its load began by which a member that keeps up knows its share well enough to give queues away."""
+
 
 class Interval(NamedTuple):
     """A queue in one interval. `running`: calls at a time, on average. `service_s`: of those that ended last, 0 where
@@ -112,7 +115,7 @@ class LoadMeter(Part):
         self.queues: tuple[QueueLoad, ...] | None = None
         """For plans: what waits counts too, where this member falls behind."""
         self.is_steady = False
-        """The interval before was not much quieter, or this member falls behind."""
+        """`queues` are by many calls, or this member has fallen behind since its load began."""
         self._since = 0.0
         self._due = self._count_due = NEVER
         self._seen: dict[int, _Seen] = {}
@@ -121,6 +124,8 @@ class LoadMeter(Part):
         self._intervals: dict[int, Interval] = {}
         self._averages: dict[int, tuple[float, float]] = {}
         """Demands of queues, each with the time of which it is the average."""
+        self._loaded_calls = self._loaded_s = 0.0
+        """Since the load of this member began."""
         self._waiting_s = 0.0
         self._lags = _Lasting()
         self._behind: dict[int, _QueueBehind] = {}
@@ -140,7 +145,7 @@ class LoadMeter(Part):
         self.queues, self._lags, self._waiting_s = None, _Lasting(), 0.0
         self._seen.clear()
         self._intervals.clear()
-        self._averages.clear()
+        self._begin_averages()
         self._follow({})
 
     def counted(self, queue: int, ready: int | None, consumers: int | None, now: float) -> None:
@@ -195,12 +200,16 @@ class LoadMeter(Part):
         lags = self._waiting_s > max(BEHIND_S, BEHIND_CALLS * longest_s)
         is_busy = sum(one.running for one in intervals) >= MOVES_FROM * concurrency
         self._lags.observe(holds=lags and is_busy)
+        if 2 * former_running < sum(one.running for one in intervals):
+            self._begin_averages()
+        self._loaded_calls += seconds * sum(one.calls_hz for one in intervals)
+        self._loaded_s += AVERAGED_MAX_S if lags else seconds
         self._average(seconds, lags=lags)
+        self.is_steady = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= AVERAGED_MAX_S
         self.queues = tuple(
             QueueLoad(one.queue, one.demand_behind if lags else self._averages[one.queue][0], one.service_s)
             for one in intervals
         )
-        self.is_steady = lags or 2 * former_running >= sum(one.running for one in intervals)
         self._follow({one.queue: behind for one in served if (behind := self._queue_behind(one, seconds))})
 
     def _interval(self, binding: Binding, seconds: float, now: float) -> Interval:
@@ -222,6 +231,10 @@ class LoadMeter(Part):
         if ended:
             service_s = (ended_s - former.ended_s) / ended
         return Interval(queue, ended / seconds, worked_s / seconds, service_s, waiting, came / seconds)
+
+    def _begin_averages(self) -> None:
+        self._averages.clear()
+        self._loaded_calls = self._loaded_s = 0.0
 
     def _average(self, seconds: float, *, lags: bool) -> None:
         """Demands of a member that keeps up: each an average over the time of many calls."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lbg_core.group.members_protocol import Overload
 from lbg_sidecar.core.dispatcher import Order, Rules
-from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER
+from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
 from testing.member.world import World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import fine
@@ -129,6 +129,22 @@ def test_a_member_that_is_busy_and_behind_reports_for_how_long_it_has_work() -> 
     world.run(30)
     assert first.machine.content().behind_s > 10
     assert second.machine.content().behind_s == 0
+
+
+def test_a_member_knows_its_load_by_many_calls_or_when_it_falls_behind() -> None:
+    world, members = group()
+    publish(world, *(f"k{number}" for number in range(20)), share=0.8, seconds=60)
+    world.run(STEADY_CALLS / 2 * CALL_S / 0.8)
+    (busy,) = [one for one in members if one.machine.bindings.served()]
+    assert not busy.machine.load_meter.is_steady
+    world.run(STEADY_CALLS / 2 * CALL_S / 0.8 + 2 * MEASURED_S)
+    assert busy.machine.load_meter.is_steady
+
+    world, members = group()
+    publish(world, *(f"k{number}" for number in range(20)), share=2.0, seconds=20)
+    world.run(3 * MEASURED_S)
+    (busy,) = [one for one in members if one.machine.bindings.served()]
+    assert busy.machine.load_meter.is_steady
 
 
 def test_a_group_at_rest_reports_the_same_again() -> None:

@@ -69,8 +69,7 @@ def test_a_member_with_more_calls_at_a_time_takes_more() -> None:
     assert {to for _, to in planned[1]} == {2}
 
 
-def test_what_one_interval_shows_moves_nothing() -> None:
-    """Load that begins is not the same for all."""
+def test_what_few_calls_show_moves_nothing() -> None:
     loads = {0: member(0, 0.5, 0.4), 1: member(2, 0.1)}
     assert moves_of(loads) is not None
     assert moves_of({**loads, 0: replace(loads[0], is_steady=False)}) is None
