@@ -153,7 +153,8 @@ class LoadMeter(Part):
             self._ready[queue] = ready
 
     def next_due(self, now: float) -> float:
-        return min(self._due, self._count_due) if self.takes_part else NEVER
+        """A member at rest has ticks enough."""
+        return min(self._due, self._count_due) if self.takes_part and self._dispatcher.running else NEVER
 
     def tick(self, now: float) -> None:
         if not self.takes_part:

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from lbg_core.group.members_protocol import Overload
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
+from lbg_sidecar.core.member_core import TICK_S
 from testing.member.world import World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import fine
 
 CALL_S = 0.05
 QUEUES = 4
-REPORTED_S = MEASURED_S * (REPORTED_AFTER + 2)
+REPORTED_S = MEASURED_S * (REPORTED_AFTER + 2) + TICK_S
 """The first interval may have begun before, and the next shows which key it may be."""
 
 
