@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from lbg_core.admin.load_problems import load_problems
+from lbg_core.admin.problems import Kind
+from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import Overload
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
@@ -122,14 +125,16 @@ def test_a_report_ends_when_less_comes() -> None:
 def test_a_member_that_is_busy_and_behind_reports_for_how_long_it_has_work() -> None:
     world, (first, second) = group()
     for queue, index in world.served_by().items():
-        if index == 0:
-            publish(world, f"k{queue}", share=0.3, seconds=60, queue=queue)
+        publish(world, f"k{queue}", share=0.3 if index == 0 else 0.1, seconds=60, queue=queue)
     world.run(20)
     assert first.machine.content().behind_s == 0
     world.service_s[first.name] = 8 * CALL_S
     world.run(30)
     assert first.machine.content().behind_s > 10
     assert second.machine.content().behind_s == 0
+    spec = GroupSpec("g", hash_count=world.hash_count, queue_count=QUEUES)
+    found = load_problems(spec, [one.machine.content() for one in world.members])
+    assert [(one.kind, one.subject.members) for one in found] == [(Kind.MEMBER_OVERLOADED, (first.name,))]
 
 
 def test_a_member_knows_its_load_by_many_calls_or_when_it_falls_behind() -> None:
