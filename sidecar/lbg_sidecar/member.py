@@ -314,7 +314,7 @@ class Member:
             if recorded is not None:
                 record, spec = recorded
                 driver.pause(record.is_paused)
-                driver.assign(spec.assignment, spec.max_clients)
+                driver.assign(spec.assignment, spec.max_clients, spec.rebalance_threshold_percent)
             if record is not None and record.has_parking != group.has_parking:
                 log.info("%s: the group has a parking queue now: joining again", self.settings.name)
                 return

@@ -231,6 +231,7 @@ def balancing_rules(
     return BalancingRules(
         queue_count=1 if is_native else spec.queue_count,
         assignment=spec.assignment,
+        rebalance_threshold_percent=spec.rebalance_threshold_percent,
         client_count=spec.max_clients,
         prefetch=settings.prefetch,
         rebalance_delay_s=spec.rebalance_delay_s if rebalance_delay_s is None else rebalance_delay_s,

@@ -192,7 +192,7 @@ def a_queue_is_released_before_its_acks(former: Callable[..., int]) -> Callable[
     return detach
 
 
-@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=9)
+@bug(Bindings, "is_drained", setting=STATIC_ON_RABBITMQ, first=21)
 def a_close_does_not_wait_for_acks(former: Callable[..., bool]) -> Callable[..., bool]:
     return lambda self, attachment: attachment.drained
 

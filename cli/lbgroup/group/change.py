@@ -12,6 +12,7 @@ import click
 
 from lbg_core.admin.problems import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.declaration import without_links
 from lbg_core.group import ATTRIBUTES
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
@@ -295,9 +296,21 @@ class Steps:
 @click.command(epilog="Example: lbg group assign orders Static")
 @click.argument("name")
 @click.argument("assignment", type=click.Choice(ATTRIBUTES["assignment"].choices))
+@click.option(
+    "--rebalance-threshold-percent",
+    type=int,
+    metavar="PERCENT",
+    help=f"{without_links(ATTRIBUTES['rebalance_threshold_percent'].help)}. By default as it is.",
+)
 @DONE
 @broker_options(login=True, management=True)
-def assign(name: str, assignment: Assignment, address: BrokerAddress, as_json: bool) -> None:
+def assign(
+    name: str,
+    assignment: Assignment,
+    rebalance_threshold_percent: int | None,
+    address: BrokerAddress,
+    as_json: bool,
+) -> None:
     """Assign the queues of group NAME to its members by another rule, from now on.
 
     Members go on, and hand over what is another's by that rule. The group's record has the rule, so that members that
@@ -305,7 +318,12 @@ def assign(name: str, assignment: Assignment, address: BrokerAddress, as_json: b
     """
     from lbg_core.admin.groups import assign_queues
 
-    is_new = with_admin(address, lambda admin: assign_queues(admin, name, assignment))
+    is_new = with_admin(
+        address,
+        lambda admin: assign_queues(
+            admin, name, assignment, rebalance_threshold_percent=rebalance_threshold_percent
+        ),
+    )
     done: documents.Assigned = {
         "group": name,
         "action": "assigned" if is_new else "unchanged",

@@ -13,6 +13,7 @@ from typing import Any
 
 from lbg_core.admin.drift import problems as drift
 from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
+from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import held_up, member_problems
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
@@ -464,6 +465,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
             is_paused=is_paused,
             has_parking=observed.has_parking,
         )
+        if spec is not None:
+            problems += load_problems(spec, members)
     return Description(
         group=group,
         spec=spec,

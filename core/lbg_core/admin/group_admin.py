@@ -132,14 +132,20 @@ class GroupAdmin:
         """
         return await member_requests.skip_message(self._admin, name, id, within_s=within_s)
 
-    async def assign_queues(self, name: str, assignment: Assignment) -> bool:
+    async def assign_queues(
+        self, name: str, assignment: Assignment, *, rebalance_threshold_percent: int | None = None
+    ) -> bool:
         """Assign the queues of a group to its members by this rule from now on: members go on, and hand over what is
         another's by it.
 
-        False if it was so before. Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule,
+        A threshold of None stays as it is. False if all was so before.
+
+        Raises NotOwned for a group of Kubernetes, SpecError for a mode without this rule,
         GroupNotFound, RecordUnavailable, RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
         """
-        return await groups.assign_queues(self._admin, name, assignment)
+        return await groups.assign_queues(
+            self._admin, name, assignment, rebalance_threshold_percent=rebalance_threshold_percent
+        )
 
     async def pause_ingress(self, name: str) -> bool:
         """Pause the ingress of a group until `resume_ingress`: publishers of LBG wait in order, and every other one is

@@ -411,10 +411,12 @@ async def create_group(
     )
 
 
-async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) -> bool:
+async def assign_queues(
+    admin: BrokerAdmin, group: str, assignment: Assignment, *, rebalance_threshold_percent: int | None = None
+) -> bool:
     """Assigns the queues of a group by this rule from now on: its record states it, and members are told.
 
-    False if it was so before.
+    A threshold of None stays as it is. False if all was so before.
 
     Raises NotOwned for a group of Kubernetes, SpecError or Unsupported where there is no such rule, GroupNotFound,
     RecordUnavailable, RecordUnreadable, UnderWay, KeysMove, Busy and AdminError.
@@ -424,7 +426,10 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
         require_by_hand(group, observed)
         spec, record = existing(group, observed)
         refuse_change(spec, record)
-        wanted = spec.altered(assignment=assignment)
+        percent = rebalance_threshold_percent
+        if percent is None:
+            percent = spec.rebalance_threshold_percent
+        wanted = spec.altered(assignment=assignment, rebalance_threshold_percent=percent)
         if reason := why_without_assignment(wanted, observed.engine):
             raise Unsupported(f"queues of group {group!r} cannot be assigned by {assignment}: {reason}")
         if wanted != spec:
@@ -435,7 +440,8 @@ async def assign_queues(admin: BrokerAdmin, group: str, assignment: Assignment) 
 
 def assignment_announced(spec: GroupSpec) -> Announce:
     """Members that are there serve the group's queues by its assignment."""
-    return Announce(spec.name, Assign(ADMINISTRATOR, spec.assignment, spec.max_clients))
+    told = Assign(ADMINISTRATOR, spec.assignment, spec.max_clients, spec.rebalance_threshold_percent)
+    return Announce(spec.name, told)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,9 +162,9 @@ def plan_create(
             kind = Kind.QUEUE_COUNT_DIFFERS if "queue_count" in fields else Kind.GROUP_DIFFERS
             if fields == {"assignment"}:
                 kind = Kind.ASSIGNMENT_DIFFERS
-            raise GroupDiffers(
-                spec.name, diff=diff, kind=kind, queues=spec.queue_count, assignment=spec.assignment
-            )
+            elif fields <= {"assignment", "rebalance_threshold_percent"}:
+                kind = Kind.REBALANCE_THRESHOLD_DIFFERS
+            raise GroupDiffers(spec.name, diff=diff, kind=kind, queues=spec.queue_count, **spec.alterable)
     differing = [difference_of(one) for one in drift(spec.name, topology, observed)]
     is_whole = lacks_only_its_record(spec.name, topology, observed)
     is_there = existing is not None or begun is not None or is_whole

@@ -156,6 +156,11 @@ class Kind(Enum):
         "`lbg group repartition {group} --queues {queues}` gives it that many queues",
     )
     ASSIGNMENT_DIFFERS = _DIFFERS, "`lbg group assign {group} {assignment}` gives it that one"
+    REBALANCE_THRESHOLD_DIFFERS = (
+        _DIFFERS,
+        "`lbg group assign {group} {assignment} --rebalance-threshold-percent {rebalance_threshold_percent}` gives it "
+        "that one",
+    )
     UNFINISHED_DIFFERS = (
         _DIFFERS,
         "a create of it was interrupted: `lbg group delete {group}` takes back what that made",
@@ -265,6 +270,25 @@ class Kind(Enum):
     HANDOFF_POSTPONED = (
         "the handoff of {queue} from {members} is postponed ({count} in a row), because calls of the application did "
         "not end; the next waits up to {drain_s:g} s"
+    )
+    KEY_OVERLOADED = (
+        "key {keys!r} alone needs {demand:.1f} calls at a time, which run one after another, so {queue} falls behind "
+        "at {members}",
+        "make its calls shorter, or give its messages several keys: no number of members or queues helps it",
+    )
+    QUEUE_OVERLOADED = (
+        "{queue} alone needs {factor:.1f} times what one member can do of it ({percent} % of the group's load), and "
+        "falls behind at {members}",
+        "`lbg group repartition {group} --queues {queues}` (in Kubernetes `spec.queues.count`) spreads its keys",
+    )
+    MEMBER_OVERLOADED = (
+        "{members} is about {behind_s:.0f} s behind with calls of {service_ms:g} ms, while the others are at {percent} "
+        "% of what they can do, with calls of {others_ms:g} ms",
+        "`lbg group assign {group} ByLoad` (in Kubernetes `spec.assignment`) moves queues to those with less to do",
+    )
+    PREFETCH_DIFFERS = (
+        "members have different prefetch windows: {windows:;}",
+        "give all the same: what a narrower window returns is placed behind what came back before",
     )
     GROUP_PAUSED = "members process nothing", "`lbg group resume {group}` resumes them"
     PAUSE_NOT_FOLLOWED = (

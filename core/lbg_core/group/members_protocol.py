@@ -152,6 +152,16 @@ class QueueLoad(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class Overload:
+    """Messages that have come faster for a while than they can be processed where they are: those of a `key`, or all of
+    a queue. `demand`: calls at a time that they need, where `calls` run at most."""
+
+    key: str | None
+    demand: Amount
+    calls: Annotated[int, _is_positive]
+
+
+@dataclass(frozen=True, slots=True)
 class RetriedMessage:
     """A message that is retried because the application's reply is no verdict (`until_us` 0), or that waits for long
     because the application asked for it: until then, in microseconds since the epoch."""
@@ -211,7 +221,9 @@ class Suspected:
 @dataclass(frozen=True, slots=True)
 class QueueState:
     """A queue, as a member reports it. `delivered` counts since the member subscribed. `put_off`: handoffs in a row
-    that its calls did not end in time for, and `next_drain_s`: how long the next may wait for them."""
+    that its calls did not end in time for, and `next_drain_s`: how long the next may wait for them. `demand`: calls at
+    a time for what comes in, and `service_s` that one takes on average, as its active member measured them last; 0
+    without one."""
 
     queue: int
     role: Role
@@ -228,6 +240,9 @@ class QueueState:
     next_drain_s: float = 0.0
     retried_messages: tuple[RetriedMessage, ...] = ()  # the first of them
     suspects: tuple[HeldSuspect, ...] = ()  # some of those in flight
+    demand: Amount = 0.0
+    service_s: Amount = 0.0
+    overload: Overload | None = None
 
     @property
     def is_primary(self) -> bool:
@@ -325,19 +340,23 @@ class Beat(Sent):
     """To observers: the status report, with the queues that the sender serves or backs up (`ReportSchedule`).
 
     `counts`: messages since the member started, by what became of them; ended calls, and their time in microseconds.
-    `concurrency`: calls that it runs at a time at most. `paused`: it starts no new call, as the group's record states.
-    `oldest_us`: publishing time of the oldest message that it has not settled, 0 also where it is unknown. `parking` is
-    None if it does not follow parked keys. `queue_count`: the group's, as the sender has it.
+    `paused`: it starts no new call, as the group's record states. `oldest_us`: publishing time of the oldest message
+    that it has not settled, 0 also where it is unknown. `parking` is None if it does not follow parked keys.
+    `queue_count`: the group's, as the sender has it. `concurrency`: calls at a time, at most. `prefetch`: window of
+    each of its consumers, if all members need the same; else 0. `behind_s`: in which it could do what waits for it, if
+    that is much and it has been busy for a while; else 0.
     """
 
     queues: tuple[QueueState, ...] = ()
     rebalance: Rebalance = Rebalance.READY
     counts: dict[str, int] = field(default_factory=dict)
-    concurrency: int = 0
     paused: bool = False
     oldest_us: Time = 0
     parking: ParkingState | None = None
     queue_count: int = 0
+    concurrency: int = 0
+    prefetch: int = 0
+    behind_s: Amount = 0.0
 
     @property
     def index(self) -> int:
@@ -362,6 +381,10 @@ class Beat(Sent):
     @property
     def secondaries(self) -> list[QueueState]:
         return [one for one in self.queues if not one.is_primary]
+
+    @property
+    def served(self) -> list[QueueState]:
+        return [one for one in self.queues if one.active]
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,23 +412,26 @@ class Ping(Sent):
 
 @dataclass(frozen=True, slots=True)
 class Move(Sent):
-    """To the consumers of `queue`: the sender is about to hand it over to member `to`, which answers when it is
-    attached; every other one attaches behind it."""
+    """To member `to`, to which the sender is about to hand over `queue`, and which answers when it is attached. Then to
+    the other consumers, with the epoch of its binding: they attach behind that."""
 
     queue: int
     to: int
     move: str
     why: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reattached(Sent):
-    """To the mover: the sender is out of the successor's way, or is the successor and attached. `proof`: of the
-    successor, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md)."""
+    """To the mover: the sender is out of the successor's way, or is the successor and attached. Of the successor:
+    `proof`, a secret that the handover has to return (docs/adr/0075-handovers-are-proved.md), and the epoch of its
+    binding."""
 
     queue: int
     move: str
     proof: str = ""
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,15 +580,17 @@ class Assign(Sent):
 
     assignment: Assignment
     max_clients: Annotated[int, _is_positive]
+    rebalance_threshold_percent: Annotated[int, _is_positive] = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Load(Sent):
     """To the coordinator, by a member that has much to do, and by each that it requests it from: what the sender had to
-    do in its last interval."""
+    do in its last interval. `is_steady`: by many calls, or it has fallen behind; else it gives no queue away."""
 
     concurrency: Annotated[int, _is_positive]
     queues: tuple[QueueLoad, ...]
+    is_steady: bool = True
 
     @property
     def share(self) -> float:

@@ -211,6 +211,19 @@ class GroupSpec:
     )
     """`Balanced`: only what must move moves. `ByLoad`: docs/adr/0087-exceptions-by-load.md. `Static`: that of "Sticky
     Load Balancing". The broker decides who is active, whatever it is."""
+    rebalance_threshold_percent: int = attribute(
+        "RT",
+        10,
+        "Assignment `ByLoad`: a queue moves if the load of the busier one of both members falls by so many percent; a "
+        "higher threshold moves fewer queues",
+        least=1,
+        most=90,
+        manifest="rebalanceThresholdPercentage",
+        modes=(EXCLUSIVE, PARTITIONED),
+        metavar="PERCENT",
+        is_alterable=True,
+    )
+    """Name and default are those of KCL 3 (`reBalanceThresholdPercentage`)."""
     limits_clients: bool = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -326,11 +339,16 @@ class GroupSpec:
         limit = other.max_clients if other.limits_clients else None
         if limit is not None and self.mode not in UNCOUNTED_MODES:
             limit = min(limit, self.queue_count)
-        return self.altered(assignment=other.assignment, max_clients=limit)
+        return self.altered(**other.alterable | {"max_clients": limit})
 
     def attributes(self) -> dict[str, object]:
         """Every attribute and its value."""
         return {name: getattr(self, name) for name in ATTRIBUTES}
+
+    @property
+    def alterable(self) -> dict[str, Any]:
+        """Attributes that the group may change, and their values."""
+        return {name: getattr(self, name) for name, one in ATTRIBUTES.items() if one.is_alterable}
 
     @property
     def queue_size_bytes(self) -> int:

@@ -350,12 +350,16 @@ def _count(number: int, unit: str) -> str:
 
 _FIRST = (
     *(Reason.POISONED, Reason.HANDOFFS_PUT_OFF, Reason.SESSIONS_STRANDED),
-    *(Reason.REPAIR_NEEDED, Reason.UNROUTED),
+    *(Reason.REPAIR_NEEDED, Reason.UNROUTED, Reason.PREFETCH_DIFFERS, Reason.OVERLOADED),
 )
 _REASONS = {
     Kind.MESSAGES_POISONED: Reason.POISONED,
     Kind.HANDOFF_POSTPONED: Reason.HANDOFFS_PUT_OFF,
     Kind.UNROUTED: Reason.UNROUTED,
+    Kind.PREFETCH_DIFFERS: Reason.PREFETCH_DIFFERS,
+    Kind.KEY_OVERLOADED: Reason.OVERLOADED,
+    Kind.QUEUE_OVERLOADED: Reason.OVERLOADED,
+    Kind.MEMBER_OVERLOADED: Reason.OVERLOADED,
     Kind.QUEUE_FULL: None,
     Kind.CHANGE_LEFT: None,
     Kind.CHANGE_LEFT_TO_OPERATOR: None,

@@ -241,6 +241,17 @@ class Reason(enum.Enum):
         State.TRUE,
         "Messages that no queue took wait beside the group: lbg unrouted replay publishes them again.",
     )
+    PREFETCH_DIFFERS = (
+        Type.DEGRADED,
+        State.TRUE,
+        "Members have different prefetch windows, also during a rollout that changes it: a handoff can place what a "
+        "narrower window returns behind later messages of its key.",
+    )
+    OVERLOADED = (
+        Type.DEGRADED,
+        State.TRUE,
+        "A key, a queue or a member falls behind while others have time; the message has figures and a remedy.",
+    )
     PODS_FAILING = (
         Type.DEGRADED,
         State.TRUE,

@@ -293,8 +293,11 @@ class Dispatcher:
         self._unmeasured += 1
         self.counts.calls += 1
         self.counts.busy_us += int(lasted_s * 1e6)
+        attachment = in_flight.attachment
+        attachment.calls += 1
+        attachment.busy_s += lasted_s
         kind = verdict.kind
-        if retries := in_flight.attachment.retries:
+        if retries := attachment.retries:
             retries.pop(in_flight, None)
         if in_flight.is_over:
             self._end_in_vain(in_flight, kind)

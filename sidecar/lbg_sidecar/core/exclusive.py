@@ -18,6 +18,7 @@ from lbg_sidecar.core.by_load import ByLoad
 from lbg_sidecar.core.effects import Post, Reread
 from lbg_sidecar.core.handoff import Handoffs
 from lbg_sidecar.core.key_moves import KeyMoves
+from lbg_sidecar.core.load_meter import LoadMeter
 from lbg_sidecar.core.member_core import MemberCore, Setup
 from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.part import Context, Part
@@ -84,6 +85,7 @@ class ExclusiveMember(MemberCore):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         context = self.context
+        self.load_meter = LoadMeter(context)
         self.handoffs = Handoffs(context)
         self.takeovers = Takeovers(context)
         self.wanted = WantedQueues(context)
@@ -104,8 +106,11 @@ class ExclusiveMember(MemberCore):
         self.wanted.reshape(queue_count, now)
         self._after(now)
 
-    def assign(self, assignment: Assignment, client_count: int, now: float) -> None:
+    def assign(
+        self, assignment: Assignment, client_count: int, rebalance_threshold_percent: int, now: float
+    ) -> None:
         """The group's queues are assigned to so many members at most by this rule."""
+        self.rules.rebalance_threshold_percent = rebalance_threshold_percent
         self.wanted.assign(assignment, client_count, now)
         self._use_loads()
         if (by_load := self.part(ByLoad)) is not None:
@@ -113,6 +118,12 @@ class ExclusiveMember(MemberCore):
         self._after(now)
 
     def _use_loads(self) -> None:
-        """A member whose group is not assigned by load measures none."""
+        """A member whose group is not assigned by load proposes nothing."""
         if self.rules.assignment == BY_LOAD and self.part(ByLoad) is None:
-            ByLoad(self.context, self.wanted, self.balancer, lambda: self.key_moves.followed is not None)
+            ByLoad(
+                self.context,
+                self.load_meter,
+                self.wanted,
+                self.balancer,
+                lambda: self.key_moves.followed is not None,
+            )

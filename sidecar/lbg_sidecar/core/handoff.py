@@ -29,12 +29,13 @@ REATTACH_AFTER_S = 0.1
 
 
 class Stage(enum.Enum):
-    """ANNOUNCED: the others get behind the successor while we still dispatch.
+    """REQUESTED: the successor attaches, and ANNOUNCED: the others get behind it, while we still dispatch.
     DRAINING: nothing new starts, what runs may end, and what waits in a lane in front of it may run too. What is done
     behind a gap is acknowledged as far as the close has no room for it.
     DETACHING: acknowledged and closing; from here there is no way back.
     """
 
+    REQUESTED = enum.auto()
     ANNOUNCED = enum.auto()
     DRAINING = enum.auto()
     DETACHING = enum.auto()
@@ -48,11 +49,10 @@ class Handoff:
     to: int | None
     why: str
     move: str
-    stage: Stage = Stage.ANNOUNCED
+    stage: Stage = Stage.REQUESTED
     awaiting: set[int] = field(default_factory=set)
-    is_expected: bool = True  # the successor has answered, or there is none
+    """Others that may be in front of the successor."""
     proof: str = ""  # of the successor's answer
-    announced_at: float = 0.0
     deadline: float = 0.0
     halt_at: float = 0.0
     """Of a draining one: from then on nothing starts, also what is older than what was started."""
@@ -71,6 +71,9 @@ that consume the queue by the present live set, and by the one before the rebala
 
 SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
 """The same where the mover leaves: then a standby gets the queue."""
+
+OTHERS_WITHIN_S = 0.5
+"""For the others' answers. Where the mover leaves, its `answers_s`."""
 
 
 class Handoffs(Part):
@@ -104,45 +107,51 @@ class Handoffs(Part):
         handoff = Handoff(binding.queue, to, why, f"{me.incarnation}-{self._started}")
         self.moves[binding.queue] = handoff
         self._attachment(handoff).is_moving = True
-        if to is not None:
-            self._announce(handoff, to, me, now)
-        if not handoff.awaiting:
+        if to is None:
             self._pause(handoff, now)
+        else:
+            self._request(handoff, to, me, now)
 
-    def _announce(self, handoff: Handoff, to: int, me: Identity, now: float) -> None:
-        roster, queue = self._roster, handoff.queue
-        peer = roster.peers.get(to)
-        handoff.is_expected = peer is None
-        handoff.announced_at, handoff.deadline = now, now + self._rules.answers_s
-        message = Move(me, queue, to, handoff.move, handoff.why)
-        if self.may_abandon and peer is not None:
+    def _request(self, handoff: Handoff, to: int, me: Identity, now: float) -> None:
+        """The successor first: who gets out of its way attaches again, and has to be behind it."""
+        within_s = SUCCESSOR_WITHIN_S if self.may_abandon else SUCCESSOR_OF_LEAVING_WITHIN_S
+        handoff.deadline = now + within_s
+        if self.may_abandon:
             # The successor believes whoever reported to serve the queue. One that leaves reported it before that.
-            state = self._state_of(self._bindings.all[queue])
+            state = self._state_of(self._bindings.all[handoff.queue])
             self._effects.append(Post(QueueReport(me, (state,)), to=to))
-        if len(roster.peers) < ANNOUNCED_TO_ALL:
-            handoff.awaiting = set(roster.peers)
+        self._effects.append(Post(Move(me, handoff.queue, to, handoff.move, handoff.why), to=to))
+
+    def _announce(self, handoff: Handoff, to: int, epoch: int, now: float) -> None:
+        me, peers, queue = self._roster.me, self._roster.peers, handoff.queue
+        assert me is not None
+        within_s = OTHERS_WITHIN_S if self.may_abandon else self._rules.answers_s
+        handoff.stage, handoff.deadline = Stage.ANNOUNCED, now + within_s
+        message = Move(me, queue, to, handoff.move, handoff.why, epoch)
+        if len(peers) < ANNOUNCED_TO_ALL:
+            handoff.awaiting = peers.keys() - {to}
             self._effects.append(Post(message))
         else:
             consumers = self._rules.consumers(queue, self._bindings.view.live) | self._rules.consumers(
                 queue, self._bindings.holddown.settled
             )
-            handoff.awaiting = (consumers | {to}) & roster.peers.keys()
-            if handoff.awaiting:
-                self._effects.append(Post(message, to=tuple(sorted(handoff.awaiting))))
-        if handoff.is_expected:
-            handoff.awaiting.discard(to)
+            handoff.awaiting = (consumers & peers.keys()) - {to}
+            self._effects.append(Post(message, to=tuple(sorted(handoff.awaiting))))
+        if not handoff.awaiting:
+            self._pause(handoff, now)
 
     def answered(self, message: Reattached, now: float) -> None:
-        """Records that a member has attached behind the successor."""
+        """Records that the successor is attached, or that another one is not in front of it any more."""
         handoff = self.moves.get(message.queue)
         if handoff is None or handoff.move != message.move:
             return
-        handoff.awaiting.discard(message.sender.index)
-        if message.sender.index == handoff.to:
-            handoff.is_expected, handoff.proof = True, message.proof
-        is_late = now >= handoff.announced_at + self._rules.answers_s
-        if handoff.stage is Stage.ANNOUNCED and handoff.is_expected and (is_late or not handoff.awaiting):
-            self._pause(handoff, now)
+        if handoff.stage is Stage.REQUESTED and message.sender.index == handoff.to:
+            handoff.proof = message.proof
+            self._announce(handoff, handoff.to, message.epoch, now)
+        elif handoff.stage is Stage.ANNOUNCED:
+            handoff.awaiting.discard(message.sender.index)
+            if not handoff.awaiting:
+                self._pause(handoff, now)
 
     def reshaped(self, now: float) -> None:
         """Ends moves of surplus queues, as far as there is a way back: they have no member to move to."""
@@ -197,7 +206,7 @@ class Handoffs(Part):
             self._force(handoff, now)
 
     def _force(self, handoff: Handoff, now: float) -> None:
-        if handoff.stage is Stage.ANNOUNCED:
+        if handoff.stage in (Stage.REQUESTED, Stage.ANNOUNCED):
             self._pause(handoff, now)
         if handoff.stage is Stage.DRAINING:
             self._release(handoff, now)
@@ -210,21 +219,18 @@ class Handoffs(Part):
                 self.progressed(self._attachment(handoff), now)
             if now < handoff.deadline or handoff.stage is Stage.DETACHING:
                 continue
-            if handoff.stage is Stage.ANNOUNCED:
-                self._answers_are_late(handoff, now)
+            if handoff.stage is Stage.REQUESTED:
+                self._successor_is_late(handoff, now)
+            elif handoff.stage is Stage.ANNOUNCED:
+                self._pause(handoff, now)  # it may take more hops
             elif self.may_abandon:
                 self._abandon(handoff, now)
             else:
                 handoff.deadline = float("inf")
 
-    def _answers_are_late(self, handoff: Handoff, now: float) -> None:
-        """Without other consumers' answers a move may take more hops, without the successor's it may end nowhere."""
-        within_s = SUCCESSOR_WITHIN_S if self.may_abandon else SUCCESSOR_OF_LEAVING_WITHIN_S
-        if handoff.is_expected:
-            self._pause(handoff, now)
-        elif now < handoff.announced_at + within_s:
-            handoff.deadline = handoff.announced_at + within_s
-        elif self.may_abandon:
+    def _successor_is_late(self, handoff: Handoff, now: float) -> None:
+        """Without its answer a move may end nowhere."""
+        if self.may_abandon:
             binding = self._bindings.all[handoff.queue]
             binding.move_due = now + spread(self._rules.rebalance_delay_s, self._uniform)
             self._cancel(handoff)
@@ -255,7 +261,7 @@ class Handoffs(Part):
     def next_due(self, now: float) -> float:
         due = NEVER
         for move in self.moves.values():
-            if move.stage is Stage.ANNOUNCED:
+            if move.stage in (Stage.REQUESTED, Stage.ANNOUNCED):
                 due = min(due, move.deadline)
             elif move.stage is Stage.DRAINING:
                 due = min(due, move.deadline, move.halt_at)

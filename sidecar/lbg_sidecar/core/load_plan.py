@@ -15,9 +15,6 @@ from lbg_core.group.members_protocol import Load
 MOVES_FROM = 0.7
 """Share of its concurrency from which a member gives queues away."""
 
-PAYS_FROM = 0.1
-"""A move pays if it lowers the share of the busier one of both members by so much of itself."""
-
 MOVES_MAX = 16
 """Of one plan: load is measured anew before the next."""
 
@@ -36,17 +33,24 @@ class _Candidate(NamedTuple):
     to: int
 
 
-def moves_of(loads: Mapping[int, Load]) -> tuple[int, Sequence[PlannedMove]] | None:
+def may_give(load: Load) -> bool:
+    """True of a member that has much to do, and lastingly."""
+    return load.share >= MOVES_FROM and load.is_steady
+
+
+def moves_of(loads: Mapping[int, Load], *, pays_from: float) -> tuple[int, Sequence[PlannedMove]] | None:
     """Of the members with much to do the first, by its share, that has moves which pay: its index, and the queues that
     it should hand over one after the other. None if there are none. `loads`: of all live members, by index.
 
-    A queue that is too much for any member stays where it is, and the others leave it.
+    A move pays if it lowers the share of the busier one of both members by `pays_from` of itself. A queue that is too
+    much for any member stays where it is, and the others leave it.
     """
-    busy = sorted((-one.share, index) for index, one in loads.items() if one.share >= MOVES_FROM)
-    return next(((index, moves) for _, index in busy if (moves := list(_moves_of(index, loads)))), None)
+    busy = sorted((-one.share, index) for index, one in loads.items() if may_give(one))
+    planned = ((index, list(_moves_of(index, loads, 1 - pays_from))) for _, index in busy)
+    return next(((index, moves) for index, moves in planned if moves), None)
 
 
-def _moves_of(mover: int, loads: Mapping[int, Load]) -> Iterator[PlannedMove]:
+def _moves_of(mover: int, loads: Mapping[int, Load], pays_below: float) -> Iterator[PlannedMove]:
     service_s = _service_times(loads)
     shares = {index: one.share for index, one in loads.items()}
     left = {one.queue: one.demand for one in loads[mover].queues if one.demand > 0}
@@ -62,11 +66,11 @@ def _moves_of(mover: int, loads: Mapping[int, Load]) -> Iterator[PlannedMove]:
                 for to in loads.keys() - {mover}
                 for lost, gained in [(share_of(queue, mover), share_of(queue, to))]
                 for share in [shares[to] + gained]
-                if gained < max(1.0, lost * (1 - PAYS_FROM))
+                if gained < max(1.0, lost * pays_below)
             ),
             default=None,
         )
-        if shares[mover] < MOVES_FROM or best is None or best.highest > shares[mover] * (1 - PAYS_FROM):
+        if shares[mover] < MOVES_FROM or best is None or best.highest > shares[mover] * pays_below:
             return
         shares[mover] -= share_of(best.queue, mover)
         shares[best.to] = best.share_of_to

@@ -168,6 +168,9 @@ class Part(MessageHooks):
         """Time of the next tick that this part needs."""
         return NEVER
 
+    def measured(self, now: float) -> None:
+        """An interval of the load meter has ended."""
+
     # Views
 
     def queue_fields(self, binding: Binding) -> Mapping[str, Any]:

@@ -9,7 +9,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
-from lbg_core.group.members_protocol import Identity, QueueState
+from lbg_core.group.members_protocol import Identity, QueueState, Status
 
 CLAIM_S = 3.5
 """Three reports and a half: for so long the primary of a queue believes another member that serves it."""
@@ -35,7 +35,7 @@ class Peer:
     queues: MutableMapping[int, QueueState] = field(default_factory=_nothing)
     queue_reported_at: MutableMapping[int, float] = field(default_factory=_nothing)
     attached_at: MutableMapping[int, float] = field(default_factory=_nothing)
-    """Times at which the present epoch of its binding was first reported."""
+    """Times at which the present epoch of its binding was first reported as bound."""
     handing_over: frozenset[int] = frozenset()
     """Queues of which it announced a move, until its next report."""
     served: frozenset[int] = frozenset()
@@ -47,7 +47,7 @@ class Peer:
         if self.queues is _NOTHING:
             self.queues, self.queue_reported_at, self.attached_at = {}, {}, {}
         queue, former = state.queue, self.queues.get(state.queue)
-        if former is None or former.epoch != state.epoch:
+        if former is None or former.epoch != state.epoch or former.status is Status.UNBOUND:
             self.attached_at[queue] = now
         self.queues[queue] = state
         self.queue_reported_at[queue] = now

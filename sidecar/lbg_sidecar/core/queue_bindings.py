@@ -29,12 +29,13 @@ from lbg_sidecar.core.presence import Presence
 @dataclass(slots=True)
 class BalancingRules:
     """Each machine has a copy of its own, of which `ExclusiveMember.reshape` changes `queue_count` and `surplus_end`,
-    its `assign` `assignment` and `client_count`, and `ByLoad` `exceptions`.
+    its `assign` `assignment`, `client_count` and `rebalance_threshold_percent`, and `ByLoad` `exceptions`.
     Queues from `queue_count` on, below `surplus_end`, are surplus: they have no primary, and who consumes them goes on
     until they are deleted."""
 
     queue_count: int
     assignment: Assignment = BALANCED
+    rebalance_threshold_percent: int = 10
     client_count: int = 1
     prefetch: int | None = None
     rebalance_delay_s: float = 5.0
@@ -491,6 +492,11 @@ class Bindings:
         if not self.rules.on_rabbitmq:
             return {}
         return {CONSUMER_TIMEOUT: round(self.consumer_timeout_s * 1000)}
+
+    @property
+    def equal_prefetch(self) -> int:
+        """The window of a queue where those of all members have to be equal (docs/rabbitmq.md, "Facts"); else 0."""
+        return self.prefetch(is_widest=True) if self.frames_are_lost else 0
 
     def prefetch(self, *, is_widest: bool = False) -> int:
         """The window of a queue, by the application's service time as measured now. `is_widest`: whatever it is."""

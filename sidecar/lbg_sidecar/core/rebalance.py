@@ -19,9 +19,6 @@ from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.roster import LEAVE
 from lbg_sidecar.core.takeover import Takeovers
 
-MOVE_OVER_AFTER_S = 0.5
-"""After its announcement, a move and the re-attaching that belongs to it are over, as a rule."""
-
 
 def is_behind(binding: Binding, peer: Peer) -> bool:
     """True if this member waits behind `peer`: it attached after the other had reported to be attached.
@@ -39,19 +36,19 @@ class SuccessorBinding(Part):
         super().__init__(context)
         self._wanted = wanted
         self._takeovers = takeovers
-        self._moved_at: dict[int, float] = {}  # queue -> when a move of it was last announced
 
     def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
         return {Move: self.announced}
 
     def announced(self, move: Move, now: float) -> None:
-        """Another member hands a queue over: makes way, unless it comes to this one."""
+        """Another member hands a queue over: makes way, unless it comes to this one.
+
+        The successor is attached by then. Who attached after its report of that is behind it.
+        """
         me = self._roster.me
         is_own = me is not None and move.sender.incarnation == me.incarnation
         if me is None or is_own or move.queue >= self._rules.queue_count:
             return
-        moved_at = self._moved_at.get(move.queue, float("-inf"))
-        self._moved_at[move.queue] = now
         binding = self._bindings.all[move.queue]
         if move.to == me.index:
             # It comes to this member, which answers when the broker has its consumer.
@@ -66,20 +63,16 @@ class SuccessorBinding(Part):
             # Deliveries on a live channel prove that this member is the active one: the mover's channel is closed.
             return
         successor = self._roster.peers.get(move.to)
-        # What the successor reported after the last move of this queue still holds: no member attaches anew otherwise.
-        reported_at = (
-            successor.queue_reported_at.get(move.queue, float("-inf")) if successor else float("-inf")
-        )
-        is_reported = reported_at > moved_at + MOVE_OVER_AFTER_S
-        if binding.phase is Phase.ATTACHED and not (
-            successor and is_reported and is_behind(binding, successor)
+        reported = None if successor is None else successor.queues.get(move.queue)
+        is_present = reported is not None and reported.epoch == move.epoch
+        if binding.phase in (Phase.ATTACHING, Phase.ATTACHED) and not (
+            successor and is_present and is_behind(binding, successor)
         ):
             binding.answers.append((move.sender.index, move.move))
             self._bindings.detach(binding)
         elif binding.phase is Phase.DETACHING:
             binding.answers.append((move.sender.index, move.move))
         else:
-            # Behind the successor already, or not attached, or only just attaching.
             self._answer(me, binding, move.sender.index, move.move)
 
     def attached(self, binding: Binding, now: float) -> None:
@@ -100,7 +93,7 @@ class SuccessorBinding(Part):
         binding.answers.clear()
 
     def _answer(self, me: Identity, binding: Binding, mover: int, move: str, proof: str = "") -> None:
-        self._effects.append(Post(Reattached(me, binding.queue, move, proof), to=mover))
+        self._effects.append(Post(Reattached(me, binding.queue, move, proof, binding.epoch), to=mover))
 
 
 REATTACH_AT_ONCE = 8

@@ -66,8 +66,9 @@ def status_report(context: Context) -> Beat:
         context.roster.me or ABSENT,
         queues=tuple(queue_state(context, binding) for binding in _own(context)),
         queue_count=context.rules.queue_count,
-        counts=asdict(dispatcher.counts),
         concurrency=dispatcher.rules.concurrency,
+        prefetch=context.bindings.equal_prefetch,
+        counts=asdict(dispatcher.counts),
         paused=dispatcher.paused,
         oldest_us=_oldest_us(context.bindings.bound.values()),
         **fields,
@@ -250,6 +251,7 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
         attachment, fields = binding.attachment, dict(zip(_STATE_FIELDS, _state_values(state), strict=True))
         for name in ("retried_messages", "suspects"):
             fields[name] = [asdict(one) for one in fields[name]]
+        fields["overload"] = None if state.overload is None else asdict(state.overload)
         fields["poisoned_messages"] = _poisoned_messages(attachment, now)
         fields["window"] = attachment.prefetch if attachment is not None else None
         fields["served_by"] = _served_by(context, binding)

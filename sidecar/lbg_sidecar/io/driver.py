@@ -265,7 +265,7 @@ class Driver:
             return
         if isinstance(message, Assign):
             self.requests += 1
-            self.assign(message.assignment, message.max_clients)
+            self.assign(message.assignment, message.max_clients, message.rebalance_threshold_percent)
             return
         if isinstance(message, KeysMove) and self.link is None:
             self._announced_move = message.move
@@ -301,10 +301,10 @@ class Driver:
         self.machine.pause(is_paused, self._loop.time())
         self._run_effects()
 
-    def assign(self, assignment: Assignment, client_count: int) -> None:
+    def assign(self, assignment: Assignment, client_count: int, rebalance_threshold_percent: int) -> None:
         """As `pause`. A group whose queues the broker shares out has one assignment."""
         if isinstance(self.machine, ExclusiveMember):
-            self.machine.assign(assignment, client_count, self._loop.time())
+            self.machine.assign(assignment, client_count, rebalance_threshold_percent, self._loop.time())
             self._run_effects()
 
     def on_returned(self, body: bytes, to: int) -> None:

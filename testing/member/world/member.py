@@ -185,7 +185,11 @@ class SimMember:
         """Takes the assignment of the group's record on the connection that it has."""
         if self.link is not None:
             balancing = self._history.balancing
-            self.driver.assign(balancing["assignment"], balancing["client_count"])
+            self.driver.assign(
+                balancing["assignment"],
+                balancing["client_count"],
+                self.machine.rules.rebalance_threshold_percent,
+            )
 
     def _connect_soon(self) -> None:
         self._history.clock.after(0.05 + self._history.delay(), self.process, self.connect)

@@ -1,4 +1,4 @@
-"""The assignment of a group's queues, and the limit of its clients: the attributes that a group may change."""
+"""The attributes that a group may change: its assignment, the threshold of moves and the limit of its clients."""
 
 from __future__ import annotations
 
@@ -43,6 +43,23 @@ async def test_the_record_states_it_and_members_are_told() -> None:
     assert admin.records["orders"] == STATIC_ORDERS.to_record()
     assert announced(admin) == [(STATIC, 4)]
     assert not (await create_group(admin, STATIC_ORDERS)).changes
+
+
+async def test_a_threshold_is_changed_with_it_and_stays_else() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    assert await assign_queues(admin, "orders", BY_LOAD, rebalance_threshold_percent=30)
+    assert not await assign_queues(admin, "orders", BY_LOAD)
+    wanted = ORDERS.altered(assignment=BY_LOAD, rebalance_threshold_percent=30)
+    assert admin.records["orders"] == wanted.to_record()
+    sent = [one.message for one in admin.performed if isinstance(one, Announce)]
+    assert [one.rebalance_threshold_percent for one in sent if isinstance(one, Assign)] == [30, 30]
+    with pytest.raises(SpecError, match="must be a whole number from 1 to 90"):
+        await assign_queues(admin, "orders", BY_LOAD, rebalance_threshold_percent=0)
+    with pytest.raises(GroupDiffers) as refused:
+        await create_group(admin, ORDERS.altered(assignment=BY_LOAD, rebalance_threshold_percent=20))
+    text = text_of(refused.value.problem)
+    assert "`lbg group assign orders ByLoad --rebalance-threshold-percent 20`" in text
 
 
 async def test_who_repeats_it_tells_members_that_a_killed_command_told_nothing() -> None:

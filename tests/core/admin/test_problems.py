@@ -57,6 +57,13 @@ FIGURES: dict[str, object] = {
     "remedy": "wait",
     "session": "s",
     "sessions": (),
+    "rebalance_threshold_percent": 20,
+    "demand": 1.4,
+    "factor": 1.4,
+    "behind_s": 480.0,
+    "service_ms": 40.0,
+    "others_ms": 10.0,
+    "windows": ("10 (m1)", "100 (m0)"),
 }
 POLICIES = (
     Kind.MESSAGES_LOST,

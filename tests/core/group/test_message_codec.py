@@ -37,6 +37,7 @@ from lbg_core.group.members_protocol import (
     LoadRequest,
     Message,
     Move,
+    Overload,
     ParkingState,
     Pause,
     Peek,
@@ -80,6 +81,9 @@ QUEUES = (
         next_drain_s=0.125,
         retried_messages=(RetriedMessage("p-0-2", None, "no verdict"), RetriedMessage("i", "k", "later", 5)),
         suspects=(HeldSuspect("p-0-3", "k", 1, "m9"),),
+        demand=1.5,
+        service_s=0.01,
+        overload=Overload("k", 1.5, 1),
     ),
     QueueState(1, Role.SECONDARY, False, Status.UNBOUND),
 )
@@ -91,6 +95,9 @@ BEAT = Beat(
     paused=True,
     oldest_us=17,
     parking=ParkingState(is_read=True, keys=2, messages=9, size_bytes=900, is_full=False),
+    concurrency=16,
+    prefetch=256,
+    behind_s=60.5,
 )
 POSITIONS = Positions((("p", 7, ((0, 4), (6, 9))),), (("p", 7, 5, 2),))
 HELD = PeekedMessage(
@@ -127,7 +134,9 @@ MESSAGES: list[Message] = [
     Skipped(A, SkipOutcome.RUNNING),
     Pause(ADMINISTRATOR, consumption=True),
     Assign(ADMINISTRATOR, "Static", 3),
+    Assign(ADMINISTRATOR, "ByLoad", 8, 30),
     Load(A, 16, (QueueLoad(3, 0.75, 0.01), QueueLoad(4, 0.0, 0.0))),
+    Load(A, 1, (), is_steady=False),
     LoadRequest(A),
     Place(A, "life-1", (Placement(3, "life-2", 7),)),
     Placed(A, (Placement(3, "life-2", 8), Placement(4, "", 1))),

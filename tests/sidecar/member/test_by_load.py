@@ -13,6 +13,7 @@ from lbg_core.group.members_protocol import (
     Placed,
     Placement,
     QueueLoad,
+    Takeover,
 )
 from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.dispatcher import Rules
@@ -77,7 +78,7 @@ def test_frequent_keys_delay_nobody_else() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("slow", repeated([0, 2]))
 def test_queues_leave_a_member_that_has_become_slow_also_the_coordinator(slow: int) -> None:
-    world, members = group(3, 24)
+    world, members = group(3, 24, seed=3)
     messages = traffic(world, 0.8, members=2.25)
     world.run(20)
     assert moves(world) == []
@@ -89,6 +90,23 @@ def test_queues_leave_a_member_that_has_become_slow_also_the_coordinator(slow: i
     assert {one.why for one in moves(world)} == {"load"}
     fine(world, after_s=20)
     assert world.repeats == 0
+
+
+def test_a_queue_that_moves_by_load_goes_to_its_new_member_at_once() -> None:
+    """However long the broker needs for each of its consumers."""
+    world, members = group(4, 32, seed=5)
+    world.chances.delay_s = 0.04
+    traffic(world, 0.8, members=3.25)
+    world.run(20)
+    world.events.clear()
+    world.service_s[members[2].name] = 4 * CALL_S
+    world.run(40)
+    moved = [one.queue for one in moves(world)]
+    taken = [one for _, _, one in world.events if isinstance(one, Takeover)]
+    assert len(moved) > 4
+    assert sorted(one.queue for one in taken) == sorted(moved)
+    assert all(one.planned and one.why == "load" for one in taken)
+    fine(world, after_s=20)
 
 
 @pytest.mark.slow

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group.members_protocol import Identity, Load, QueueLoad
-from lbg_sidecar.core.load_plan import MOVES_FROM, MOVES_MAX, PAYS_FROM, PlannedMove, moves_of
+from lbg_sidecar.core.load_plan import MOVES_FROM, MOVES_MAX, PlannedMove
+from lbg_sidecar.core.load_plan import moves_of as planned_moves_of
 
 CALL_S = 0.01
+PAYS_FROM = 0.1
+moves_of = partial(planned_moves_of, pays_from=PAYS_FROM)
 SOMEBODY = Identity(0, "m0", "life-0")
 
 
@@ -61,6 +67,22 @@ def test_a_member_with_more_calls_at_a_time_takes_more() -> None:
     planned = moves_of({0: member(0, *[0.3] * 5), 1: member(5, 0.5), 2: member(6, 0.5, concurrency=4)})
     assert planned is not None
     assert {to for _, to in planned[1]} == {2}
+
+
+def test_what_few_calls_show_moves_nothing() -> None:
+    loads = {0: member(0, 0.5, 0.4), 1: member(2, 0.1)}
+    assert moves_of(loads) is not None
+    assert moves_of({**loads, 0: replace(loads[0], is_steady=False)}) is None
+
+
+def test_a_higher_threshold_moves_fewer_queues() -> None:
+    loads = {0: member(0, 0.3, 0.25, 0.15, 0.15), 1: member(4, 0.3, 0.1)}
+    counts = []
+    for pays_from in (0.1, 0.3, 0.6):
+        planned = planned_moves_of(loads, pays_from=pays_from)
+        counts.append(0 if planned is None else len(planned[1]))
+    assert counts == sorted(counts, reverse=True)
+    assert counts[0] > counts[-1] == 0
 
 
 LOADS = st.dictionaries(

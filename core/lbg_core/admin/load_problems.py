@@ -1,0 +1,83 @@
+"""Problems of a group's load: what is too much for a member, by its members' status reports. Pure.
+
+The members decide what has lasted long enough to be reported. How long a call takes depends on its message and on its
+member: as in a plan of moves, the second is the median over the other queues of the member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+
+from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.group import ATTRIBUTES, BY_LOAD, GroupSpec, Names
+from lbg_core.group.members_protocol import Beat, Overload, QueueState
+
+IDLE_BELOW = 0.7
+"""Share of what they can do up to which members have time for queues of others."""
+
+
+def load_problems(spec: GroupSpec, members: Sequence[Beat]) -> Iterator[Problem]:
+    demand = sum(queue.demand for one in members for queue in one.served)
+    for member in members:
+        for queue in member.served:
+            overload = queue.overload
+            if overload is not None and overload.demand > overload.calls * _slowness(members, member, queue):
+                yield _of_queue(spec, member, queue, overload, _percent(queue.demand, demand))
+    if ATTRIBUTES["assignment"].counts_in(spec.mode) and spec.assignment != BY_LOAD:
+        for member in members:
+            yield from _of_member(spec, member, [one for one in members if one is not member])
+
+
+def _of_queue(spec: GroupSpec, member: Beat, queue: QueueState, overload: Overload, percent: int) -> Problem:
+    name = Names(spec.name).queue(queue.queue)
+    if overload.key is not None:
+        about = Subject(spec.name, name, members=(member.name,), keys=(overload.key,))
+        return Problem(Kind.KEY_OVERLOADED, about, {"demand": round(overload.demand, 1)})
+    figures = {
+        "factor": round(overload.demand / overload.calls, 1),
+        "percent": percent,
+        "queues": min(2 * spec.queue_count, spec.hash_count) if spec.queue_count < spec.hash_count else "",
+    }
+    return Problem(Kind.QUEUE_OVERLOADED, Subject(spec.name, name, members=(member.name,)), figures)
+
+
+def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterator[Problem]:
+    """Of one that has several queues: others can have some of them."""
+    used = sum(queue.demand for one in others for queue in one.served)
+    possible = sum(one.concurrency for one in others if not one.paused)
+    if member.behind_s and len(member.served) > 1 and used < IDLE_BELOW * possible:
+        figures = {
+            "behind_s": _about(member.behind_s, digits=1),
+            "service_ms": _about(1000 * _service_s([member])),
+            "percent": _percent(used, possible),
+            "others_ms": _about(1000 * _service_s(others)),
+        }
+        yield Problem(Kind.MEMBER_OVERLOADED, Subject(spec.name, members=(member.name,)), figures)
+
+
+def _percent(part: float, all_: float) -> int:
+    """To tens."""
+    return 10 * round(10 * part / all_) if all_ else 0
+
+
+def _about(value: float, *, digits: int = 2) -> float:
+    """Rounded: a condition is written anew when its message changes."""
+    return float(f"{value:.{digits}g}")
+
+
+def _slowness(members: Sequence[Beat], member: Beat, queue: QueueState) -> float:
+    """Factor by which a call takes longer at this member than at others, as its other queues show; 1 at least."""
+    own = _median(one.service_s for one in member.served if one is not queue)
+    others = _service_s([one for one in members if one is not member])
+    return max(1.0, own / others) if own and others else 1.0
+
+
+def _service_s(members: Sequence[Beat]) -> float:
+    """Of a call on average; 0 where it is unknown."""
+    return _median(queue.service_s for one in members for queue in one.served)
+
+
+def _median(times_s: Iterable[float]) -> float:
+    known = [one for one in times_s if one > 0]
+    return median(known) if known else 0.0
