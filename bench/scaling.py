@@ -47,7 +47,7 @@ AHEAD = 500
 """Messages of a queue that are looked at in a step: twice as many as a member calls."""
 
 LATE_MAX = 0.05
-"""Where more messages are late, a rule is no rival, and its run ends."""
+"""Share of late messages above which a rule is no rival, and its run ends."""
 
 Array = Any  # of numpy, which the type checker does not follow here
 

@@ -159,7 +159,7 @@ def test_a_sample_without_counts_is_unknown_and_counts_for_nothing() -> None:
     flow.run(120, by_member(3.2))
     flow.flow(10, by_member(3.2))
 
-    flow.sizer.add(flow.sample()._replace(waiting={}))
+    flow.sizer.add(Sample(flow.now, flow.sample().members, {}))
     assert flow.sizer.sizing().wanted is None
 
     sizing = flow.run(10, by_member(3.2))
