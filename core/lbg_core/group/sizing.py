@@ -36,8 +36,8 @@ ENOUGH = 100
 BURST = 3
 """Times the arrivals of the lesser half of the recent time that are taken to last."""
 
-FEW = 10
-"""Messages that are added to those of each queue: few say little about its share."""
+FEW = 30
+"""Messages that are added to those of each queue: as few vary by chance as queues do by their keys, by a fifth."""
 
 HELD_S = 30.0
 """Fewer members are wanted when they would have sufficed for so long."""
@@ -177,8 +177,8 @@ class Sizer:
         self._target_s = target_delay_s
         self._clear_s = max(CLEAR_S, target_delay_s) if clear_within_s is None else clear_within_s
         self._sharing, self._queues_max, self._start_s = sharing, queues_max, start_s
-        self._overload = 1 + USED * target_delay_s / max(self._clear_s, 2 * start_s)
-        """Of members that there are: what then waits is within the target until others have started."""
+        self._overload = USED * target_delay_s / max(self._clear_s, 2 * start_s)
+        """Busy share besides, of members that there are: what waits is within the target until others have started."""
         self._raw: int | None = None
         self._sizing = Sizing()
         self._points: deque[_Point] = deque()
@@ -283,10 +283,11 @@ class Sizer:
         capacity_hz = self._efficiency * concurrency / service_s
         busy_max = busy_share(service_s, max(1, round(concurrency)), self._target_s)
         arrivals, both = self._loads(sample.waiting, ahead_hz / capacity_hz, 1 / capacity_hz)
-        enough = self._members_for(both, busy_max)
-        least = self._members_for(both, busy_max * self._overload)
+        to_arrivals = self._members_for(arrivals, busy_max)
+        least = self._members_for(both, busy_max + self._overload)
+        enough = max(to_arrivals, least)
         raw = enough if self._raw is None else min(max(self._raw, least), enough)
-        why, queue = Why.BACKLOG if enough > self._members_for(arrivals, busy_max) else Why.ARRIVALS, None
+        why, queue = Why.BACKLOG if least > to_arrivals else Why.ARRIVALS, None
         hottest = max(both, key=lambda one: both[one])
         if self._held_up:
             why, queue = Why.QUEUE_LIMITS, max(self._held_up, key=lambda one: sample.waiting.get(one, 0))
