@@ -52,7 +52,7 @@ async def test_partitions() -> None:
 group orders
   prefix 'orders', 8 hashes by crc32, mode Partitioned
   2 partitions in one queue of 20 MB, at most 2 members, user orders-app
-  rebalance delay 5 s, handoffs within 3 s
+  rebalance delay 5 s, handoffs within 3 s, assignment Balanced
   owner: by hand
   dead letters 0, unrouted 0
 

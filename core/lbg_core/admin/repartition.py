@@ -301,8 +301,8 @@ class _Change:
         report(Progress(Stage.CHANGED, figures=figures))
         is_settled = await self._settle(self.desired)
         report(Progress(Stage.READY if is_settled else Stage.NOT_READY))
-        await self._open(self.desired)
         await self.admin.perform(assignment_announced(self.desired))
+        await self._open(self.desired)
         return Repartitioned(spec.queue_count, queue_count, is_settled=is_settled)
 
     async def _drain(self) -> None:
