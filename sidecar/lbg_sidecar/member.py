@@ -381,6 +381,8 @@ class Member:
                 log.info("%s: the group has %d queues now", self.settings.name, queue_count)
                 driver.reshape(queue_count)
                 states.retain(range(queue_count))
+            spec = group.spec
+            driver.assign(spec.assignment, spec.max_clients, spec.rebalance_threshold_percent)
 
     def _can_take(self, group: Group, queue_count: int) -> bool:
         """True if the group differs from itself as it was read before in nothing but what `is_recount` permits, and the

@@ -48,3 +48,9 @@ def test_a_group_without_members_has_an_unknown_demand_and_not_none(
     shown = lbg("group", "show", group, "--target-delay", "10", "--json", *broker.options)
     assert shown.status == 0, shown.err
     assert json.loads(shown.out)["demand"]["members_wanted"] is None
+
+
+def test_a_demand_is_measured_once(lbg: Lbg) -> None:
+    refused = lbg("group", "show", "orders", "--watch", "--target-delay", "10")
+    assert refused.status == 2
+    assert "leave out --watch" in refused.err

@@ -329,6 +329,9 @@ def show(
     """Show group NAME: its attributes, its queues with their messages, its members and what they serve."""
     from lbg_core.admin.groups import show_group
 
+    if every_s is not None and target_delay_s is not None:
+        raise click.UsageError("--target-delay measures once: leave out --watch")
+
     async def work(admin: LiveAdmin) -> None:
         if every_s is not None:
             await _watch(admin, name, every_s, as_json=as_json)

@@ -26,34 +26,47 @@ def sizer_of(spec: GroupSpec | None, target_delay_s: float, *, queues_max: int =
 
 
 def sample_of(description: Description, at_s: float) -> Sample | None:
-    """None where the members or the messages of a queue are unknown. `at_s`: of a monotonic clock."""
-    if description.members is UNKNOWN:
+    """None where the members or the messages of a queue are unknown, where no member may call, as in a paused group,
+    and where one does not report its calls. `at_s`: of a monotonic clock."""
+    members = description.members
+    if members is UNKNOWN or any(one.concurrency < 1 for one in members):
         return None
     waiting = _waiting(description)
-    if waiting is None:
+    if waiting is None or (members and all(one.paused for one in members)):
         return None
-    return Sample(at_s, tuple(map(_member_sample, description.members)), waiting)
+    # A member counts the messages of one queue, not of its partitions: these are taken to be even.
+    samples = (_member_sample(one, has_queues=not description.is_one_queue) for one in members)
+    return Sample(at_s, tuple(samples), waiting)
 
 
-def _member_sample(member: Beat) -> MemberSample:
+def _member_sample(member: Beat, *, has_queues: bool) -> MemberSample:
     counts = member.counts
     return MemberSample(
         member.incarnation,
         member.concurrency,
         counts.get("calls", 0),
         counts.get("busy_us", 0) / 1e6,
-        {one.queue: one.delivered for one in member.queues if one.delivered},
+        {one.queue: one.delivered for one in member.queues if one.delivered} if has_queues else {},
     )
 
 
 def _waiting(description: Description) -> Mapping[int, int] | None:
-    if description.is_shared or not description.reported_services:
-        return None if description.lag is None else {SHARED_QUEUE: description.lag}
+    services = description.services
+    if services is UNKNOWN or description.lag is None:
+        return None
+    if not services:
+        return {SHARED_QUEUE: description.lag}
     waiting = {}
-    for row in description.reported_services:
+    for row in services:
         if row.ready is UNKNOWN or row.unacked is UNKNOWN:
             return None
         waiting[row.number] = (row.ready or 0) + (row.unacked or 0)
+    # While the number of queues changes, there are others, with messages of these.
+    for queue in description.queues:
+        if queue.number is not None and queue.number not in waiting:
+            ready, unacked = queue.count("ready"), queue.count("unacked")
+            if isinstance(ready, int) and isinstance(unacked, int):
+                waiting[queue.number % len(services)] += ready + unacked
     return waiting
 
 

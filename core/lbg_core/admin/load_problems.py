@@ -33,9 +33,9 @@ def _of_queue(spec: GroupSpec, member: Beat, queue: QueueState, overload: Overlo
     name = Names(spec.name).queue(queue.queue)
     if overload.key is not None:
         about = Subject(spec.name, name, members=(member.name,), keys=(overload.key,))
-        return Problem(Kind.KEY_OVERLOADED, about, {"demand": round(overload.demand, 1)})
+        return Problem(Kind.KEY_OVERLOADED, about, {"demand": _about(overload.demand)})
     figures = {
-        "factor": round(overload.demand / overload.calls, 1),
+        "factor": _about(overload.demand / overload.calls),
         "percent": percent,
         "queues": min(2 * spec.queue_count, spec.hash_count) if spec.queue_count < spec.hash_count else "",
     }

@@ -153,6 +153,8 @@ class Observations:
         self.queue_rates = {}
         for one in descriptions:
             self._look_at_queues(one, now_s)
+        for group in self._backlogs.keys() - {one.group for one in descriptions}:
+            del self._backlogs[group]
         for name in [
             name for name, samples in self._counts.items() if samples[-1][0] < now_s - FORGET_AFTER_S
         ]:

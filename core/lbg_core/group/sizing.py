@@ -71,7 +71,7 @@ RETRY_S = 900.0
 class MemberSample(NamedTuple):
     """Cumulative values of one member since it started.
 
-    `calls` are ended calls, `busy_s` the seconds of calls, ended and running. `delivered` has the messages that the
+    `calls` are ended calls, `busy_s` the seconds that they took. `delivered` has the messages that the
     broker gave it, by queue; a lower number than before counts as from 0.
     """
 
@@ -259,8 +259,12 @@ class Sizer:
         return {queue for queue in kept if self._holders[queue] == one.incarnation}
 
     def _is_behind(self, waiting: int, concurrency: float, seconds: float) -> bool:
-        """True if so many members' calls are busy for the time, and longer."""
-        return self._service_s is not None and waiting * self._service_s > concurrency * (seconds + BEHIND_S)
+        """True if a member with so much to do has been busy for the time, and will be for longer. It is not known of a
+        time in which few calls end, as only ended ones are counted."""
+        service_s = self._service_s
+        if service_s is None or seconds < 2 * service_s:
+            return False
+        return waiting * service_s > concurrency * (seconds + BEHIND_S)
 
     def _judge(self, behind: list[tuple[float, set[int]]]) -> None:
         """Members that are behind show what is between calls, or a key that holds them up."""

@@ -201,6 +201,11 @@ class Scaling:
         return self.target_lag is not None or self.target_delay_s is not None
 
     @property
+    def is_by_delay_alone(self) -> bool:
+        """True if `target_delay_s` is the only target."""
+        return self.target_delay_s is not None and self.target_lag is None and self.target_cpu_percent is None
+
+    @property
     def has_target(self) -> bool:
         """True if there is something for an autoscaler to go by."""
         return self.target_cpu_percent is not None or self.has_external_target

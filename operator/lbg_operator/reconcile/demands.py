@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
@@ -16,6 +17,9 @@ SAMPLED_EVERY_S = 10.0
 
 NO_TARGET_S = 60.0
 """Target of a group without one: its time to clear does not depend on it."""
+
+
+log = logging.getLogger("lbg.operator")
 
 
 @dataclass(slots=True)
@@ -34,7 +38,9 @@ class Demands:
         self._now = now
         self._demands: dict[Key, _Demand] = {}
 
-    def watch(self, group: Key, spec: GroupSpec, target_delay_s: float | None, *, queues_max: int) -> None:
+    def watch(
+        self, group: Key, spec: GroupSpec, target_delay_s: float | None, *, queues_max: int = 0
+    ) -> None:
         """`target_delay_s`: the time that a new message may wait; None: the group does not scale by it. `queues_max`:
         to which the number of queues may grow."""
         known, rules = self._demands.get(group), (target_delay_s, spec.mode, spec.assignment, queues_max)
@@ -64,17 +70,28 @@ class Demands:
             self._demands[one].due_at = now + SAMPLED_EVERY_S
         return due
 
-    def surveyed(self, group: Key, description: Description | None) -> None:
-        """`description`: None after a survey that failed, or when the group is not surveyed any more."""
+    def surveyed(self, group: Key, description: Description | None) -> bool:
+        """`description`: None after a survey that failed, or when the group is not surveyed any more. True if a group
+        that scales by delay wants another number than before, or for another reason."""
         demand = self._demands.get(group)
         if demand is None:
-            return
-        sample = None if description is None else sample_of(description, self._now())
+            return False
+        before = self.latest(group)
+        try:
+            sample = None if description is None else sample_of(description, self._now())
+            if sample is not None:
+                demand.sizer.add(sample)
+        except Exception:  # a bug of ours, or numbers of a member: the survey has other uses
+            log.exception("%s: its demand cannot be computed", group)
+            sample = None
         demand.is_known = sample is not None
-        if sample is not None:
-            demand.sizer.add(sample)
+        return demand.target_delay_s is not None and _wish(before) != _wish(self.latest(group))
 
     def latest(self, group: Key) -> Sizing | None:
         """The demand as of the last survey; None while that is unknown."""
         demand = self._demands.get(group)
         return demand.sizer.sizing() if demand is not None and demand.is_known else None
+
+
+def _wish(sizing: Sizing | None) -> tuple[object, ...]:
+    return () if sizing is None else (sizing.wanted, sizing.why, sizing.queue)

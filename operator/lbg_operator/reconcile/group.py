@@ -214,9 +214,8 @@ class GroupReconciler:
     ) -> tuple[Observation, float]:
         """The cluster's side, and in how many seconds there is more to do."""
         delay_s = None if group.scaling is None else group.scaling.target_delay_s
-        self._context.surveys.watch(
-            key, broker_key(group), group.spec, target_delay_s=delay_s, queues_max=group.queues_max
-        )
+        self._context.surveys.demands.watch(key, group.spec, delay_s, queues_max=group.queues_max)
+        self._context.surveys.watch(key, broker_key(group), group.spec)
         requeue_in_s = RESYNC_S
         if children is not None:
             self._settled.pop(key, None)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 
 from lbg_core.admin import GroupDiffers, NotOwned, ProvisioningError, Unreachable
-from lbg_core.admin.actions import Action, PutUser
+from lbg_core.admin.actions import Action, Announce, PutUser
 from lbg_core.admin.errors import Busy, MembersRun
 from lbg_core.admin.groups import (
     GENERATED_PASSWORD_BYTES,
@@ -72,6 +72,8 @@ class _Done:
     is_ingress_paused: bool
     reach: Reach
     at: float
+    announced: Announce | None
+    """Assignment of the group's record as its members were last told."""
 
 
 def publishers_of(group: GroupManifest) -> Publishers:
@@ -202,9 +204,13 @@ class Provisioner:
                 group = group.with_queues(created.spec.queue_count)
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(group.spec.name, is_paused=group.paused))
-                told = assignment_announced(created.spec)
-                if key not in self._done or assignment_announced(self._done[key].spec) != told:
-                    await reach.admin.perform(told)
+                told = self._done[key].announced if key in self._done else None
+                # While keys move, the record has the former assignment.
+                if not created.is_key_move_left and told != (
+                    recorded_as := assignment_announced(created.spec)
+                ):
+                    await reach.admin.perform(recorded_as)
+                    told = recorded_as
                 done = [*created.changes]
                 if publisher is not None and created.publishers != publishers_of(group):
                     done += await self._separate_publishers(group, reach, claim, publisher)
@@ -232,6 +238,7 @@ class Provisioner:
             group.is_ingress_paused,
             reach,
             at=self._context.now() if is_complete else float("-inf"),
+            announced=told,
         )
         self._logins[key] = login
         self._context.surveys.watch(key, Key(group.broker.namespace, group.broker.name), group.spec)

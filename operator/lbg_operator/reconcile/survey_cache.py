@@ -155,18 +155,8 @@ class SurveyCache:
         for broker in tuple(self._brokers):
             await self.end(broker)
 
-    def watch(
-        self,
-        group: Key,
-        broker: Key,
-        spec: GroupSpec,
-        *,
-        target_delay_s: float | None = None,
-        queues_max: int = 0,
-    ) -> None:
-        """Include `group` in the surveys of `broker`; the first comes soon. `target_delay_s`: by which it scales, with
-        up to `queues_max` queues."""
-        self.demands.watch(group, spec, target_delay_s, queues_max=queues_max)
+    def watch(self, group: Key, broker: Key, spec: GroupSpec) -> None:
+        """Include `group` in the surveys of `broker`; the first comes soon."""
         state = self._brokers.get(broker)
         if state is None or state.specs.get(group) == spec:
             return
@@ -281,11 +271,12 @@ class SurveyCache:
             result = results.get(state.specs[group].name)
             last = self._latest.get(group)
             survey = self._latest[group] = self._next_survey(group, result, why, begun_at=begun_at)
-            self.demands.surveyed(group, survey.description)
+            is_other = self.demands.surveyed(group, survey.description)
             if isinstance(result, Description):
                 self._counts.surveyed(group, self._broker_of[group], result.lag)
             reported_at = self._reported_at.get(group)
-            if reported_at is None or survey.at >= reported_at + REPORT_AGAIN_S or _has_changed(survey, last):
+            is_due = reported_at is None or survey.at >= reported_at + REPORT_AGAIN_S
+            if is_due or is_other or _has_changed(survey, last):
                 self._reported_at[group] = survey.at
                 self._on_change(group)
         return {group for group in groups & state.specs.keys() if _is_unsettled(self._latest.get(group))}

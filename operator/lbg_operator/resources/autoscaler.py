@@ -66,10 +66,10 @@ def _external_targets(scaling: Scaling) -> Iterator[tuple[str, str]]:
 
 def _behavior(group: GroupManifest, scaling: Scaling, *, has_tolerance: bool = False) -> dict[str, Any]:
     """The lag of a paused group grows, and more consumers would not process it. The number of consumers that a delay
-    needs is exact, and by default an autoscaler ignores a step of less than a tenth."""
+    needs is exact, and by default an autoscaler ignores a step of less than a tenth. Other targets need that."""
     up: dict[str, Any] = {"selectPolicy": "Disabled"} if group.paused else {}
     down: dict[str, Any] = {"stabilizationWindowSeconds": scaling.scale_down_stabilization_s}
-    if has_tolerance and scaling.target_delay_s is not None:
+    if has_tolerance and scaling.is_by_delay_alone:
         up["tolerance"] = down["tolerance"] = "0"
     return {"scaleDown": down, **({"scaleUp": up} if up else {})}
 

@@ -118,9 +118,13 @@ def _wanted(context: ReconcileContext, manifest: WatchedObject, group: GroupMani
         raise MetricUnknown(
             f"the demand of group {key} is unknown: it is measured while members run, from two reports on"
         )
-    has_tolerance = context.settings.has_tolerance and not isinstance(context.autoscaling.provider, Keda)
+    is_exact = (
+        context.settings.has_tolerance
+        and group.scaling.is_by_delay_alone
+        and not isinstance(context.autoscaling.provider, Keda)
+    )
     current = manifest.get("status", {}).get("replicas", 0)
-    return demand.wanted if has_tolerance else published(demand.wanted, current)
+    return demand.wanted if is_exact else published(demand.wanted, current)
 
 
 async def follow(

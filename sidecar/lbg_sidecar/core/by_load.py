@@ -70,6 +70,8 @@ class ByLoad(Part):
         self._followed = None
         self.observed(now)
         if not self._is_on:
+            self._loads.clear()
+            self._last = None
             self._empty(now)
 
     @property

@@ -201,12 +201,14 @@ class LoadMeter(Part):
         lags = self._waiting_s > max(BEHIND_S, BEHIND_CALLS * longest_s)
         is_busy = sum(one.running for one in intervals) >= MOVES_FROM * concurrency
         self._lags.observe(holds=lags and is_busy)
-        if 2 * former_running < sum(one.running for one in intervals):
+        if lags or 2 * former_running < sum(one.running for one in intervals):
             self._begin_averages()
         self._loaded_calls += seconds * sum(one.calls_hz for one in intervals)
-        self._loaded_s += AVERAGED_MAX_S if lags else seconds
-        self._average(seconds, lags=lags)
-        self.is_steady = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= AVERAGED_MAX_S
+        self._loaded_s += seconds
+        if not lags:
+            self._average(seconds)
+        is_long = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= AVERAGED_MAX_S
+        self.is_steady = lags or is_long
         self.queues = tuple(
             QueueLoad(one.queue, one.demand_behind if lags else self._averages[one.queue][0], one.service_s)
             for one in intervals
@@ -222,8 +224,10 @@ class LoadMeter(Part):
         parts = [one for one in (attachment, attachment.beside) if one is not None]
         calls, ended_s = sum(one.calls for one in parts), sum(one.busy_s for one in parts)
         busy_s = ended_s + sum(now - one.started_at for part in parts for one in part.running)
-        waiting = attachment.ack_window.unacked + self._ready.get(queue, 0)
-        is_known = queue in self._ready or queue not in self._requested
+        # A blocked one waits for its retries, and not for its turn.
+        is_blocked = progress_of(attachment) is Progress.BLOCKED
+        waiting = 0 if is_blocked else attachment.ack_window.unacked + self._ready.get(queue, 0)
+        is_known = not is_blocked and (queue in self._ready or queue not in self._requested)
         self._seen[queue] = _Seen(attachment, calls, ended_s, busy_s, waiting if is_known else None)
         ended, worked_s = calls - former.calls, max(0.0, busy_s - former.busy_s)
         came = 0 if former.waiting is None or not is_known else waiting - former.waiting
@@ -237,11 +241,8 @@ class LoadMeter(Part):
         self._averages.clear()
         self._loaded_calls = self._loaded_s = 0.0
 
-    def _average(self, seconds: float, *, lags: bool) -> None:
+    def _average(self, seconds: float) -> None:
         """Demands of a member that keeps up: each an average over the time of many calls."""
-        if lags:
-            self._averages.clear()
-            return
         calls_hz = sum(one.calls_hz for one in self._intervals.values())
         longest_s = AVERAGED_CALLS / calls_hz if calls_hz else AVERAGED_MAX_S
         longest_s = max(seconds, min(longest_s, AVERAGED_MAX_S))
@@ -255,10 +256,10 @@ class LoadMeter(Part):
     # What is too much for a member
 
     def _queue_behind(self, binding: Binding, seconds: float) -> _QueueBehind | None:
-        """None for a queue that keeps up. A blocked one waits for its retries, and not for its turn."""
+        """None for a queue that keeps up."""
         attachment, one = binding.attachment, self._intervals[binding.queue]
         assert attachment is not None
-        is_behind = one.is_behind and progress_of(attachment) is not Progress.BLOCKED
+        is_behind = one.is_behind
         former = self._behind.get(binding.queue)
         if former is None:
             return _QueueBehind(self._key(attachment, None)) if is_behind else None

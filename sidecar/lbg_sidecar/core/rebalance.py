@@ -64,7 +64,9 @@ class SuccessorBinding(Part):
             return
         successor = self._roster.peers.get(move.to)
         reported = None if successor is None else successor.queues.get(move.queue)
-        is_present = reported is not None and reported.epoch == move.epoch
+        is_present = (
+            reported is not None and reported.epoch == move.epoch and reported.status is not Status.UNBOUND
+        )
         if binding.phase in (Phase.ATTACHING, Phase.ATTACHED) and not (
             successor and is_present and is_behind(binding, successor)
         ):

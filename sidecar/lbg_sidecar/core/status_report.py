@@ -20,6 +20,7 @@ from lbg_core.group.members_protocol import (
 )
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.message_states import IS_UNDERWAY
 from lbg_sidecar.core.part import NEVER, Context, Part
@@ -66,13 +67,21 @@ def status_report(context: Context) -> Beat:
         context.roster.me or ABSENT,
         queues=tuple(queue_state(context, binding) for binding in _own(context)),
         queue_count=context.rules.queue_count,
-        concurrency=dispatcher.rules.concurrency,
+        concurrency=_calls_at_once(context),
         prefetch=context.bindings.equal_prefetch,
         counts=asdict(dispatcher.counts),
         paused=dispatcher.paused,
         oldest_us=_oldest_us(context.bindings.bound.values()),
         **fields,
     )
+
+
+def _calls_at_once(context: Context) -> int:
+    """Most calls that can run at a time: where all of a queue is one lane, one for each that is served here."""
+    dispatcher = context.dispatcher
+    if dispatcher.rules.order is Order.KEY:
+        return dispatcher.lanes.concurrency
+    return min(dispatcher.lanes.concurrency, max(1, sum(1 for _ in context.bindings.served())))
 
 
 def _own(context: Context) -> list[Binding]:

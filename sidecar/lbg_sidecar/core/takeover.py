@@ -16,6 +16,7 @@ from typing import Any
 from lbg_core.group.members_protocol import ACTIVITY, Activity, Handover, Message, Move, Takeover
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Post
+from lbg_sidecar.core.handoff import OTHERS_WITHIN_S, SUCCESSOR_WITHIN_S
 from lbg_sidecar.core.message_states import Hold
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.roster import LEAVE, LOST, UNSERVED
@@ -70,7 +71,9 @@ class Takeovers(Part):
         if not (has_left or (peer is not None and peer.serves(move.queue))):
             return ""
         leaves = has_left or move.why == LEAVE  # which may be known later, by way of the coordinator
-        limits_s = rules.answers_s + (rules.shutdown_grace_s if leaves else rules.max_handoff_s)
+        limits_s = (
+            SUCCESSOR_WITHIN_S + OTHERS_WITHIN_S + (rules.shutdown_grace_s if leaves else rules.max_handoff_s)
+        )
         self._incoming[move.queue] = IncomingQueue(
             move.sender.index, move.why, move.move, now + limits_s + LATE_S, leaves=leaves
         )

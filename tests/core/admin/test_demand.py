@@ -9,7 +9,14 @@ import pytest
 from lbg_core.admin.demand import sample_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
 from lbg_core.admin.rows import ObservedQueue
-from lbg_core.admin.snapshot import UNKNOWN, QueueStatus
+from lbg_core.admin.snapshot import (
+    UNKNOWN,
+    Handoffs,
+    PartitionsStatus,
+    PartitionStatus,
+    QueueStatus,
+    Unknown,
+)
 from lbg_core.group import GroupSpec
 from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
 from lbg_core.group.sizing import MemberSample, Sample, Sizing, Why
@@ -48,6 +55,46 @@ def test_what_could_not_be_counted_is_no_sample() -> None:
     unknown = ObservedQueue("q1", 1, UNKNOWN)
     assert sample_of(replace(GROUP, queues=(queue(0, 1, 1), unknown)), 7.0) is None
     assert sample_of(replace(GROUP, members=UNKNOWN), 7.0) is None
+
+
+def test_what_members_do_not_count_is_no_sample() -> None:
+    """A member that reports no calls at a time is of an older version, and one of a paused group may not call."""
+    assert sample_of(replace(GROUP, members=(MEMBER, replace(MEMBER, concurrency=0))), 7.0) is None
+    assert sample_of(replace(GROUP, members=(replace(MEMBER, paused=True),)), 7.0) is None
+    assert sample_of(replace(GROUP, members=(replace(MEMBER, paused=True), MEMBER)), 7.0) is not None
+
+
+def test_messages_of_further_queues_count_as_those_of_the_queues_that_there_are() -> None:
+    """Staging queues, and new queues of a change that is under way."""
+    more = (queue(0, 3, 4), queue(1, 0, 0), queue(2, 900, 0), queue(3, 50, 1))
+    sample = sample_of(replace(GROUP, queues=more), 7.0)
+    assert sample is not None
+    assert sample.waiting == {0: 907, 1: 51}
+
+
+def partitioned(native: PartitionsStatus | Unknown) -> Description:
+    spec = replace(SPEC, mode="Partitioned")
+    one = ObservedQueue("q", None, QueueStatus(ready=9, unacked=0, native=native))
+    member = replace(MEMBER, queues=(replace(MEMBER.queues[0], delivered=900),))
+    return replace(GROUP, spec=spec, queues=(one,), members=(member,))
+
+
+def test_partitions_are_taken_to_get_as_many_messages_each() -> None:
+    """A member counts the messages of the one queue."""
+    status = PartitionsStatus(
+        "Ready",
+        ingress=True,
+        handoffs=Handoffs(0, 0, 0),
+        partitions=(PartitionStatus(0, "Ready", None, 5, 1), PartitionStatus(1, "Ready", None, 3, 0)),
+    )
+    sample = sample_of(partitioned(status), 7.0)
+    assert sample is not None
+    assert sample.waiting == {0: 6, 1: 3}
+    assert [one.delivered for one in sample.members] == [{}]
+
+
+def test_partitions_that_could_not_be_read_are_no_sample() -> None:
+    assert sample_of(partitioned(UNKNOWN), 7.0) is None
 
 
 KNOWN = Sizing(

@@ -251,6 +251,21 @@ def test_a_key_that_holds_a_member_up_is_left_out_and_named() -> None:
     assert (sizing.wanted, sizing.why, sizing.queue) == (1, Why.QUEUE_LIMITS, 3)
 
 
+def test_long_calls_hold_no_member_up() -> None:
+    """Only ended calls are counted, and in most intervals none ends."""
+    sizer = Sizer(10)
+    waiting = dict.fromkeys(range(64), 6)
+    for number in range(60):
+        ended = number // 6
+        members = tuple(
+            MemberSample(f"incarnation-{one}", 1, ended, 60.0 * ended, {one: ended, one + 8: ended})
+            for one in range(8)
+        )
+        sizer.add(Sample(10.0 * number, members, waiting))
+
+    assert sizer.sizing().wanted == 64
+
+
 def test_members_that_brought_no_throughput_are_not_wanted() -> None:
     flow = Flow(Sizer(10), members=4, limit_hz=by_member(4))
     flow.run(300, by_member(6))

@@ -289,7 +289,9 @@ def test_the_autoscaler_scales_the_group_and_not_the_deployment() -> None:
 def test_each_step_to_the_replicas_of_a_delay_counts_where_autoscalers_have_a_tolerance() -> None:
     delay = group_of({"scaling": {"maxReplicas": 4, "targetDelay": "10s"}})
     lag = group_of({"scaling": {"maxReplicas": 4, "targetLag": 500}})
-    for group, has_tolerance, tolerance in ((delay, True, "0"), (delay, False, None), (lag, True, None)):
+    both = group_of({"scaling": {"maxReplicas": 4, "targetDelay": "10s", "targetLag": 500}})
+    cases = ((delay, True, "0"), (delay, False, None), (lag, True, None), (both, True, None))
+    for group, has_tolerance, tolerance in cases:
         found = autoscaler_of(group, has_tolerance=has_tolerance)
         assert found is not None
         behavior = found["spec"]["behavior"]

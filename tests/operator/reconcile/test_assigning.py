@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from lbg_core.admin.actions import Announce
+from lbg_core.admin.actions import Announce, PutFence
 from lbg_core.group import BALANCED, BY_LOAD, EMBEDDED, RABBITMQ, STATIC, Engine, GroupSpec
 from lbg_core.group.members_protocol import Assign
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP
@@ -25,9 +25,13 @@ def assignment(place: Place) -> str:
     return recorded(place).assignment
 
 
-def announced(place: Place) -> int:
+def told(place: Place) -> list[Assign]:
     sent = [one.message for one in place.broker.performed if isinstance(one, Announce)]
-    return sum(isinstance(one, Assign) for one in sent)
+    return [one for one in sent if isinstance(one, Assign)]
+
+
+def announced(place: Place) -> int:
+    return len(told(place))
 
 
 @in_virtual_time
@@ -43,7 +47,8 @@ async def test_an_assignment_is_changed_and_changed_back() -> None:
 
 
 @in_virtual_time
-async def test_an_assignment_is_changed_with_the_number_of_queues_and_behind_it() -> None:
+@pytest.mark.parametrize("restarts", [True, False])
+async def test_an_assignment_is_changed_with_the_number_of_queues_and_behind_it(restarts: bool) -> None:
     async with Place() as place:
         await place.ready()
         place.broker.passes_fences = False
@@ -52,12 +57,20 @@ async def test_an_assignment_is_changed_with_the_number_of_queues_and_behind_it(
         assert place.broker.key_move[GROUP_NAME]
         assert assignment(place) == BALANCED
         before = announced(place)
+        assert told(place)[-1].assignment == BALANCED, "members are told what the record has"
         place.broker.passes_fences = True
-        await place.restart()
+        for fence in [one for one in place.broker.performed if isinstance(one, PutFence)]:
+            await place.broker.perform(fence)
+        if restarts:
+            await place.restart()
         await asyncio.sleep(700)
         assert not place.broker.key_move[GROUP_NAME]
         assert assignment(place) == STATIC
         assert announced(place) > before
+        assert (told(place)[-1].assignment, told(place)[-1].max_clients) == (
+            STATIC,
+            recorded(place).max_clients,
+        )
         assert place.conditions()["Provisioned"] == ("True", "Provisioned")
 
 

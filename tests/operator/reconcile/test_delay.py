@@ -60,6 +60,18 @@ async def test_the_status_has_the_sum_and_the_autoscaler_reads_the_wish() -> Non
 
 
 @in_virtual_time
+async def test_the_demand_outlasts_a_look_at_the_broker() -> None:
+    """Every ten minutes a group is compared with what the broker has, and it is at each change of its manifest."""
+    async with Place() as place:
+        at_work(place)
+        await place.ready(scaling=SCALING, queues={"count": 16}, replicas=4)
+        await asyncio.sleep(120)
+        place.edit_group({"drainTimeoutSeconds": 77})
+        await asyncio.sleep(0.5)
+        assert await reader(place)("lbg_group_wanted_replicas", "shop", "orders") == 4
+
+
+@in_virtual_time
 async def test_a_group_that_does_not_scale_by_delay_shows_none_and_is_read_by_nobody() -> None:
     async with Place() as place:
         at_work(place)

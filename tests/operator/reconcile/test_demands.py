@@ -59,7 +59,8 @@ async def test_a_group_that_scales_by_delay_is_sampled_each_ten_seconds_and_othe
     broker, other = Broker(), Broker()
     for one, target_delay_s in ((broker, 10.0), (other, None)):
         surveys = surveyed(one)
-        surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=target_delay_s)
+        surveys.demands.watch(ORDERS, SPEC, target_delay_s)
+        surveys.watch(ORDERS, MAIN, SPEC)
         await asyncio.sleep(10 * INTERVAL_S)
         await surveys.close()
     assert len(broker.asked_at) == pytest.approx(10 * INTERVAL_S / SAMPLED_EVERY_S, rel=0.4)
@@ -69,7 +70,8 @@ async def test_a_group_that_scales_by_delay_is_sampled_each_ten_seconds_and_othe
 @in_virtual_time
 async def test_the_demand_follows_from_two_surveys_on() -> None:
     surveys = surveyed(Broker())
-    surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=10.0)
+    surveys.demands.watch(ORDERS, SPEC, 10.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
     await asyncio.sleep(SOON_S + 0.1)
     first = surveys.demands.latest(ORDERS)
     assert first is not None
@@ -89,7 +91,8 @@ async def test_a_demand_is_unknown_from_the_first_survey_that_fails_and_known_fr
 ):
     broker = Broker()
     surveys = surveyed(broker)
-    surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=10.0)
+    surveys.demands.watch(ORDERS, SPEC, 10.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
     await asyncio.sleep(3 * SAMPLED_EVERY_S)
     broker.is_away = True
     await asyncio.sleep(2 * SAMPLED_EVERY_S)
@@ -103,14 +106,32 @@ async def test_a_demand_is_unknown_from_the_first_survey_that_fails_and_known_fr
 
 
 @in_virtual_time
+async def test_a_demand_that_cannot_be_computed_ends_no_survey(monkeypatch: pytest.MonkeyPatch) -> None:
+    surveys = surveyed(Broker())
+    surveys.demands.watch(ORDERS, SPEC, 10.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
+    with monkeypatch.context() as broken:
+        broken.setattr("lbg_operator.reconcile.demands.sample_of", lambda *_: 1 / 0)
+        await asyncio.sleep(3 * SAMPLED_EVERY_S)
+        assert surveys.demands.latest(ORDERS) is None
+    assert surveys.latest(ORDERS) is not None
+    await asyncio.sleep(3 * SAMPLED_EVERY_S)
+    assert surveys.demands.latest(ORDERS) is not None
+    await surveys.close()
+
+
+@in_virtual_time
 async def test_another_target_is_measured_anew_and_a_group_that_is_gone_has_none() -> None:
     surveys = surveyed(Broker())
-    surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=10.0)
+    surveys.demands.watch(ORDERS, SPEC, 10.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
     await asyncio.sleep(3 * SAMPLED_EVERY_S)
     before = surveys.demands.latest(ORDERS)
-    surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=10.0)
+    surveys.demands.watch(ORDERS, SPEC, 10.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
     assert surveys.demands.latest(ORDERS) is before
-    surveys.watch(ORDERS, MAIN, SPEC, target_delay_s=5.0)
+    surveys.demands.watch(ORDERS, SPEC, 5.0)
+    surveys.watch(ORDERS, MAIN, SPEC)
     assert surveys.demands.latest(ORDERS) is None
     surveys.forget(ORDERS)
     assert not surveys.demands.scales(ORDERS)
