@@ -63,6 +63,10 @@ class Judge:
         return {member for member, _, _ in self.starts[since:]}
 
 
+ENDS_WITHIN_S = 5.0
+"""For the last publish, which waits where the broker is away."""
+
+
 class Load:
     """Publishes to a group at a steady rate; `published` counts what is confirmed or on the way."""
 
@@ -70,9 +74,12 @@ class Load:
         self.publisher = publisher
         self._keys = keys
         self.published = 0
+        self.is_over = False
 
     async def publish(self, count: int, *, rate_hz: float | None = None) -> None:
         for _ in range(count):
+            if self.is_over:
+                return
             key = f"key-{self.published % self._keys}"
             await self.publisher.publish(key=key, body=b"%d" % self.published, topic="load")
             self.published += 1
@@ -92,10 +99,14 @@ async def load_on(url: str, group: str, *, keys: int = 40) -> AsyncIterator[Load
 
 @asynccontextmanager
 async def under_load(load: Load, *, rate_hz: float = 300.0) -> AsyncIterator[None]:
-    """Messages all the while."""
+    """Messages all the while. The last one is counted, whether it is on the way or not: a publish that is cancelled may
+    have been either."""
+    load.is_over = False
     task = asyncio.create_task(load.publish(1_000_000, rate_hz=rate_hz))
     try:
         yield
     finally:
+        load.is_over = True
+        await asyncio.wait([task], timeout=ENDS_WITHIN_S)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
