@@ -44,7 +44,9 @@ the member's share is then known to a fortieth."""
 AVERAGED_MAX_S = 300.0
 
 STEADY_CALLS = 800
-"""Calls since its load began by which a member that keeps up knows its share well enough to give queues away."""
+STEADY_S = 30.0
+"""Calls since its load began by which a member that keeps up knows its share well enough to give queues away, and the
+time after which it does by fewer, as calls of half a second need minutes for so many."""
 
 
 class Interval(NamedTuple):
@@ -207,7 +209,7 @@ class LoadMeter(Part):
         self._loaded_s += seconds
         if not lags:
             self._average(seconds)
-        is_long = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= AVERAGED_MAX_S
+        is_long = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= STEADY_S
         self.is_steady = lags or is_long
         self.queues = tuple(
             QueueLoad(one.queue, one.demand_behind if lags else self._averages[one.queue][0], one.service_s)
