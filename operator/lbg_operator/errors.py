@@ -5,8 +5,8 @@ OperatorError (Exception)
 ├── ManifestError   a custom resource that cannot be followed: says the field, what is wrong and what to do
 ├── ClusterError    the Kubernetes API did not do what was asked (kube/api.py)
 ├── SelectorError   a label selector that cannot be parsed, or asks for what the metrics API does not answer
-├── GroupNotFound   there is no such group to report the lag of
-└── MetricUnknown      a group's lag is unknown now: it is not 0, and nothing may be scaled by it
+├── GroupNotFound   there is no such group to report a metric of
+└── MetricUnknown   a group's metric is unknown now: it is not 0, and nothing may be scaled by it
 """
 
 from __future__ import annotations

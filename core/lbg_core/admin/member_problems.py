@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 
-from lbg_core.admin.problems import NAMED_MAX, Kind, Problem, Subject
+from lbg_core.admin.problems import Kind, Problem, Subject, listed
 from lbg_core.group import Names
 from lbg_core.group.members_protocol import Beat, QueueState
 
@@ -31,8 +31,8 @@ def member_problems(
         if one.prefetch:
             windows.setdefault(one.prefetch, []).append(one.name)
     if len(windows) > 1:
-        listed = tuple(f"{prefetch} ({_listed(windows[prefetch])})" for prefetch in sorted(windows))
-        yield Problem(Kind.PREFETCH_DIFFERS, Subject(names.group), {"windows": listed})
+        texts = tuple(f"{prefetch} ({listed(windows[prefetch])})" for prefetch in sorted(windows))
+        yield Problem(Kind.PREFETCH_DIFFERS, Subject(names.group), {"windows": texts})
     if has_parking and (behind := [one.name for one in members if one.parking is None]):
         yield Problem(Kind.PARKED_KEYS_NOT_FOLLOWED, Subject(names.group, members=tuple(behind)))
 
@@ -61,11 +61,6 @@ def _of_queue(names: Names, member: Beat, queue: QueueState, *, is_one_queue: bo
     if queue.is_postponed:
         figures = {"count": queue.put_off, "drain_s": queue.next_drain_s}
         yield Problem(Kind.HANDOFF_POSTPONED, subject(), figures)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
-    return f"{', '.join(names[:NAMED_MAX])}{more}"
 
 
 def held_up(group: str, members: Sequence[Beat], queues: Collection[int]) -> Iterator[Problem]:

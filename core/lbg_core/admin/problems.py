@@ -482,6 +482,12 @@ def unreported(progress: Progress) -> None:
     """A report that nobody reads."""
 
 
+def listed(names: Sequence[str], shown: int = NAMED_MAX) -> str:
+    """So many of these names, and the number of the others."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return f"{', '.join(names[:shown])}{more}"
+
+
 class _Sentence(Formatter):
     def convert_field(self, value: Any, conversion: Any) -> Any:
         if conversion == "r" and isinstance(value, tuple):
@@ -496,9 +502,7 @@ class _Sentence(Formatter):
         if isinstance(value, tuple):
             if format_spec == ";":
                 return "; ".join(value)
-            shown = int(format_spec or NAMED_MAX)
-            more = f" and {len(value) - shown} more" if len(value) > shown else ""
-            return f"{', '.join(value[:shown])}{more}"
+            return listed(value, int(format_spec or NAMED_MAX))
         if isinstance(value, Mapping):
             return ", ".join(f"{name} {one}" for name, one in value.items())
         if "|" in format_spec:

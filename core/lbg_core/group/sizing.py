@@ -22,7 +22,7 @@ START_S = 30.0
 delivery to it (bench.first_delivery)."""
 
 CLEAR_S = 60.0
-"""Default time in which a backlog is to be gone: new members need half as long to start."""
+"""Time in which a backlog is to be gone, or the target if that is longer: new members need half as long to start."""
 
 RECENT_S, BEFORE_S = 20.0, 60.0
 """Arrivals are those of the last time; they grow by the difference to those of the time before it."""
@@ -71,8 +71,8 @@ RETRY_S = 900.0
 class MemberSample(NamedTuple):
     """Cumulative values of one member since it started.
 
-    `calls` are ended calls, `busy_s` the seconds that they took. `delivered` has the messages that the
-    broker gave it, by queue; a lower number than before counts as from 0.
+    `calls` are ended calls, `busy_s` the seconds that they took. `delivered` has the messages that the broker gave it,
+    by queue; a lower number than before counts as from 0.
     """
 
     incarnation: str
@@ -160,24 +160,21 @@ class _Run(NamedTuple):
 class Sizer:
     """Sizing of one group, from its samples.
 
-    `target_delay_s`: a new message waits at most so long. `clear_within_s`: a backlog is gone within so many seconds of
-    the start of new members; None: CLEAR_S, or the target if that is longer. `queues_max`: to which the number of
-    queues is doubled if more members are wanted than there are (docs/adr/0070-the-operator-doubles-the-queues.md).
+    `target_delay_s`: a new message waits at most so long. `queues_max`: to which the number of queues is doubled if
+    more members are wanted than there are (docs/adr/0070-the-operator-doubles-the-queues.md).
     """
 
     def __init__(
         self,
         target_delay_s: float,
-        clear_within_s: float | None = None,
         *,
         sharing: Sharing = Sharing.BALANCED,
         queues_max: int = 0,
-        start_s: float = START_S,
     ) -> None:
         self._target_s = target_delay_s
-        self._clear_s = max(CLEAR_S, target_delay_s) if clear_within_s is None else clear_within_s
-        self._sharing, self._queues_max, self._start_s = sharing, queues_max, start_s
-        self._overload = USED * target_delay_s / max(self._clear_s, 2 * start_s)
+        self._clear_s = max(CLEAR_S, target_delay_s)
+        self._sharing, self._queues_max = sharing, queues_max
+        self._overload = USED * target_delay_s / self._clear_s
         """Busy share besides, of members that there are: what waits is within the target until others have started."""
         self._raw: int | None = None
         self._sizing = Sizing()
@@ -328,7 +325,7 @@ class Sizer:
             long, long_chance = _growth(first, middle, last)
             short, short_chance = _growth(middle, half, last)
             growth = max(0.0, min(long - long_chance, short + short_chance))
-            ahead_hz += growth * (recent_s / 2 + self._start_s)
+            ahead_hz += growth * (recent_s / 2 + START_S)
         if half is not middle:
             lesser_hz = min(_came_hz(middle, half), _came_hz(half, last))
             ahead_hz = min(ahead_hz, BURST * (lesser_hz + FEW / recent_s))
@@ -487,7 +484,11 @@ def delay_s(service_s: float, concurrency: int, share: float) -> float:
     return TAIL * service_s * math.pow(share, exponent) / (concurrency * (1 - share))
 
 
-def published(wanted: int, current: int, tolerance: float = 0.1) -> float:
+TOLERANCE = 0.1
+"""An autoscaler's, by default (Kubernetes: --horizontal-pod-autoscaler-tolerance)."""
+
+
+def published(wanted: int, current: int, tolerance: float = TOLERANCE) -> float:
     """Value of the metric, with target 1 for each replica, at which the autoscaler goes from `current` to `wanted`.
 
     It rounds the value up, and ignores one that differs from `current` by at most `tolerance`. Where that hides more

@@ -205,12 +205,11 @@ class Provisioner:
                 if group.paused or self._was_paused(key):
                     await reach.admin.perform(pause_announced(group.spec.name, is_paused=group.paused))
                 told = self._done[key].announced if key in self._done else None
+                announcement = assignment_announced(created.spec)
                 # While keys move, the record has the former assignment.
-                if not created.is_key_move_left and told != (
-                    recorded_as := assignment_announced(created.spec)
-                ):
-                    await reach.admin.perform(recorded_as)
-                    told = recorded_as
+                if announcement != told and not created.is_key_move_left:
+                    await reach.admin.perform(announcement)
+                    told = announcement
                 done = [*created.changes]
                 if publisher is not None and created.publishers != publishers_of(group):
                     done += await self._separate_publishers(group, reach, claim, publisher)

@@ -16,7 +16,7 @@ from pythonjsonlogger.json import JsonFormatter
 
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.group.sizing import published
+from lbg_core.group.sizing import TOLERANCE, published
 from lbg_operator.crds import GroupManifest
 from lbg_operator.errors import GroupNotFound, ManifestError, MetricUnknown
 from lbg_operator.kube.api import Cluster, ClusterError, Forbidden
@@ -124,7 +124,7 @@ def _wanted(context: ReconcileContext, manifest: WatchedObject, group: GroupMani
         and not isinstance(context.autoscaling.provider, Keda)
     )
     current = manifest.get("status", {}).get("replicas", 0)
-    return demand.wanted if is_exact else published(demand.wanted, current)
+    return published(demand.wanted, current, 0.0 if is_exact else TOLERANCE)
 
 
 async def follow(

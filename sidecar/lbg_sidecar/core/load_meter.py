@@ -117,7 +117,7 @@ class LoadMeter(Part):
         self.queues: tuple[QueueLoad, ...] | None = None
         """For plans: what waits counts too, where this member falls behind."""
         self.is_steady = False
-        """`queues` are by many calls, or this member has fallen behind since its load began."""
+        """`queues` are by many calls or a long time, or this member falls behind."""
         self._since = 0.0
         self._due = self._count_due = NEVER
         self._seen: dict[int, _Seen] = {}
@@ -209,8 +209,7 @@ class LoadMeter(Part):
         self._loaded_s += seconds
         if not lags:
             self._average(seconds)
-        is_long = self._loaded_calls >= STEADY_CALLS or self._loaded_s >= STEADY_S
-        self.is_steady = lags or is_long
+        self.is_steady = lags or self._loaded_calls >= STEADY_CALLS or self._loaded_s >= STEADY_S
         self.queues = tuple(
             QueueLoad(one.queue, one.demand_behind if lags else self._averages[one.queue][0], one.service_s)
             for one in intervals
@@ -261,13 +260,12 @@ class LoadMeter(Part):
         """None for a queue that keeps up."""
         attachment, one = binding.attachment, self._intervals[binding.queue]
         assert attachment is not None
-        is_behind = one.is_behind
         former = self._behind.get(binding.queue)
         if former is None:
-            return _QueueBehind(self._key(attachment, None)) if is_behind else None
-        overload = self._overload(one, former, attachment, seconds) if is_behind else None
+            return _QueueBehind(self._key(attachment, None)) if one.is_behind else None
+        overload = self._overload(one, former, attachment, seconds) if one.is_behind else None
         former.lasts.observe(holds=overload is not None)
-        if not is_behind and not former.lasts.count:
+        if not one.is_behind and not former.lasts.count:
             return None
         former.overload = overload or former.overload
         former.key, former.busy_s = self._key(attachment, former.key), 0.0

@@ -186,7 +186,7 @@ def test_concurrent_calls_are_capacity() -> None:
 
 
 def test_growth_is_extrapolated_over_the_start_of_a_pod() -> None:
-    flow = Flow(Sizer(10, start_s=30), members=8)
+    flow = Flow(Sizer(10), members=8)
     for step in range(60):
         flow.run(10, by_member(1 + step / 10))
 
@@ -194,7 +194,7 @@ def test_growth_is_extrapolated_over_the_start_of_a_pod() -> None:
 
 
 def test_a_backlog_wants_members_that_clear_it_in_time() -> None:
-    flow = Flow(Sizer(10, clear_within_s=60), members=2)
+    flow = Flow(Sizer(10), members=2)
     flow.run(120, by_member(1.5))
     flow.waiting = [by_member(180) / 64] * 64  # three members for the time
     flow.sizer = fresh(flow)
@@ -207,7 +207,7 @@ def test_a_backlog_wants_members_that_clear_it_in_time() -> None:
 
 def fresh(flow: Flow) -> Sizer:
     """A sizer as that of an operator that starts now."""
-    sizer = Sizer(10, clear_within_s=60)
+    sizer = Sizer(10)
     sizer.add(flow.sample())
     return sizer
 
@@ -389,7 +389,7 @@ def test_a_load_near_a_limit_wants_one_number_of_members() -> None:
 
 
 def test_a_burst_is_a_backlog_and_no_load_that_lasts() -> None:
-    flow = Flow(Sizer(10, clear_within_s=60), members=1)
+    flow = Flow(Sizer(10), members=1)
     flow.run(300, by_member(0.5))
     flow.waiting = [waiting + by_member(180) / 64 for waiting in flow.waiting]
 
