@@ -160,7 +160,9 @@ def plan_create(
         if diff := (conflicts if alters else differences)(existing, spec):
             fields = {one.field for one in diff}
             kind = Kind.QUEUE_COUNT_DIFFERS if "queue_count" in fields else Kind.GROUP_DIFFERS
-            if fields == {"assignment"}:
+            if fields == {"max_clients"}:
+                kind = Kind.MAX_CLIENTS_DIFFER
+            elif fields == {"assignment"}:
                 kind = Kind.ASSIGNMENT_DIFFERS
             elif fields <= {"assignment", "rebalance_threshold_percent"}:
                 kind = Kind.REBALANCE_THRESHOLD_DIFFERS

@@ -155,6 +155,10 @@ class Kind(Enum):
         _DIFFERS,
         "`lbg group repartition {group} --queues {queues}` gives it that many queues",
     )
+    MAX_CLIENTS_DIFFER = (
+        _DIFFERS,
+        "`lbg group repartition {group} --queues {queues} --max-clients {max_clients}` gives it that limit",
+    )
     ASSIGNMENT_DIFFERS = _DIFFERS, "`lbg group assign {group} {assignment}` gives it that one"
     REBALANCE_THRESHOLD_DIFFERS = (
         _DIFFERS,

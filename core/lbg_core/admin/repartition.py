@@ -252,6 +252,7 @@ async def repartition_group(
             )
         is_online = has_partitions(spec, observed.engine) and not is_offline
         if desired.to_record() == spec.to_record() and not (is_interrupted or is_online or is_moving):
+            await admin.perform(assignment_announced(spec))  # a run that was killed may not have come to it
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(desired, observed)
         if discard and not is_offline and not is_online:

@@ -88,6 +88,14 @@ async def test_a_create_refuses_another_one_and_names_the_command() -> None:
     assert announced(admin) == []
 
 
+async def test_a_create_refuses_another_limit_of_clients_and_names_the_command() -> None:
+    admin = FakeAdmin()
+    await create_group(admin, ORDERS)
+    with pytest.raises(GroupDiffers) as refused:
+        await create_group(admin, ORDERS.altered(max_clients=3))
+    assert "`lbg group repartition orders --queues 4 --max-clients 3`" in text_of(refused.value.problem)
+
+
 async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:
     admin = FakeAdmin()
     await create_group(admin, ORDERS.altered(max_clients=3))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.admin.groups import create_group
+from lbg_core.admin.actions import Action
+from lbg_core.admin.groups import assignment_announced, create_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.plan import recorded
 from lbg_core.admin.repartition import repartition_group
@@ -72,3 +73,18 @@ async def test_a_limit_that_a_later_create_gives_is_kept_too(admin: LiveAdmin, o
     assert (await create_group(admin, limited)).changes == ()
     assert (await create_group(admin, orders)).changes == ()
     assert recorded("orders", await admin.observe("orders")).limits_clients
+
+
+async def test_who_repeats_a_change_tells_members_what_a_killed_command_did_not(
+    admin: LiveAdmin, orders: GroupSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = orders.altered(max_clients=2)
+    await create_group(admin, limited)
+    told: list[Action] = []
+
+    async def perform(action: Action) -> None:
+        told.append(action)
+
+    monkeypatch.setattr(admin, "perform", perform)
+    assert not (await repartition_group(admin, "orders", 4, max_clients=2, timeout_s=GUARD_S)).is_changed
+    assert told == [assignment_announced(limited)]
