@@ -19,7 +19,7 @@ def test_a_group_is_assigned_by_another_rule_and_shows_it(lbg: Lbg, broker: Wher
     assert "assignment Static" in lbg("group", "show", unique, *where).out
     refused = lbg("group", "create", unique, "--no-user", *where)
     assert refused.status == 1
-    assert f"`lbg group assign {unique} Balanced`" in refused.last_line
+    assert f"`lbg group assign {unique} ByLoad`" in refused.last_line
 
 
 @pytest.mark.parametrize("broker", ["embedded"], indirect=True)

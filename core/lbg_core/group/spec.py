@@ -39,6 +39,12 @@ SESSIONS: Final = "Sessions"
 MODES: tuple[Mode, ...] = (EXCLUSIVE, PARTITIONED, MESSAGE_GROUPS, SESSIONS)
 """Every mode that a group may have; provisioning checks whether an engine supports it."""
 
+
+def default_assignment(mode: str) -> Assignment:
+    """Mode Partitioned has the one that it has on each engine."""
+    return BY_LOAD if mode == EXCLUSIVE else BALANCED
+
+
 NATIVE_MODES: tuple[Mode, ...] = (PARTITIONED, MESSAGE_GROUPS, SESSIONS)
 """Modes for which the embedded broker has a queue type: there a group in one of these modes is one queue."""
 
@@ -200,10 +206,11 @@ class GroupSpec:
     )
     assignment: Assignment = attribute(
         "AS",
-        BALANCED,
+        DERIVED,
         "Mode Exclusive, and Partitioned on RabbitMQ: rule by which queues are assigned to members. `Balanced`: loads "
-        "differ by at most one queue. `Static`: queue mod the highest number of members == index. `ByLoad`: as "
-        "Balanced, and queues leave members that have more to do than others ([assignment.md](assignment.md))",
+        "differ by at most one queue. `ByLoad`: as Balanced, and queues leave members that have more to do than "
+        "others. `Static`: queue mod the highest number of members == index. By default ByLoad in mode Exclusive, "
+        "Balanced in others ([assignment.md](assignment.md))",
         manifest="assignment",
         modes=(EXCLUSIVE, PARTITIONED),
         shown="assignment {}",
@@ -230,13 +237,10 @@ class GroupSpec:
         set_field = partial(object.__setattr__, self)
         set_field("limits_clients", self.max_clients is not None)
         has_one_queue = self.mode in UNCOUNTED_MODES
-        for name, derived in (
-            ("hash_prefix", self.name),
-            ("client_username", self.name),
-            ("queue_count", 1 if has_one_queue else 4),
-        ):
+        derived = self._derived()
+        for name, value in derived.items():
             if getattr(self, name) is None:
-                set_field(name, derived)
+                set_field(name, value)
         if not self.limits_clients:
             set_field("max_clients", self.hash_count if has_one_queue else self.queue_count)
         require_group_name(self.name)
@@ -256,9 +260,18 @@ class GroupSpec:
             value = getattr(self, name)
             if one.kind is float:  # to the millisecond, the unit of a queue's arguments
                 set_field(name, round(value, 3))
-            if not one.counts_in(self.mode) and value != one.default:
+            if not one.counts_in(self.mode) and value != derived.get(name, one.default):
                 modes = " or ".join(one.modes)
                 raise SpecError(name, value, f"goes with mode {modes} only, and this is {self.mode}")
+
+    def _derived(self) -> dict[str, Any]:
+        """Defaults that follow from other attributes; without `max_clients`, which also counts as given or not."""
+        return {
+            "hash_prefix": self.name,
+            "client_username": self.name,
+            "queue_count": 1 if self.mode in UNCOUNTED_MODES else 4,
+            "assignment": default_assignment(self.mode),
+        }
 
     @classmethod
     def from_record(cls, text: str | bytes, *, name: str) -> GroupSpec:
@@ -317,9 +330,12 @@ class GroupSpec:
         V, its version; HP, HC, QC, QS, CU; the others where they are not the default, and CC where it was given.
         """
         record: dict[str, object] = {VERSION_KEY: RECORD_VERSION}
+        derived = self._derived()
         for key, one in _BY_KEY.items():
             value = getattr(self, one.name)
-            is_default = not self.limits_clients if one.name == "max_clients" else value == one.default
+            is_default = value == derived.get(one.name, one.default)
+            if one.name == "max_clients":
+                is_default = not self.limits_clients
             if key in _REQUIRED_KEYS or not is_default:
                 record[key] = value
         return json.dumps(record | dict(further or {}), separators=(",", ":"), ensure_ascii=False)

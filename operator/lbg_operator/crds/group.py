@@ -244,7 +244,7 @@ def _spec(name: str, spec: Mapping[str, Any], queue_count: int) -> GroupSpec:
             fields = reduce(getitem, parents, spec)
             if one.default is not None or last in fields:
                 given[one.name] = fields[last]
-    if spec["assignment"] == STATIC and "scaling" in spec:
+    if spec.get("assignment") == STATIC and "scaling" in spec:
         given["max_clients"] = min(spec["scaling"]["maxReplicas"], queue_count)
     given["queue_size_mb"] = bytes_in("spec.queues.size", given["queue_size_mb"]) // BYTES_PER_MB
     try:

@@ -99,7 +99,7 @@ def _counts(most: int) -> Callable[[click.Context, click.Parameter, str | None],
 @click.option(
     "--assignment",
     type=click.Choice(ATTRIBUTES["assignment"].choices),
-    help="By default the manifest's, or Balanced.",
+    help="By default the manifest's, or that of a new group.",
 )
 @click.option(
     "--service-time",

@@ -13,12 +13,12 @@ import yaml
 from lbg_core.durations import seconds_of
 from lbg_core.group import (
     ATTRIBUTES,
-    BALANCED,
     EXCLUSIVE,
     HASH_FUNCTIONS,
     MODES,
     SESSIONS,
     SpecError,
+    default_assignment,
     group_name_of,
     hash_of,
 )
@@ -105,7 +105,7 @@ def _declared(manifest: Mapping[str, Any]) -> Declared:
         hash_count=_count(hashing, "count", 128),
         hash_function=_word(hashing, "function", tuple(HASH_FUNCTIONS), "crc32"),
         queue_count=_count(queues, "count", None),
-        assignment=_word(spec, "assignment", ATTRIBUTES["assignment"].choices, BALANCED),
+        assignment=_word(spec, "assignment", ATTRIBUTES["assignment"].choices, default_assignment(mode)),
         replicas=replicas,
         members_min=None if scaling is None else _count(scaling, "minReplicas", 1),
         members=max(1, replicas) if scaling is None else _count(scaling, "maxReplicas", None),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pyspark.sql import Row
 
-from lbg_core.group import ATTRIBUTES, BALANCED, EXCLUSIVE, SESSIONS
+from lbg_core.group import ATTRIBUTES, BALANCED, EXCLUSIVE, SESSIONS, default_assignment
 from lbg_pipeline.errors import PlanRefused
 from lbg_pipeline.plan.candidates import hot_keys
 from lbg_pipeline.plan.choose import Choice, Existing, choose, choose_freely
@@ -174,7 +174,9 @@ def _mode(observed: Observed, declared: Declared | None) -> str:
 
 
 def _rules(subject: Subject, wishes: Wishes, declared: Declared | None, service_s: float) -> Rules:
-    assignment = wishes.assignment or (BALANCED if declared is None else declared.assignment)
+    assignment = wishes.assignment or (
+        default_assignment(subject.mode) if declared is None else declared.assignment
+    )
     if assignment != BALANCED and not ATTRIBUTES["assignment"].counts_in(subject.mode):
         raise PlanRefused(
             f"--assignment {assignment} is for modes Exclusive and Partitioned, and the group is in mode {subject.mode}"

@@ -26,7 +26,7 @@ from lbg_core.group import (
 from lbg_core.group.members_protocol import Assign
 from testing.admin.fake_admin import FakeAdmin
 
-ORDERS = GroupSpec("orders", hash_count=8, queue_count=4)
+ORDERS = GroupSpec("orders", hash_count=8, queue_count=4, assignment=BALANCED)
 STATIC_ORDERS = ORDERS.altered(assignment=STATIC)
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import member_problems
 from lbg_core.admin.problems import Kind, Problem, text_of
-from lbg_core.group import BY_LOAD, GroupSpec, Names
+from lbg_core.group import BALANCED, BY_LOAD, GroupSpec, Names
 from lbg_core.group.members_protocol import Beat, Identity, Overload, QueueState, Role, Status
 
-ORDERS = GroupSpec("orders", hash_count=64, queue_count=8)
+ORDERS = GroupSpec("orders", hash_count=64, queue_count=8, assignment=BALANCED)
 CALL_S = 0.01
 
 

@@ -165,7 +165,13 @@ def test_the_record_is_the_documents_compact_json_with_a_version() -> None:
 
 def test_the_record_has_our_own_keys_only_where_they_are_not_the_default() -> None:
     spec = replace(
-        SPEC, hash_function="java", mode="Partitioned", max_clients=4, rebalance_delay_s=1.5, max_handoff_s=10
+        SPEC,
+        hash_function="java",
+        mode="Partitioned",
+        assignment="Static",
+        max_clients=4,
+        rebalance_delay_s=1.5,
+        max_handoff_s=10,
     )
 
     assert json.loads(spec.to_record()) == {
@@ -175,6 +181,16 @@ def test_the_record_has_our_own_keys_only_where_they_are_not_the_default() -> No
         "CC": 4,
         "RD": 1.5,
         "MH": 10.0,
+        "AS": "Static",
+    }
+
+
+def test_the_default_assignment_is_that_of_the_mode() -> None:
+    assert {mode: GroupSpec("g", mode=mode).assignment for mode in MODES} == {
+        "Exclusive": "ByLoad",
+        "Partitioned": "Balanced",
+        "MessageGroups": "Balanced",
+        "Sessions": "Balanced",
     }
 
 

@@ -17,7 +17,7 @@ def test_the_least_of_a_group_has_the_defaults_of_the_schema() -> None:
     ) * 3
     assert (group.spec.hash_count, group.spec.queue_count, group.spec.queue_size_mb) == (128, 8, 1000)
     assert (group.spec.mode, group.spec.hash_function, group.spec.max_clients) == ("Exclusive", "crc32", 8)
-    assert (group.spec.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("Balanced", 5, 3)
+    assert (group.spec.assignment, group.rebalance_delay_s, group.max_handoff_s) == ("ByLoad", 5, 3)
     assert (group.replicas, group.replicas_max) == (1, 8)
     assert group.consumer is None
     assert group.scaling is None
@@ -171,6 +171,8 @@ def test_a_manifest_that_an_older_crd_filled_in_is_told_from_one_that_is_wrong()
     parsed = GroupManifest.parse(manifest).consumer
     assert parsed is not None
     assert not parsed.sidecar.republish
-    del manifest["spec"]["assignment"]
-    with pytest.raises(ManifestError, match="'assignment' is missing: the cluster's CRDs are older"):
+    del manifest["spec"]["rebalanceThresholdPercentage"]
+    with pytest.raises(
+        ManifestError, match="'rebalanceThresholdPercentage' is missing: the cluster's CRDs are older"
+    ):
         GroupManifest.parse(manifest)

@@ -31,7 +31,7 @@ def test_defaults_are_those_of_the_api_server(tmp_path: Path) -> None:
         "orders",
         "shop-orders-644f7b8c",
         "Exclusive",
-        "Balanced",
+        "ByLoad",
     )
     assert (told.hash_count, told.hash_function, told.queue_count) == (128, "crc32", 8)
     assert (told.replicas, told.members, told.members_min, told.concurrency) == (1, 1, None, 16)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.problems import Kind
-from lbg_core.group import GroupSpec
+from lbg_core.group import BALANCED, GroupSpec
 from lbg_core.group.members_protocol import Overload
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
@@ -132,7 +132,7 @@ def test_a_member_that_is_busy_and_behind_reports_for_how_long_it_has_work() -> 
     world.run(30)
     assert first.machine.content().behind_s > 10
     assert second.machine.content().behind_s == 0
-    spec = GroupSpec("g", hash_count=world.hash_count, queue_count=QUEUES)
+    spec = GroupSpec("g", hash_count=world.hash_count, queue_count=QUEUES, assignment=BALANCED)
     found = load_problems(spec, [one.machine.content() for one in world.members])
     assert [(one.kind, one.subject.members) for one in found] == [(Kind.MEMBER_OVERLOADED, (first.name,))]
 
