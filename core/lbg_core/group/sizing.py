@@ -319,6 +319,9 @@ class Sizer:
         """
         last, middle = self._points[-1], self._recent(lambda one: one.came)
         recent_hz, recent_s = _came_hz(middle, last), last.at_s - middle.at_s
+        few = next((one for one in self._points if middle.at_s < one.at_s <= last.at_s - RECENT_S), None)
+        if few is not None:  # the rest of them came before
+            recent_hz = min(recent_hz, ENOUGH / (last.at_s - few.at_s))
         first, half = self._before(middle.at_s - BEFORE_S), self._before(last.at_s - recent_s / 2)
         ahead_hz = recent_hz
         if first is not middle:

@@ -222,6 +222,18 @@ def test_a_backlog_is_gone_at_the_present_rate() -> None:
     assert sizing.clears_in_s == pytest.approx((100 - 2 * 30) / 2, rel=0.05)
 
 
+def test_a_burst_is_not_taken_to_arrive_still_when_nothing_comes() -> None:
+    flow = Flow(Sizer(10), members=2)
+    flow.run(60, 0)
+    flow.run(10, by_member(20))
+
+    sizing = flow.run(40, 0)
+
+    assert sizing.arrivals_hz is not None
+    assert sizing.arrivals_hz < by_member(0.1)
+    assert sizing.clears_in_s == pytest.approx((200 - 2 * 50) / 2, rel=0.1)
+
+
 def test_a_backlog_that_grows_is_never_gone() -> None:
     sizing = Flow(Sizer(10), members=2).run(120, by_member(3))
 
