@@ -20,7 +20,7 @@ from lbg_core.client import BrokerAddress, ConnectionSettings, connect_any
 from lbg_core.declaration import check, declarations, declared, option_of
 from lbg_core.peers import PeerLog
 from lbg_sidecar import CommandChannel, Member, MemberSettings, Message, SettingsError, Verdict, retry
-from lbg_sidecar.app import CONCURRENCY
+from lbg_sidecar.app.channel import CONCURRENCY
 from lbg_sidecar.process.http import address_of, listen, metrics_route, observed_bounds
 from lbg_sidecar.process.lag import LagWatch
 from lbg_sidecar.process.logs import configure_logging

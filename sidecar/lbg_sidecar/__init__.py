@@ -13,7 +13,8 @@ What decides is pure (`core`); `io` and `app` do the I/O.
 
 from __future__ import annotations
 
-from lbg_sidecar.app import AppChannel, CommandChannel
+from lbg_sidecar.app.channel import AppChannel
+from lbg_sidecar.app.command import CommandChannel
 from lbg_sidecar.core.dispatcher import Order, WhenExhausted
 from lbg_sidecar.errors import AppError, CommandFailed, IndexTaken, MemberError, SettingsError
 from lbg_sidecar.member import Member

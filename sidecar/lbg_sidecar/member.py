@@ -17,7 +17,8 @@ from lbg_core.client import ClientConnection, ClientError, ConnectError, reconne
 from lbg_core.group import STATIC, Names, is_recount
 from lbg_core.group.members_protocol import Identity
 from lbg_core.tracing import tracing
-from lbg_sidecar.app import CONCURRENCY, AppChannel, AsyncHandler, SyncHandler, handler_channel
+from lbg_sidecar.app.callable import AsyncHandler, SyncHandler, handler_channel
+from lbg_sidecar.app.channel import CONCURRENCY, AppChannel
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.index_claim import IndexClaim
 from lbg_sidecar.core.member_core import MemberCore

@@ -19,17 +19,11 @@ from pathlib import Path
 from aiohttp import web
 
 from lbg_sidecar import ACK, AppChannel, CommandChannel, Message, Verdict, drop, retry
-from lbg_sidecar.app import (
-    BatchChannel,
-    BatchSettings,
-    Calls,
-    HealthRules,
-    PushChannel,
-    StreamChannel,
-    StreamSettings,
-    handler_channel,
-)
-from lbg_sidecar.app.websocket import PATH
+from lbg_sidecar.app.callable import handler_channel
+from lbg_sidecar.app.channel import Calls
+from lbg_sidecar.app.health import HealthRules
+from lbg_sidecar.app.http_push import BatchChannel, BatchSettings, PushChannel
+from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
 from testing import ROOT
 from testing.ports import free_port
 from testing.waiting import GUARD_S

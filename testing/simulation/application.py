@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from lbg_sidecar.app import AppChannel, Calls
+from lbg_sidecar.app.channel import AppChannel, Calls
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.message import ACK, INTERRUPTED, Message, Verdict, drop, retry
 from testing.simulation.context import Member

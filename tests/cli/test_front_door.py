@@ -71,6 +71,7 @@ def test_a_name_that_is_not_there_is_an_attribute_error(package: str) -> None:
         ("import lbgroup", "aiohttp, asyncio, ssl, click, lbg_core, lbg_broker, lbg_sidecar"),
         ("from lbgroup import Group", "aiohttp, asyncio, ssl, lbg_sidecar"),
         ("from lbgroup import Publisher", "aiohttp, lbg_core.admin.live, lbg_sidecar"),
+        ("from lbgroup import Member, run", "aiohttp, lbg_core.admin.live"),
     ],
 )
 def test_an_import_brings_nothing_that_it_does_not_need(statement: str, heavy: str) -> None:

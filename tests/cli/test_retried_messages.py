@@ -8,7 +8,7 @@ from aiohttp.test_utils import TestServer
 from lbg_core.admin import connect_admin
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings
-from lbg_sidecar.app import PushChannel
+from lbg_sidecar.app.http_push import PushChannel
 from testing.admin.problem_lines import problem_lines
 from testing.command_line import Where
 from testing.waiting import until_answer

@@ -17,8 +17,7 @@ from lbg_core.group.members_protocol import Assign, KeysMove, Pause, Positions, 
 from lbg_core.group.message_codec import decode
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing
-from lbg_sidecar.app import AppChannel
-from lbg_sidecar.app.channel import REQUESTED_AGAIN
+from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel
 from lbg_sidecar.call_notes import CallNotes
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import Attachment, InFlight

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
-from lbg_sidecar.app import AppChannel
+from lbg_sidecar.app.channel import AppChannel
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore

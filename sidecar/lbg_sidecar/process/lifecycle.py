@@ -24,7 +24,9 @@ from lbg_core.client import (
     TlsError,
 )
 from lbg_core.client import SettingsError as AddressError
-from lbg_sidecar.app import CONCURRENCY, AppChannel, BatchChannel, CommandChannel, PushChannel
+from lbg_sidecar.app.channel import CONCURRENCY, AppChannel
+from lbg_sidecar.app.command import CommandChannel
+from lbg_sidecar.app.http_push import BatchChannel, PushChannel
 from lbg_sidecar.app.websocket import PATH, StreamChannel, StreamSettings
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.member import ConnectionStatus, Member

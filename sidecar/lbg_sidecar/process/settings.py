@@ -19,8 +19,9 @@ from typing import Any, Self
 from lbg_core.client import BrokerAddress, ConnectionSettings, split_urls
 from lbg_core.client import SettingsError as AddressError
 from lbg_core.declaration import Declaration, about, check, declarations, declared
-from lbg_sidecar.app import BatchSettings, HealthRules
+from lbg_sidecar.app.health import HealthRules
 from lbg_sidecar.app.http_client import parse_target
+from lbg_sidecar.app.http_push import BatchSettings
 from lbg_sidecar.errors import MemberError, SettingsError
 from lbg_sidecar.settings import MemberSettings
 

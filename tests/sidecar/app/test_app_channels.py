@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from lbg_sidecar import ACK, CommandChannel, CommandFailed, Message, Verdict, drop, retry
-from lbg_sidecar.app import handler_channel
+from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.app.command import parse_verdict
 from lbg_sidecar.message import INTERRUPTED, Kind
 from testing.app.fake_calls import FakeCalls, message, running

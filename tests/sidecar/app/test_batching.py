@@ -14,8 +14,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar import ACK, MemberSettings, Message, drop, retry
-from lbg_sidecar.app import BatchChannel, BatchSettings, http_push
+from lbg_sidecar.app import http_push
 from lbg_sidecar.app.http_client import Reply, verdicts_of_reply
+from lbg_sidecar.app.http_push import BatchChannel, BatchSettings
 from lbg_sidecar.message import INTERRUPTED, Kind, Verdict, unreadable
 from lbg_sidecar.settings import processing_rules
 from testing.app.application_channel import Offering, offering_to

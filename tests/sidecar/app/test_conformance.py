@@ -12,7 +12,7 @@ from zlib import crc32
 
 import pytest
 
-from lbg_sidecar.app import PushChannel
+from lbg_sidecar.app.http_push import PushChannel
 from lbg_sidecar.message import ACK, INTERRUPTED, Kind
 from testing.app.application_channel import Offering, offering_to
 from testing.app.subjects import QUICK, SUBJECTS, HttpApp, Subject

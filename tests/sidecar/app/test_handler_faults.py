@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 
 from lbg_sidecar import ACK, Message, Verdict, retry
-from lbg_sidecar.app import handler_channel
+from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.message import Kind
 from testing.app.fake_calls import message, running
 from testing.waiting import GUARD_S, passes

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar import AppError, Message
-from lbg_sidecar.app import handler_channel
+from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.message import Verdict
 from testing.waiting import until
 

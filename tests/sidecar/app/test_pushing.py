@@ -9,7 +9,8 @@ from contextlib import asynccontextmanager
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from lbg_sidecar.app import HealthRules, PushChannel
+from lbg_sidecar.app.health import HealthRules
+from lbg_sidecar.app.http_push import PushChannel
 from testing.app.application_channel import Offering, offering_to
 from testing.ports import free_port
 from testing.waiting import until

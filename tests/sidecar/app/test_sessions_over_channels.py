@@ -14,9 +14,10 @@ from lbg_broker.core.queue_types.session_headers import end_of_session, numbered
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import Delivery
 from lbg_sidecar import Message
-from lbg_sidecar.app import HealthRules, PushChannel
 from lbg_sidecar.app.channel import parse_reported
 from lbg_sidecar.app.cloudevents import attributes, batch_item, message_json
+from lbg_sidecar.app.health import HealthRules
+from lbg_sidecar.app.http_push import PushChannel
 from lbg_sidecar.app.websocket_protocol import read_hello
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.errors import StreamError

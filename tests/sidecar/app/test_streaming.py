@@ -21,7 +21,7 @@ from lbg_core.amqp import BasicProperties
 from lbg_core.client import Delivery
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ
 from lbg_sidecar import ACK, Member, MemberSettings, Message, Verdict, drop, retry
-from lbg_sidecar.app import StreamChannel, StreamSettings
+from lbg_sidecar.app.websocket import StreamChannel, StreamSettings
 from lbg_sidecar.app.websocket_protocol import SUBPROTOCOL
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.message import INTERRUPTED, in_flight_of

@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from lbg_core.group import Engine, GroupSpec
 from lbg_core.group.members_protocol import Hello, Identity
 from lbg_sidecar import MemberSettings
-from lbg_sidecar.app import BatchChannel, CommandChannel, PushChannel, StreamChannel, StreamSettings
 from lbg_sidecar.app.callable import handler_channel
+from lbg_sidecar.app.command import CommandChannel
+from lbg_sidecar.app.http_push import BatchChannel, PushChannel
+from lbg_sidecar.app.websocket import StreamChannel, StreamSettings
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Capacity, Requeue
 from lbg_sidecar.core.limits import BatchLimit, CallLimits, ConcurrencyLimit

@@ -9,7 +9,8 @@ import pytest
 
 from lbg_core.group import balanced_primaries
 from lbg_sidecar import Member, Message
-from lbg_sidecar.app import AppChannel, Calls, handler_channel
+from lbg_sidecar.app.callable import handler_channel
+from lbg_sidecar.app.channel import AppChannel, Calls
 from testing.member.group_load import Judge, Load, under_load
 from testing.member.place import Place
 from testing.member.world import Chances, World

@@ -16,7 +16,9 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from lbg_sidecar import Member, Message, SettingsError, Verdict, drop
-from lbg_sidecar.app import HealthRules, PushChannel, StreamChannel, StreamSettings
+from lbg_sidecar.app.health import HealthRules
+from lbg_sidecar.app.http_push import PushChannel
+from lbg_sidecar.app.websocket import StreamChannel, StreamSettings
 from lbg_sidecar.commit_log import PositionFile
 from lbg_sidecar.errors import SessionRefused
 from lbg_sidecar.stream_client import consume

@@ -12,7 +12,7 @@ import pytest
 
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member
-from lbg_sidecar.app import CommandChannel
+from lbg_sidecar.app.command import CommandChannel
 from testing.broker.embedded import EmbeddedBroker
 from testing.member.mode_place import place_in
 from testing.member.place import Place
