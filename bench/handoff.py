@@ -1,7 +1,8 @@
 """Pause of a queue that moves, and the time until members agree on the roster.
 
 Members are processes of their own; one of them leaves and joins, is killed, is stopped, again and again, while all
-messages go to a queue that it serves. Times are CLOCK_MONOTONIC, which processes of one machine share.
+messages go to a queue that it serves. Times are CLOCK_MONOTONIC, which processes of one machine share. On RabbitMQ
+the floor is measured on the same node: consumers that only acknowledge (`bench.bare_consumers`).
 `python -m bench.handoff --engine embedded --members 4 --moves 200 --kills 50`.
 """
 
@@ -19,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bench.bare_consumers import floor
 from bench.measurement import Measurement
 from lbg_core.group import GroupSpec, hash_of, queue_of
 from lbg_core.publisher import GroupPublisher
@@ -44,6 +46,8 @@ class Results:
     stopped: list[float] = field(default_factory=list)
     crash_agreed: list[float] = field(default_factory=list)
     join_agreed: list[float] = field(default_factory=list)
+    floor_planned: list[float] = field(default_factory=list)
+    floor_killed: list[float] = field(default_factory=list)
     repeated_on_moves: int = 0
     repeated_on_kills: int = 0
 
@@ -285,6 +289,9 @@ def table(engine: str, members: int, results: Results) -> str:
         "SIGKILL until all others agree": results.crash_agreed,
         "join until all others agree": results.join_agreed,
     }
+    if results.floor_planned:
+        rows["floor: channel.close to first delivery elsewhere"] = results.floor_planned
+        rows["floor: SIGKILL to first delivery elsewhere"] = results.floor_killed
     lines = [f"\n{engine}, {members} members (ms)", "| what | p50 | p99 | max | n |", "|---|---|---|---|---|"]
     lines += [f"| {what} | {percentiles(times)} |" for what, times in rows.items()]
     lines.append(
@@ -296,7 +303,13 @@ def table(engine: str, members: int, results: Results) -> str:
 async def measure(engine: str, members: int, arguments: argparse.Namespace) -> Results:
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as place, broker(engine, Path(place)) as url:
         bench = Bench(url, Path(place), members=members, rate_hz=arguments.rate)
-        return await bench.run(moves=arguments.moves, kills=arguments.kills, stops=arguments.stops)
+        counts = {"moves": arguments.moves, "kills": arguments.kills}
+        results = await bench.run(**counts, stops=arguments.stops)
+        if engine == "rabbitmq":
+            results.floor_planned, results.floor_killed = await floor(
+                url, Path(place), members=members, rate_hz=arguments.rate, **counts
+            )
+        return results
 
 
 def main() -> None:
