@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
+from heapq import heapreplace
 from itertools import takewhile
 from typing import NamedTuple, TypeAlias
 
@@ -365,9 +366,8 @@ class Sizer:
     def _members_of(self, loads: list[float], busy_max: float) -> int:
         """The same of queues of which none has more than a member can do."""
         least = min(max(1, math.ceil(sum(loads) / busy_max - 1e-9)), len(loads))
-        if self._sharing is Sharing.BY_LOAD:
-            return least
         most = min(len(loads), math.ceil(SPREAD_MAX * least))
+        busiest = most_by_load if self._sharing is Sharing.BY_LOAD else most_by_number
         return next((tried for tried in _steps(least, most) if busiest(loads, tried) <= busy_max), most)
 
     def _held(self, at_s: float, raw: int) -> int:
@@ -457,11 +457,19 @@ def _steps(least: int, most: int) -> Iterator[int]:
         tried += step - tried % step
 
 
-def busiest(loads: list[float], members: int) -> float:
+def most_by_number(loads: list[float], members: int) -> float:
     """Load of the member with the most of `loads`, by queue, where so many have the queues of a balanced assignment."""
     shares = [0.0] * members
     for load, owner in zip(loads, balanced_owners(len(loads), frozenset(range(members))), strict=True):
         shares[owner] += load
+    return max(shares)
+
+
+def most_by_load(loads: list[float], members: int) -> float:
+    """The same where each queue, the largest first, is at the member with the least load: queues move whole."""
+    shares = [0.0] * members
+    for load in sorted(loads, reverse=True):
+        heapreplace(shares, shares[0] + load)
     return max(shares)
 
 

@@ -464,6 +464,12 @@ def test_uneven_queues_want_members_of_which_the_busiest_keeps_up() -> None:
     assert balanced.wanted > 5
 
 
+def test_queues_move_whole() -> None:
+    sizing = Flow(Sizer(10, sharing=Sharing.BY_LOAD), queues=4, members=4).run(600, [by_member(0.6)] * 4)
+
+    assert sizing.wanted == 4
+
+
 def test_more_members_than_queues_are_wanted_up_to_the_queues_that_there_may_be() -> None:
     def wanted(queues_max: int, members: float) -> int | None:
         sizer = Sizer(10, queues_max=queues_max)
