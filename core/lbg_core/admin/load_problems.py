@@ -24,7 +24,7 @@ def load_problems(spec: GroupSpec, members: Sequence[Beat]) -> Iterator[Problem]
             overload = queue.overload
             if overload is not None and overload.demand > overload.calls * _slowness(members, member, queue):
                 yield _of_queue(spec, member, queue, overload, _percent(queue.demand, demand))
-    if ATTRIBUTES["assignment"].counts_in(spec.mode) and spec.assignment != BY_LOAD:
+    if ATTRIBUTES["assignment"].counts_in(spec.mode):
         for member in members:
             yield from _of_member(spec, member, [one for one in members if one is not member])
 
@@ -34,26 +34,54 @@ def _of_queue(spec: GroupSpec, member: Beat, queue: QueueState, overload: Overlo
     if overload.key is not None:
         about = Subject(spec.name, name, members=(member.name,), keys=(overload.key,))
         return Problem(Kind.KEY_OVERLOADED, about, {"demand": _about(overload.demand)})
-    figures = {
-        "factor": _about(overload.demand / overload.calls),
-        "percent": percent,
-        "queues": min(2 * spec.queue_count, spec.hash_count) if spec.queue_count < spec.hash_count else "",
-    }
+    factor = _about(overload.demand / overload.calls)
+    figures = {"factor": factor, "percent": percent, "queues": _finer(spec)}
     return Problem(Kind.QUEUE_OVERLOADED, Subject(spec.name, name, members=(member.name,)), figures)
 
 
 def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterator[Problem]:
-    """Of one that has several queues: others can have some of them."""
+    """Of one that has several queues: others can have some of them, or of smaller ones. By load they get those whose
+    move pays."""
     used = sum(queue.demand for one in others for queue in one.served)
     possible = sum(one.concurrency for one in others if not one.paused)
     if member.behind_s and len(member.served) > 1 and used < IDLE_BELOW * possible:
+        if spec.assignment == BY_LOAD and _pays(spec, member, others):
+            return
         figures = {
             "behind_s": _about(member.behind_s, digits=1),
             "service_ms": _about(1000 * _service_s([member])),
             "percent": _percent(used, possible),
             "others_ms": _about(1000 * _service_s(others)),
+            "queues": _finer(spec),
         }
-        yield Problem(Kind.MEMBER_OVERLOADED, Subject(spec.name, members=(member.name,)), figures)
+        kind = Kind.QUEUES_TOO_LARGE if spec.assignment == BY_LOAD else Kind.MEMBER_OVERLOADED
+        yield Problem(kind, Subject(spec.name, members=(member.name,)), figures)
+
+
+def _pays(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> bool:
+    """True if a queue of the member may move by load: the busier of both members then has less to do by the group's
+    threshold."""
+    most = _share(member) * (1 - spec.rebalance_threshold_percent / 100)
+    return any(
+        max(
+            _share(member) - queue.demand / member.concurrency,
+            _share(one) + queue.demand / _slowness([member, *others], member, queue) / one.concurrency,
+        )
+        <= most
+        for one in others
+        for queue in member.served
+        if not one.paused
+    )
+
+
+def _share(member: Beat) -> float:
+    """Its demand, of what it can do."""
+    return sum(queue.demand for queue in member.served) / member.concurrency
+
+
+def _finer(spec: GroupSpec) -> int | str:
+    """Number of queues with which each has half of its keys; empty where there are no more hashes."""
+    return min(2 * spec.queue_count, spec.hash_count) if spec.queue_count < spec.hash_count else ""
 
 
 def _percent(part: float, all_: float) -> int:

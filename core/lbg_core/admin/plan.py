@@ -58,6 +58,7 @@ from lbg_core.group import (
     MESSAGE_GROUPS,
     ONE_USER,
     SESSIONS,
+    UNCOUNTED_MODES,
     Engine,
     GroupSpec,
     Names,
@@ -160,7 +161,7 @@ def plan_create(
         if diff := (conflicts if alters else differences)(existing, spec):
             fields = {one.field for one in diff}
             kind = Kind.QUEUE_COUNT_DIFFERS if "queue_count" in fields else Kind.GROUP_DIFFERS
-            if fields == {"max_clients"}:
+            if fields == {"max_clients"} and spec.mode not in UNCOUNTED_MODES:
                 kind = Kind.MAX_CLIENTS_DIFFER
             elif fields == {"assignment"}:
                 kind = Kind.ASSIGNMENT_DIFFERS

@@ -40,6 +40,10 @@ _MEMBERS_RUN = (
     "group {group!r} is still in use: members run, or may run, and would not read which keys are parked"
 )
 _NOT_OWNED = "group {group!r} on this broker has another owner, and nothing was changed there"
+_BEHIND = (
+    "{members} is about {behind_s:.0f} s behind with calls of {service_ms:g} ms, while the others are at {percent} % "
+    "of what they can do, with calls of {others_ms:g} ms"
+)
 _POLICY = "{policy} sets {settings} on queue {queues:1}"
 
 
@@ -286,9 +290,12 @@ class Kind(Enum):
         "`lbg group repartition {group} --queues {queues}` (in Kubernetes `spec.queues.count`) spreads its keys",
     )
     MEMBER_OVERLOADED = (
-        "{members} is about {behind_s:.0f} s behind with calls of {service_ms:g} ms, while the others are at {percent} "
-        "% of what they can do, with calls of {others_ms:g} ms",
+        _BEHIND,
         "`lbg group assign {group} ByLoad` (in Kubernetes `spec.assignment`) moves queues to those with less to do",
+    )
+    QUEUES_TOO_LARGE = (
+        _BEHIND + "; a move of any of its queues would only make another one the busier",
+        "`lbg group repartition {group} --queues {queues}` (in Kubernetes `spec.queues.count`) makes smaller ones",
     )
     PREFETCH_DIFFERS = (
         "members have different prefetch windows: {windows:;}",

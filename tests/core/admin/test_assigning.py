@@ -17,6 +17,7 @@ from lbg_core.group import (
     MESSAGE_GROUPS,
     PARTITIONED,
     RABBITMQ,
+    SESSIONS,
     STATIC,
     Engine,
     GroupSpec,
@@ -94,6 +95,15 @@ async def test_a_create_refuses_another_limit_of_clients_and_names_the_command()
     with pytest.raises(GroupDiffers) as refused:
         await create_group(admin, ORDERS.altered(max_clients=3))
     assert "`lbg group repartition orders --queues 4 --max-clients 3`" in text_of(refused.value.problem)
+
+
+async def test_a_limit_that_cannot_be_changed_has_no_command() -> None:
+    admin = FakeAdmin()
+    sessions = GroupSpec("orders", hash_count=8, mode=SESSIONS)
+    await create_group(admin, sessions)
+    with pytest.raises(GroupDiffers) as refused:
+        await create_group(admin, sessions.altered(max_clients=3))
+    assert "repartition" not in text_of(refused.value.problem)
 
 
 async def test_a_create_that_alters_changes_it_and_nothing_else() -> None:

@@ -108,3 +108,16 @@ def test_a_member_that_is_behind_is_none_where_no_move_is_possible_or_moves_come
     assert kinds(behind) == []
     assert kinds(member(0, queue(0, 1.0), behind_s=60.0), idle) == []
     assert kinds(behind, idle, spec=ORDERS.altered(assignment=BY_LOAD)) == []
+
+
+def test_a_member_from_which_no_move_pays_has_too_large_queues() -> None:
+    behind = member(0, queue(0, 0.6), queue(1, 0.6), behind_s=60.0)
+    others = member(1, queue(2, 0.55))
+    (problem,) = problems(behind, others, spec=ORDERS.altered(assignment=BY_LOAD))
+    assert text_of(problem) == (
+        "m0 is about 60 s behind with calls of 10 ms, while the others are at 60 % of what they can do, with calls of "
+        "10 ms; a move of any of its queues would only make another one the busier: `lbg group repartition orders "
+        "--queues 16` (in Kubernetes `spec.queues.count`) makes smaller ones"
+    )
+    eager = ORDERS.altered(assignment=BY_LOAD, rebalance_threshold_percent=4)
+    assert problems(behind, others, spec=eager) == []
