@@ -141,7 +141,7 @@ class MemberSettings:
     second."""
     standbys: int = declared(
         2,
-        "For assignment `Balanced`: members that consume a queue behind its primary "
+        "For assignments `Balanced` and `ByLoad`: members that consume a queue behind its primary "
         "([assignment.md](assignment.md#standbys))",
         least=1,
     )
