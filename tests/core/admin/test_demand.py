@@ -45,7 +45,7 @@ def test_a_sample_has_the_calls_of_members_and_the_messages_of_queues() -> None:
 
 
 def test_where_all_consume_one_queue_its_messages_are_a_samples() -> None:
-    spec = replace(SPEC, mode="MessageGroups", queue_count=1, max_clients=8)
+    spec = replace(SPEC, mode="MessageGroups", queue_count=1, max_clients=8, assignment="Balanced")
     sample = sample_of(replace(GROUP, spec=spec, queues=(queue(None, 3, 4),)), 7.0)
     assert sample is not None
     assert sample.waiting == {0: 7}

@@ -58,6 +58,7 @@ FIGURES: dict[str, object] = {
     "session": "s",
     "sessions": (),
     "rebalance_threshold_percent": 20,
+    "max_clients": 3,
     "demand": 1.4,
     "factor": 1.4,
     "behind_s": 480.0,

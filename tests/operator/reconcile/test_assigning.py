@@ -38,8 +38,8 @@ def announced(place: Place) -> int:
 async def test_an_assignment_is_changed_and_changed_back() -> None:
     async with Place() as place:
         await place.ready()
-        assert (assignment(place), announced(place)) == (BALANCED, 1)
-        for number, wanted in enumerate((STATIC, BALANCED), 2):
+        assert (assignment(place), announced(place)) == (BY_LOAD, 1)
+        for number, wanted in enumerate((STATIC, BY_LOAD), 2):
             place.edit_group({"assignment": wanted})
             await asyncio.sleep(10)
             assert (assignment(place), announced(place)) == (wanted, number)
@@ -55,9 +55,9 @@ async def test_an_assignment_is_changed_with_the_number_of_queues_and_behind_it(
         place.edit_group({"queues": {"count": 12}, "assignment": STATIC})
         await asyncio.sleep(MOVING_S)
         assert place.broker.key_move[GROUP_NAME]
-        assert assignment(place) == BALANCED
+        assert assignment(place) == BY_LOAD
         before = announced(place)
-        assert told(place)[-1].assignment == BALANCED, "members are told what the record has"
+        assert told(place)[-1].assignment == BY_LOAD, "members are told what the record has"
         place.broker.passes_fences = True
         for fence in [one for one in place.broker.performed if isinstance(one, PutFence)]:
             await place.broker.perform(fence)
