@@ -58,6 +58,7 @@ class Judge:
         """Messages that were discarded in a store that was replaced: members that remember it drop them, others process
         them."""
         self.repeats = 0
+        """Of messages that their publisher has sent once."""
         self.moves_by_load = 0
         self._cuts = 0
         """Connections of members that ended."""
@@ -65,7 +66,8 @@ class Judge:
         """By message, the queue from which it has begun first, and the connections that had ended by then."""
         self._bodies: dict[Number, bytes] = {}
         self._may_repeat: set[bytes] = set()
-        """Messages that were unacknowledged when a connection ended, or that their publisher sent again."""
+        """Messages that were unacknowledged when a connection ended."""
+        self._sent_again: set[bytes] = set()
         self._unprocessed: dict[str, dict[bytes, int]] = defaultdict(dict)
         """Messages of each key that have begun, and are neither processed nor dead letters."""
         self._put_back: frozenset[bytes] = frozenset()
@@ -101,7 +103,7 @@ class Judge:
         if former != message.body:
             self.violation(f"{number} was {former!r} and is {message.body!r}")
         if message.unknown:
-            self._may_repeat.add(message.body)
+            self._sent_again.add(message.body)
 
     def confirmed(self, publisher: Publisher, identity: str, message: StampedMessage) -> None:
         body = self._bodies.get((identity, message.hash, message.seq))
@@ -114,7 +116,7 @@ class Judge:
 
     def resends(self, publisher: Publisher) -> None:
         """Its connection is lost: what it had not confirmed is sent again."""
-        self._may_repeat.update(one.body for one in publisher.machine.floor.open if one.body)
+        self._sent_again.update(one.body for one in publisher.machine.floor.open if one.body)
 
     def publisher_ended(self, publisher: Publisher) -> None:
         self.resends(publisher)
@@ -275,8 +277,8 @@ class Judge:
             if not is_of_former_store and body not in self._forgotten:  # those may be gone for good
                 self._unprocessed[key][body] = call.row
         elif body in self.processed:
-            self.repeats += 1
-            if body not in self._may_repeat:
+            self.repeats += body not in self._sent_again
+            if body not in self._may_repeat and body not in self._sent_again:
                 self.violation(f"repeat: {call.member.name} begins {body!r}, which was processed")
             if history.is_verbose:
                 history.note(f"{call.member.name} repeats {body.decode()}")
