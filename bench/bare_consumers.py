@@ -91,7 +91,8 @@ async def floor(url: str, directory: Path, *, members: int, rate_hz: int, moves:
 
 def _started(url: str, what: str) -> subprocess.Popen[bytes]:
     """A process that consumes and notes there, or publishes at this rate. It is connected."""
-    command = [sys.executable, "-m", "bench.bare_consumers", url, what]
+    kept = ("setpriv", "--pdeathsig", "KILL")
+    command = [*kept, sys.executable, "-m", "bench.bare_consumers", url, what]
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     assert process.stdout is not None
     process.stdout.readline()

@@ -11,7 +11,8 @@ from statistics import median
 
 from lbg_core.admin.problems import Kind, Problem, Subject
 from lbg_core.group import ATTRIBUTES, BY_LOAD, GroupSpec, Names
-from lbg_core.group.members_protocol import Beat, Overload, QueueState
+from lbg_core.group.load_plan import moves_from
+from lbg_core.group.members_protocol import Beat, Load, Overload, QueueLoad, QueueState
 
 IDLE_BELOW = 0.7
 """Share of what they can do up to which members have time for queues of others."""
@@ -59,24 +60,18 @@ def _of_member(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> Iterato
 
 
 def _pays(spec: GroupSpec, member: Beat, others: Sequence[Beat]) -> bool:
-    """True if a queue of the member may move by load: the busier of both members then has less to do by the group's
-    threshold."""
-    most = _share(member) * (1 - spec.rebalance_threshold_percent / 100)
-    return any(
-        max(
-            _share(member) - queue.demand / member.concurrency,
-            _share(one) + queue.demand / _slowness([member, *others], member, queue) / one.concurrency,
+    """True if a queue of the member may move by load."""
+    loads = {
+        one.index: Load(
+            one.sender,
+            one.concurrency,
+            tuple(QueueLoad(queue.queue, queue.demand, queue.service_s) for queue in one.served),
         )
-        <= most
-        for one in others
-        for queue in member.served
-        if not one.paused
-    )
-
-
-def _share(member: Beat) -> float:
-    """Its demand, of what it can do."""
-    return sum(queue.demand for queue in member.served) / member.concurrency
+        for one in (member, *others)
+        if one is member or not one.paused
+    }
+    pays_from = spec.rebalance_threshold_percent / 100
+    return next(moves_from(member.index, loads, pays_from=pays_from), None) is not None
 
 
 def _finer(spec: GroupSpec) -> int | str:

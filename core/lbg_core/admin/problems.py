@@ -294,7 +294,7 @@ class Kind(Enum):
         "`lbg group assign {group} ByLoad` (in Kubernetes `spec.assignment`) moves queues to those with less to do",
     )
     QUEUES_TOO_LARGE = (
-        _BEHIND + "; a move of any of its queues would only make another one the busier",
+        _BEHIND + "; none of its queues moves, because the busier member would have about as much to do",
         "`lbg group repartition {group} --queues {queues}` (in Kubernetes `spec.queues.count`) makes smaller ones",
     )
     PREFETCH_DIFFERS = (

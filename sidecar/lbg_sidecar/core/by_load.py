@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from lbg_core.group import BY_LOAD, NOWHERE_ELSE, balanced_owners
+from lbg_core.group.load_plan import PlannedMove, may_give, moves_of
 from lbg_core.group.members_protocol import (
     Load,
     LoadRequest,
@@ -22,7 +23,6 @@ from lbg_core.group.members_protocol import (
 )
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.load_meter import MEASURED_S, LoadMeter
-from lbg_sidecar.core.load_plan import PlannedMove, may_give, moves_of
 from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.queue_consumers import WantedQueues
 from lbg_sidecar.core.rebalance import Balancer

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from lbg_core.group.load_plan import MOVES_FROM
 from lbg_core.group.members_protocol import COUNT_MAX, Overload, Progress, QueueLoad
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order
 from lbg_sidecar.core.effects import CountReady
-from lbg_sidecar.core.load_plan import MOVES_FROM
 from lbg_sidecar.core.part import NEVER, Context, Part
 from lbg_sidecar.core.status_report import KEY_MAX_CHARS, progress_of
 from lbg_sidecar.message import Verdict

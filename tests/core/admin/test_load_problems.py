@@ -116,8 +116,8 @@ def test_a_member_from_which_no_move_pays_has_too_large_queues() -> None:
     (problem,) = problems(behind, others, spec=ORDERS.altered(assignment=BY_LOAD))
     assert text_of(problem) == (
         "m0 is about 60 s behind with calls of 10 ms, while the others are at 60 % of what they can do, with calls of "
-        "10 ms; a move of any of its queues would only make another one the busier: `lbg group repartition orders "
-        "--queues 16` (in Kubernetes `spec.queues.count`) makes smaller ones"
+        "10 ms; none of its queues moves, because the busier member would have about as much to do: `lbg group "
+        "repartition orders --queues 16` (in Kubernetes `spec.queues.count`) makes smaller ones"
     )
     eager = ORDERS.altered(assignment=BY_LOAD, rebalance_threshold_percent=4)
     assert problems(behind, others, spec=eager) == []

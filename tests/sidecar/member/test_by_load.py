@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lbg_core.group import BALANCED, BY_LOAD, NOWHERE_ELSE, Assignment
+from lbg_core.group.load_plan import MOVES_FROM
 from lbg_core.group.members_protocol import (
     Load,
     LoadRequest,
@@ -18,7 +19,6 @@ from lbg_core.group.members_protocol import (
 from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Moved
-from lbg_sidecar.core.load_plan import MOVES_FROM
 from testing.member.world import World
 from testing.member.world.member import SimMember
 from testing.member.world.situations import fine

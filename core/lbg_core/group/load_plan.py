@@ -46,11 +46,13 @@ def moves_of(loads: Mapping[int, Load], *, pays_from: float) -> tuple[int, Seque
     much for any member stays where it is, and the others leave it.
     """
     busy = sorted((-one.share, index) for index, one in loads.items() if may_give(one))
-    planned = ((index, list(_moves_of(index, loads, 1 - pays_from))) for _, index in busy)
+    planned = ((index, list(moves_from(index, loads, pays_from=pays_from))) for _, index in busy)
     return next(((index, moves) for index, moves in planned if moves), None)
 
 
-def _moves_of(mover: int, loads: Mapping[int, Load], pays_below: float) -> Iterator[PlannedMove]:
+def moves_from(mover: int, loads: Mapping[int, Load], *, pays_from: float) -> Iterator[PlannedMove]:
+    """The moves of this member that pay, one after another."""
+    pays_below = 1 - pays_from
     service_s = _service_times(loads)
     shares = {index: one.share for index, one in loads.items()}
     left = {one.queue: one.demand for one in loads[mover].queues if one.demand > 0}

@@ -8,9 +8,9 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_core.group.load_plan import MOVES_FROM, MOVES_MAX, PlannedMove
+from lbg_core.group.load_plan import moves_of as planned_moves_of
 from lbg_core.group.members_protocol import Identity, Load, QueueLoad
-from lbg_sidecar.core.load_plan import MOVES_FROM, MOVES_MAX, PlannedMove
-from lbg_sidecar.core.load_plan import moves_of as planned_moves_of
 
 CALL_S = 0.01
 PAYS_FROM = 0.1
