@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measurement import Measurement
+from bench.pipeline import duck, ours
+from testing.pipeline import live
 from testing.pipeline.answers import Answer
 from testing.pipeline.journal_generator import generate
 from testing.pipeline.live import asked_of
@@ -30,7 +32,7 @@ OURS, DUCKDB, LIVE = "lbg pipeline validate", "DuckDB", "live validator's Python
 
 @dataclass(frozen=True)
 class Contender:
-    """`name` and `cores` as in the table; `module` of bench.pipeline with its arguments."""
+    """`name` and `cores` as in the table; `module` with its arguments."""
 
     name: str
     cores: int
@@ -54,27 +56,27 @@ def contenders(memory_gb: int) -> dict[str, Contender]:
     """By what --only calls them."""
     memory = f"{memory_gb}GB"
     return {
-        "ours": Contender(OURS, 2, "ours", ("--cores", "2", "--memory", f"{memory_gb}g")),
-        "ours1": Contender(OURS, 1, "ours", ("--cores", "1", "--memory", f"{memory_gb}g")),
-        "duckdb": Contender(DUCKDB, 2, "duck", ("--threads", "2", "--memory", memory)),
-        "duckdb1": Contender(DUCKDB, 1, "duck", ("--threads", "1", "--memory", memory)),
-        "live": Contender(LIVE, 1, "live"),
+        "ours": Contender(OURS, 2, ours.__name__, ("--cores", "2", "--memory", f"{memory_gb}g")),
+        "ours1": Contender(OURS, 1, ours.__name__, ("--cores", "1", "--memory", f"{memory_gb}g")),
+        "duckdb": Contender(DUCKDB, 2, duck.__name__, ("--threads", "2", "--memory", memory)),
+        "duckdb1": Contender(DUCKDB, 1, duck.__name__, ("--threads", "1", "--memory", memory)),
+        "live": Contender(LIVE, 1, live.__name__),
     }
 
 
 def run(contender: Contender, journal: Path, expected: Answer) -> Run:
     """Raises SystemExit with the differences if the answer is another one."""
     with tempfile.TemporaryDirectory(prefix="lbg-bench-", dir=journal.parent) as scratch:
-        arguments = [*contender.arguments, *(["--scratch", scratch] if contender.module != "live" else [])]
+        arguments = [*contender.arguments, *(["--scratch", scratch] if contender.name != LIVE else [])]
         # A JVM beside its Python workers has use for a second core, whatever its number of tasks.
         cpus = ",".join(map(str, sorted(os.sched_getaffinity(0))[: contender.cores]))
-        argv = ["taskset", "--cpu-list", cpus, sys.executable, "-m", f"bench.pipeline.{contender.module}"]
+        argv = ["taskset", "--cpu-list", cpus, sys.executable, "-m", contender.module]
         argv += [str(journal), *arguments]
         begun = time.monotonic()
         told = json.loads(subprocess.run(argv, check=True, stdout=subprocess.PIPE, text=True).stdout)
         whole_s = time.monotonic() - begun
     answer = Answer.of_json(json.dumps(told["answer"]))
-    if differences := answer.differences(asked_of(expected) if contender.module == "live" else expected):
+    if differences := answer.differences(asked_of(expected) if contender.name == LIVE else expected):
         raise SystemExit(f"{contender} gives another answer than expected: {'; '.join(differences)}")
     return Run(whole_s, told["job_s"], told.get("steps_s", {}))
 

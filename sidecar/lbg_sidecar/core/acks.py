@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
+from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX, AckWindow
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Ack, Done, Effect, Refuse
 
@@ -50,6 +50,13 @@ def derived_prefetch(
     return max(1, min(safe, widest))
 
 
+ACK_INTERVAL_S = 0.005
+ACK_MESSAGES = 16
+ACK_INTERVAL_MAX_S = 0.05
+"""Time from one ack of a queue to the next if it settles so many messages, and at most. Each ack wakes the broker,
+whose deliveries wake the member: with calls of 2 ms, one at a time, that was half of a message's CPU. A crash repeats
+what is done and not acknowledged."""
+
 SINGLE_ACK_AFTER_S = 0.25
 SINGLE_ACKS_AT_ONCE = 4
 """Messages finished behind an unfinished one (a slow call, a key that waits for its retry) are acknowledged singly once
@@ -81,21 +88,45 @@ def settling(attachment: Attachment, done: Sequence[InFlight]) -> list[Ack | Ref
     return found
 
 
-class AckScheduler:
-    """`unacked`: attachments that have something to acknowledge, as the dispatcher adds them. `frames_are_lost`: a
-    closing channel may discard acks."""
+def _interval(ack_window: AckWindow[InFlight]) -> float:
+    is_many = len(ack_window.prefix) + len(ack_window.scattered) >= ACK_MESSAGES
+    return ACK_INTERVAL_S if is_many else ACK_INTERVAL_MAX_S
 
-    def __init__(
-        self,
-        unacked: list[Attachment],
-        effects: list[Effect],
-        *,
-        interval_s: float,
-        frames_are_lost: bool,
-    ) -> None:
+
+class Unacked:
+    """Attachments that have something to acknowledge. `is_due`: perhaps before the time that the last flush gave."""
+
+    __slots__ = ("attachments", "is_due")
+
+    def __init__(self) -> None:
+        self.attachments: list[Attachment] = []
+        self.is_due = False
+
+    def done(self, in_flight: InFlight) -> None:
+        """A delivery is done, and acknowledged with a later flush."""
+        attachment = in_flight.attachment
+        prefix = attachment.ack_window.prefix
+        before = len(prefix)
+        attachment.ack_window.done(in_flight)
+        after = len(prefix)
+        if not attachment.unacked_listed:
+            attachment.unacked_listed = self.is_due = True
+            self.attachments.append(attachment)
+        elif (
+            not before
+            or before < ACK_MESSAGES <= after
+            or 4 * after >= attachment.prefetch
+            or attachment.is_moving
+        ):
+            self.is_due = True
+
+
+class AckScheduler:
+    """`frames_are_lost`: a closing channel may discard acks."""
+
+    def __init__(self, unacked: Unacked, effects: list[Effect], *, frames_are_lost: bool) -> None:
         self._unacked = unacked
         self._effects = effects
-        self._interval_s = interval_s
         self._frames_are_lost = frames_are_lost
 
     def flush(self, now: float) -> float:
@@ -105,11 +136,10 @@ class AckScheduler:
         a queue is being moved its acks wait for the one before the close, unless the window runs dry or the close
         could not acknowledge all that is done.
         """
-        if not self._unacked:
-            return float("inf")
+        self._unacked.is_due = False
         due = float("inf")
         remaining = []
-        for attachment in self._unacked:
+        for attachment in self._unacked.attachments:
             ack_window = attachment.ack_window
             if attachment.closed or not (ack_window.prefix or ack_window.next_single):
                 attachment.unacked_listed = False
@@ -118,19 +148,19 @@ class AckScheduler:
             if attachment.is_moving:
                 due = min(due, self._flush_moving(attachment, now))
                 continue
-            at = attachment.acked_at + self._interval_s
+            at = attachment.acked_at + _interval(ack_window)
             room = self._room(attachment, now)
             if room == 0:
                 at = max(at, attachment.ack_frames.next_room_at)
             if now >= at or len(ack_window.prefix) * 4 >= attachment.prefetch:
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
-                at = now + self._interval_s
+                at = now + _interval(ack_window)
             if ack_window.prefix:
                 due = min(due, at)
             elif (single := ack_window.next_single) is not None:
                 finished_at = single.finished_at or now
                 due = min(due, max(at, finished_at + SINGLE_ACK_AFTER_S))
-        self._unacked[:] = remaining
+        self._unacked.attachments = remaining
         return due
 
     def _flush_moving(self, attachment: Attachment, now: float) -> float:

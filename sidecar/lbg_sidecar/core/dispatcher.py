@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbg_core.client.backoff import Backoff
+from lbg_sidecar.core.acks import Unacked
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed, Retry
 from lbg_sidecar.core.effects import (
     Abort,
@@ -189,8 +190,7 @@ class Dispatcher:
         self.paused = False
         """No call may start: the group is paused."""
         self.running = self.lanes.running
-        self.unacked: list[Attachment] = []
-        """Attachments that have something to acknowledge."""
+        self.unacked = Unacked()
         self._durations: deque[float] = deque(maxlen=256)
         self._unmeasured = 0
         self._service_time_s: float | None = None
@@ -466,7 +466,7 @@ class Dispatcher:
     def settle(self, in_flight: InFlight, outcome: Outcome) -> None:
         """It has this outcome, and is acknowledged with the next flush, or when what is in front of it is done."""
         in_flight.outcome = outcome
-        attachment, identity = in_flight.attachment, in_flight.identity
+        identity = in_flight.identity
         if outcome is Outcome.ACK:
             self.counts.acked += 1
         elif outcome is Outcome.DEAD:
@@ -478,10 +478,7 @@ class Dispatcher:
         if identity is not None and outcome not in NOT_PROCESSED:
             self.processed.add(identity)
         self.lanes.move(in_flight, Event.FINISH)
-        attachment.ack_window.done(in_flight)
-        if not attachment.unacked_listed:
-            attachment.unacked_listed = True
-            self.unacked.append(attachment)
+        self.unacked.done(in_flight)
         for settled in self._settled:
             settled(in_flight)
 

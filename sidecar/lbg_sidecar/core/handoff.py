@@ -274,6 +274,7 @@ class Handoffs(Part):
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
         self._lanes.hold(attachment, Hold.HALT if self._dispatcher.paused else Hold.DRAIN)
+        self._dispatcher.unacked.is_due = True
         self._reports.changed(now)
         self._release_if_drained(handoff, attachment, now)
 

@@ -91,7 +91,6 @@ class MemberCore:
         self._acks = AckScheduler(
             self.dispatcher.unacked,
             self.effects,
-            interval_s=balancing.ack_interval_s,
             frames_are_lost=self.bindings.frames_are_lost,
         )
         self.context = Context(

@@ -45,7 +45,6 @@ class BalancingRules:
     moves_at_once: int = 2
     shutdown_grace_s: float = 20.0
     standbys: int = 2
-    ack_interval_s: float = 0.005
     consumer_timeout_s: float = 1800.0
     on_rabbitmq: bool = False
     surplus_end: int = 0

@@ -111,7 +111,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None
-        self._flush_is_far = False
+        self._flushes_soon = False
         self._turned_at = 0.0
         self._fence_after_s = NEVER
         self._closed = False
@@ -379,7 +379,7 @@ class Driver:
 
     def _ran_without_calls(self) -> None:
         """Messages that were taken may be done, on their way, or wait, without a call."""
-        if self.machine.effects or self.machine.dispatcher.unacked:
+        if self.machine.effects or self.machine.dispatcher.unacked.attachments:
             self._executor.run()
             self._flush_soon()
         if self.machine.part(Parking) is not None or self.machine.suspects.known is not None:
@@ -435,22 +435,20 @@ class Driver:
         self._schedule()
 
     def _flush_soon(self) -> None:
-        """At the end of this loop turn, unless it comes soon anyway. One that was put off for what is done behind a
-        gap does not count: since then the gap may have closed."""
+        """At the end of this loop turn, unless nothing is due before its timer."""
         if self._flush_timer is not None:
-            if not self._flush_is_far:
+            if self._flushes_soon or not self.machine.dispatcher.unacked.is_due:
                 return
             self._flush_timer.cancel()
-        self._flush_is_far = False
+        self._flushes_soon = True
         self._flush_timer = self._loop.call_soon(self._flush)
 
     def _flush(self) -> None:
         self._flush_timer = None
-        now = self._loop.time()
-        due = self.machine.flush(now)
+        self._flushes_soon = False
+        due = self.machine.flush(self._loop.time())
         self._executor.run()
         if due != NEVER and self._flush_timer is None:
-            self._flush_is_far = due > now + self.machine.rules.ack_interval_s
             self._flush_timer = self._loop.call_at(due, self._flush)
 
     def _tick(self) -> None:

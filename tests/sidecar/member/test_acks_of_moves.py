@@ -9,7 +9,7 @@ import pytest
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX
 from lbg_core.group import STATIC
 from lbg_core.group.members_protocol import Handover
-from lbg_sidecar.core.acks import SINGLE_ACKS_AT_CLOSE, AckScheduler
+from lbg_sidecar.core.acks import ACK_INTERVAL_S, SINGLE_ACKS_AT_CLOSE, AckScheduler, Unacked
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Ack, Effect, HandoffAbandoned, Moved
@@ -146,9 +146,10 @@ def test_acks_of_single_messages_leave_room_for_a_cumulative_one() -> None:
     attachment, effects = Attachment(0, 1, prefetch=256), list[Effect]()
     first, *others = (InFlight(attachment, tag) for tag in range(1, 41))
     attachment.ack_window.delivered([first, *others])
+    unacked = Unacked()
     for one in others:
-        attachment.ack_window.done(one)
-    acks = AckScheduler([attachment], effects, interval_s=0.0, frames_are_lost=True)
-    for _ in range(10):
-        acks.flush(1.0)
+        unacked.done(one)
+    acks = AckScheduler(unacked, effects, frames_are_lost=True)
+    for turn in range(10):
+        acks.flush(1.0 + turn * ACK_INTERVAL_S)
     assert sum(isinstance(effect, Ack) for effect in effects) == UNPROVEN_FRAMES_MAX - 1

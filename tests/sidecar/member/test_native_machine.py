@@ -61,7 +61,7 @@ def test_acks_are_cumulative_and_pass_over_what_is_not_done() -> None:
     member.machine.flush(1.1)
     assert [(ack.tag, ack.multiple) for ack in member.took(Ack)] == [(3, True)]
     member.machine.flush(1.2)
-    assert not member.machine.dispatcher.unacked
+    assert not member.machine.dispatcher.unacked.attachments
 
 
 def test_the_number_of_a_message_is_its_partition() -> None:
