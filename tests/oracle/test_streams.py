@@ -211,23 +211,31 @@ def test_headers_and_properties_stay_and_the_offset_joins_them(
     assert (received.content_type, received.message_id) == ("text/plain", "m")
 
 
-@pytest.mark.parametrize("prefetch", [None, "channel"])
-def test_a_consumer_without_a_prefetch_of_its_own_is_refused(
-    channel: BlockingChannel, stream: str, prefetch: str | None
+def of_a_stream(engine: Engine, name: str) -> str:
+    """The words for it in a refusal to consume."""
+    return f"stream queue '{name}' in vhost '/'" if engine.is_4 else f"'queue '{name}' in vhost '/''"
+
+
+def test_a_consumer_without_a_prefetch_is_refused(
+    engine: Engine, channel: BlockingChannel, stream: str
 ) -> None:
-    if prefetch is not None:
-        channel.basic_qos(prefetch_count=5, global_qos=True)
+    expected = f"PRECONDITION_FAILED - consumer prefetch count is not set for {of_a_stream(engine, stream)}"
     with pytest.raises(ChannelClosedByBroker) as refused:
         channel.basic_consume(stream, lambda *_: None)
-    assert refused.value.reply_code == 406
-    assert refused.value.reply_text == (
-        f"PRECONDITION_FAILED - consumer prefetch count is not set for 'queue '{stream}' in vhost '/''"
-    )
+    assert (refused.value.reply_code, refused.value.reply_text) == (406, expected)
 
 
-@pytest.mark.parametrize("attempt", ["automatic acknowledgement", "basic.get", "queue.purge", "basic.nack"])
+def test_a_prefetch_of_the_channel_is_not_one_of_the_consumer_until_4_3(
+    engine: Engine, channel: BlockingChannel, stream: str
+) -> None:
+    channel.basic_qos(prefetch_count=5, global_qos=True)
+    why = refusal(lambda: channel.basic_consume(stream, lambda *_: None))
+    assert why == (None if engine.is_4_3 else ("channel", 406, "PRECONDITION_FAILED"))
+
+
+@pytest.mark.parametrize("attempt", ["automatic acknowledgement", "basic.get", "queue.purge"])
 def test_what_would_take_messages_out_is_not_implemented(
-    connection: OpenConnection, channel: BlockingChannel, stream: str, attempt: str
+    engine: Engine, connection: OpenConnection, channel: BlockingChannel, stream: str, attempt: str
 ) -> None:
     publish(channel, stream, b"0")
     reading = opened(connection)
@@ -235,22 +243,33 @@ def test_what_would_take_messages_out_is_not_implemented(
         "automatic acknowledgement": lambda: reading.basic_consume(stream, lambda *_: None, auto_ack=True),
         "basic.get": lambda: reading.basic_get(stream),
         "queue.purge": lambda: reading.queue_purge(stream),
-        "basic.nack": lambda: _nack(reading, stream),
     }
+    what = f"stream queues queue '{stream}' in vhost '/'"
+    if attempt == "automatic acknowledgement" and engine.is_4:
+        what = of_a_stream(engine, stream)
     with pytest.raises(ConnectionClosedByBroker) as refused:
         attempts[attempt]()
-    what = "basic.nack and basic.reject" if attempt == "basic.nack" else attempt
     assert refused.value.reply_code == 540
-    assert refused.value.reply_text == (
-        f"NOT_IMPLEMENTED - {what} not supported by stream queues queue '{stream}' in vhost '/'"
-    )
+    assert refused.value.reply_text == f"NOT_IMPLEMENTED - {attempt} not supported by {what}"
 
 
-def _nack(channel: BlockingChannel, stream: str) -> None:
-    reader(channel, stream, "first").wait(1)
-    channel.basic_nack(1, requeue=False)
-    pump(channel, lambda: channel.is_closed)
-    channel.basic_qos(prefetch_count=1)
+def test_a_nack_is_not_implemented_and_makes_room_since_4_0(
+    engine: Engine, connection: OpenConnection, channel: BlockingChannel, stream: str
+) -> None:
+    publish(channel, stream, b"0", b"1")
+    inbox = reader(opened(connection, prefetch=1), stream, "first")
+    inbox.wait(1)
+    inbox.channel.basic_nack(1, requeue=False)
+    if engine.is_4:
+        assert inbox.wait(2) == [b"0", b"1"]
+    else:
+        with pytest.raises(ConnectionClosedByBroker) as refused:
+            inbox.wait(2)
+        assert refused.value.reply_code == 540
+        assert refused.value.reply_text == (
+            "NOT_IMPLEMENTED - basic.nack and basic.reject not supported by stream queues "
+            f"queue '{stream}' in vhost '/'"
+        )
 
 
 def test_a_consumer_cannot_exclude_the_others(

@@ -111,6 +111,18 @@ async def test_the_waiting_are_served_in_the_order_they_came_and_each_wrong_one_
     assert hops == 24
 
 
+async def test_since_4_0_of_those_that_wait_the_one_with_the_widest_window_is_first(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=[0]) as queue:
+        active = await queue.attach(prefetch=10)
+        await active.wait(1)
+        earlier, wider = await queue.attach(prefetch=10), await queue.attach(prefetch=11)
+        await active.release()
+        expected = wider if rabbitmq.version >= (4, 0, 0) else earlier
+        assert await expected.wait(1) == [0]
+
+
 async def test_when_the_others_attach_again_behind_the_successor_it_is_one_hop(queue: TriedQueue) -> None:
     active, *between, successor = [await queue.attach() for _ in range(25)]
     await queue.publish(0)
@@ -162,6 +174,29 @@ async def test_consumer_priority_counts_on_quorum_queues_since_4_0_and_waits_for
             low.ack(2)
             await queue.publish(2)
             assert (await low.wait(3), high.bodies) == ([0, 1, 2], [])
+
+
+async def test_a_consumer_of_higher_priority_stops_the_active_one_until_all_is_settled_even_if_it_goes(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    """And on 4.0 after a nack until the active one closes: rabbitmq-server#14141, mended in 4.1.2."""
+    counts = rabbitmq.version >= (4, 0, 0)
+    async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(30)) as queue:
+        active = await queue.attach(prefetch=10)
+        await active.wait(10)
+        successor = await queue.attach(prefetch=10, x_priority=1)
+        active.ack(5)
+        assert len(await active.rest()) == (10 if counts else 15)
+        await successor.release()
+        active.ack(8)
+        assert len(await active.rest()) == (10 if counts else 18)
+        active.ack(10)
+        assert len(await active.rest()) == 20
+
+        successor = await queue.attach(prefetch=10, x_priority=1)
+        active.channel.nack(active.got[-1].delivery_tag, multiple=True)
+        got = await successor.rest()
+        assert (len(got) == 10) == (rabbitmq.version >= (4, 1, 2))
 
 
 # Acks and closing
