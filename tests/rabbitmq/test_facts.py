@@ -199,6 +199,24 @@ async def test_a_consumer_of_higher_priority_stops_the_active_one_until_all_is_s
         assert (len(got) == 10) == (rabbitmq.version >= (4, 1, 2))
 
 
+async def test_since_4_3_one_that_closes_below_a_higher_priority_becomes_active_again_and_the_queue_stops(
+    rabbitmq: RabbitNode, rabbit_vhost: str
+) -> None:
+    """If it held messages. Nobody gets what is delivered to its channel, which is closed."""
+    async with queue_on(rabbit_vhost, of_a_group(rabbitmq.version), holding=range(20)) as queue:
+        active = await queue.attach(prefetch=10)
+        await active.wait(10)
+        successor = await queue.attach(prefetch=10, x_priority=1)
+        await active.release()
+        assert await successor.wait(10) == list(range(10))
+        waiting = await queue.attach(prefetch=10)
+        await successor.release()
+        if rabbitmq.version >= (4, 3, 0):
+            assert await waiting.rest(quiet_s=1.0) == []
+        else:
+            assert await waiting.wait(10) == list(range(10))
+
+
 # Acks and closing
 
 
