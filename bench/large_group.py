@@ -8,7 +8,8 @@ most one. Times are CLOCK_MONOTONIC, which processes of one machine share; CPU a
 membership messages at rest are counted by a queue that is bound as mailboxes are. A queue is served again when a
 surviving member begins a call for it; the publisher goes round all queues, so that is known to one round. Silent: plain
 clients with the connections, channels, consumers and queues of the members, which publish nothing and ask nothing; the
-rest of the broker's CPU at rest is what the members cause.
+rest of the broker's CPU at rest is what the members cause. The engine `cluster` is three RabbitMQ nodes, over which
+clients are spread; its CPU is that of all three.
 `python -m bench.large_group --members 64 --queues 256 --processes 4 --engine embedded`.
 """
 
@@ -43,11 +44,12 @@ from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Effect, LiveSet
 from testing.admin.group_on_broker import declare_group
 from testing.broker.embedded import EmbeddedBroker
+from testing.rabbitmq.cluster import RabbitCluster
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import until
 
 GROUP = "bench"
-ENGINES = ("embedded", "rabbitmq")
+ENGINES = ("embedded", "rabbitmq", "cluster")
 READY_S = 120.0
 KILLED_SHARE = 4
 """One in so many processes is killed."""
@@ -122,8 +124,11 @@ class Result:
     silent_objects: dict[str, int] = field(default_factory=dict)
     messages_per_member_s: float = 0.0
     member_mb: float = 0.0
-    broker_mb: float = 0.0
+    broker_mb: list[float] = field(default_factory=list)
+    """Of each node."""
     objects: dict[str, int] = field(default_factory=dict)
+    consumers: list[int] = field(default_factory=list)
+    """At each node of a cluster: those of the clients that are connected there."""
     killed_members: int = 0
     killed_queues: int = 0
     served_again_s: float | None = None
@@ -216,7 +221,7 @@ class Bench:
 
     async def run(self) -> Result:
         result = Result()
-        await declare_group(self._broker.url, self._size.spec)
+        await declare_group(self._broker.urls[0], self._size.spec)
         try:
             await self._silence(result)
             await self._start()
@@ -235,7 +240,7 @@ class Bench:
             "large_group",
             role="clients",
             group=GROUP,
-            url=self._broker.url,
+            urls=self._broker.urls,
             members=self._size.members,
             queues=self._size.queues,
         )
@@ -249,20 +254,21 @@ class Bench:
 
     async def _broker_cpu(self) -> tuple[float, float]:
         """And the milliseconds of a fixed loop meanwhile."""
-        before, begun = cpu_s(self._broker.pid), time.monotonic()
+        before, begun = sum(map(cpu_s, self._broker.pids)), time.monotonic()
         speed_ms = await loop_ms(self._times.rest_s)
-        return (cpu_s(self._broker.pid) - before) / (time.monotonic() - begun) * 100, speed_ms
+        used_s = sum(map(cpu_s, self._broker.pids)) - before
+        return used_s / (time.monotonic() - begun) * 100, speed_ms
 
     async def _start(self) -> None:
         """Starts all processes, which wait for the word, and puts a message into each queue."""
-        url, queues = self._broker.url, self._size.queues
-        self._publisher = await Worker.start("large_group", role="publisher", url=url, queues=queues)
+        urls, queues = self._broker.urls, self._size.queues
+        self._publisher = await Worker.start("large_group", role="publisher", urls=urls, queues=queues)
         await self._publisher.answer("ready", timeout_s=READY_S)
         await self._publish(0.0)
         for number, file in enumerate(self._files):
             members = self._size.members_of(number)
             self._workers.append(
-                await Worker.start("large_group", role="members", url=url, members=members, file=str(file))
+                await Worker.start("large_group", role="members", urls=urls, members=members, file=str(file))
             )
         for worker in self._workers:
             await worker.answer("ready", timeout_s=READY_S)
@@ -291,8 +297,9 @@ class Bench:
         result.broker_cpu, result.loop_ms = await self._broker_cpu()
         result.member_cpu = (sum(map(cpu_s, pids)) - before) / self._times.rest_s / self._size.members * 100
         result.member_mb = sum(map(resident_mb, pids)) / self._size.members
-        result.broker_mb = resident_mb(self._broker.pid)
+        result.broker_mb = [resident_mb(pid) for pid in self._broker.pids]
         result.objects = await self._broker.objects()
+        result.consumers = await self._broker.consumers()
         result.messages_per_member_s = await self._membership_messages()
 
     async def _membership_messages(self) -> float:
@@ -306,7 +313,7 @@ class Bench:
             nonlocal received
             received += sum(receivers[delivery.routing_key] for delivery in deliveries)
 
-        connection = await connect(self._broker.url, name="bench-count")
+        connection = await connect(self._broker.urls[0], name="bench-count")
         try:
             channel = await connection.open_channel()
             queue = (await channel.queue_declare("", exclusive=True)).queue
@@ -452,23 +459,45 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """A broker of this machine, of either engine."""
+    """A broker of this machine, of one engine."""
 
-    node: EmbeddedBroker | RabbitNode
-
-    @property
-    def url(self) -> str:
-        return self.node.url if isinstance(self.node, EmbeddedBroker) else self.node.amqp_url
+    node: EmbeddedBroker | RabbitNode | RabbitCluster
 
     @property
-    def pid(self) -> int:
-        return self.node.pid
+    def urls(self) -> list[str]:
+        if isinstance(self.node, RabbitCluster):
+            return self.node.urls
+        return [self.node.url if isinstance(self.node, EmbeddedBroker) else self.node.amqp_url]
+
+    @property
+    def pids(self) -> list[int]:
+        return (
+            [one.pid for one in self.node.nodes] if isinstance(self.node, RabbitCluster) else [self.node.pid]
+        )
+
+    @property
+    def _management_url(self) -> str:
+        return (
+            self.node.nodes[0].management_url
+            if isinstance(self.node, RabbitCluster)
+            else self.node.management_url
+        )
+
+    async def consumers(self) -> list[int]:
+        if not isinstance(self.node, RabbitCluster):
+            return []
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"{self._management_url}/api/consumers?columns=channel_details.node") as answer,
+        ):
+            there = Counter(one["channel_details"]["node"] for one in await answer.json())
+        return [there[node.name] for node in self.node.nodes]
 
     async def objects(self) -> dict[str, int]:
         """Numbers of connections, channels, consumers and queues, by the management API."""
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"{self.node.management_url}/api/overview") as answer,
+            session.get(f"{self._management_url}/api/overview") as answer,
         ):
             totals = (await answer.json())["object_totals"]
         return {name: int(totals[name]) for name in ("connections", "channels", "consumers", "queues")}
@@ -477,8 +506,12 @@ class Broker:
 @contextmanager
 def broker(engine: str, directory: Path) -> Iterator[Broker]:
     # RabbitMQ samples statistics every 5 s by default, and this is a considerable part of its cost at rest.
-    node = EmbeddedBroker(directory / "data") if engine == "embedded" else RabbitNode(statistics_s=10)
-    with node:
+    made: dict[str, Callable[[], EmbeddedBroker | RabbitNode | RabbitCluster]] = {
+        "embedded": lambda: EmbeddedBroker(directory / "data"),
+        "rabbitmq": lambda: RabbitNode(statistics_s=10),
+        "cluster": lambda: RabbitCluster(statistics_s=10),
+    }
+    with made[engine]() as node:
         yield Broker(node)
 
 
@@ -492,7 +525,7 @@ def resident_mb(pid: int) -> float:
 # Workers
 
 
-async def members(url: str, members: list[int], file: str, **_: Any) -> None:
+async def members(urls: list[str], members: list[int], file: str, **_: Any) -> None:
     """Members in one process, until it is killed. Reports the live set when it is the same at all of them."""
     calls = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     views: dict[int, frozenset[int]] = {}
@@ -520,7 +553,7 @@ async def members(url: str, members: list[int], file: str, **_: Any) -> None:
 
     group = [
         Member(
-            MemberSettings(broker=url, group=GROUP, name=f"m{member}"),
+            MemberSettings(broker=from_place(urls, member), group=GROUP, name=f"m{member}"),
             handler(member),
             observer=observer(member),
         )
@@ -533,14 +566,20 @@ async def members(url: str, members: list[int], file: str, **_: Any) -> None:
     await asyncio.gather(*(member.run() for member in group))
 
 
-async def publisher(url: str, queues: int, **_: Any) -> None:
+def from_place(urls: list[str], place: int) -> list[str]:
+    """All addresses, beginning with another one for each place."""
+    first = place % len(urls)
+    return [*urls[first:], *urls[:first]]
+
+
+async def publisher(urls: list[str], queues: int, **_: Any) -> None:
     """Rounds of one message for each queue, evenly spaced, and not faster to make up for a moment lost."""
     keys = keys_of(queues)
     loop = asyncio.get_running_loop()
     orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
     reader = asyncio.create_task(_orders(orders))
     rounds, rate = 0, 0.0
-    async with GroupPublisher(url, group=GROUP) as publisher:
+    async with GroupPublisher(urls, group=GROUP) as publisher:
         say("ready")
         at = loop.time()
         while not reader.done() or not orders.empty():
@@ -599,11 +638,12 @@ def table(engine: str, size: Size, result: Result) -> str:
             "at rest: a fixed loop meanwhile, and with silent clients": f"{result.loop_ms:.1f} ms, "
             f"{result.silent_loop_ms:.1f} ms",
             "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
-            "at rest: RSS of the broker": f"{result.broker_mb:.0f} MB",
+            "at rest: RSS of the broker": ", ".join(f"{mb:.0f} MB" for mb in result.broker_mb),
             "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
             "at rest: on the broker": ", ".join(
                 f"{count:,} {name}" for name, count in result.objects.items()
             ),
+            "at rest: consumers at each node": ", ".join(map(str, result.consumers)) or "–",
             "at rest: on the broker with silent clients": ", ".join(
                 f"{count:,} {name}" for name, count in result.silent_objects.items()
             ),
@@ -625,7 +665,7 @@ def main() -> int:
     parser.add_argument("--queues", type=int, default=256)
     parser.add_argument("--processes", type=int, default=4)
     parser.add_argument("--assignment", choices=(BALANCED, BY_LOAD), default=BALANCED)
-    parser.add_argument("--engine", choices=ENGINES, action="append", help="by default both")
+    parser.add_argument("--engine", choices=ENGINES, action="append", help="by default the first two")
     parser.add_argument("--rate", type=float, default=1000, help="messages per second")
     parser.add_argument("--limit-s", type=float, default=Times().limit_s, help="longest wait for each thing")
     asked = parser.asked()
@@ -633,7 +673,7 @@ def main() -> int:
     if not 2 <= size.processes <= size.members:
         parser.error("--processes is 2 at least, and --members at most")
     is_sound = True
-    for engine in asked.engine or ENGINES:
+    for engine in asked.engine or ENGINES[:2]:
         result = measure(engine, size, Times(limit_s=asked.limit_s), asked.rate)
         print(table(engine, size, result), flush=True)
         is_sound = is_sound and result.is_sound

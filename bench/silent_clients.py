@@ -15,11 +15,12 @@ CONSUMERS = 3
 """Of a queue: its primary and two standbys, by default."""
 
 
-async def silent_clients(url: str, group: str, members: int, queues: int, **_: Any) -> None:
+async def silent_clients(urls: list[str], group: str, members: int, queues: int, **_: Any) -> None:
     """Two connections for each member, until the process is killed. The group's queues must exist."""
     names = Names(group)
     connections: list[ClientConnection] = []
     for member in range(members):
+        url = urls[member % len(urls)]
         consuming, publishing = await connect(url, name="bench"), await connect(url, name="bench")
         connections += [consuming, publishing]
         for place in range(CONSUMERS):

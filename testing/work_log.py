@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -67,7 +68,12 @@ class Log:
 def judged(log: Log, first: int, end: int) -> Judgement:
     """Of the messages numbered from `first` to before `end`, against all that was done before them; by the check of
     order that journals have."""
-    done = np.array(log.in_order_of_time(), np.int64).reshape(-1, 3)
+    return judge_records(log.in_order_of_time(), first, end)
+
+
+def judge_records(records: Sequence[tuple[int, int, int]], first: int, end: int) -> Judgement:
+    """The same of (when in ns, number, key) of each piece of work, in any order."""
+    done = np.array(sorted(records), np.int64).reshape(-1, 3)
     at_ns, number, key = done[np.argsort(done[:, 2], kind="stable")].T
     place = np.arange(len(number))
     deliveries = Deliveries.at_once(key, number, at_ns, np.zeros_like(place), place)

@@ -63,6 +63,7 @@ class Queue(TypedDict):
     consumers: Count
     active_consumer: Annotated[str | None, "its consumer tag, or unknown"]
     active_member: str | None
+    leader: Annotated[str | None, "the node of RabbitMQ that leads it"]
 
 
 class Member(TypedDict):

@@ -115,6 +115,10 @@ class RabbitCluster:
         look_up = _LOOK_UP.format(vhost=vhost, queue=queue)
         return self._named(self._one_up().evaluate(f"{look_up}, Members"))
 
+    def rebalance(self) -> None:
+        """Spread the leaders of quorum queues evenly: `rabbitmq-queues rebalance quorum`, after a node was away."""
+        self._one_up().evaluate('rabbit_amqqueue:rebalance(quorum, <<".*">>, <<".*">>)')
+
     def cut(self, node: RabbitNode) -> None:
         """Part the node from the others until `heal`; clients still reach all of them, as far as these serve.
 

@@ -69,6 +69,16 @@ m1      1      2          14"""
     )
 
 
+async def test_the_nodes_of_a_cluster_are_shown_with_the_queues_that_each_leads() -> None:
+    admin, names = FakeAdmin(), Names("orders")
+    await create_group(admin, spec_in("Exclusive"))
+    assert "leaders" not in "\n".join(description_lines(await show_group(admin, "orders")))
+    for queue in (0, 1):
+        led = replace(admin.queues[names.queue(queue)], leader="rabbit@b", nodes=("rabbit@a", "rabbit@b"))
+        admin.queues[names.queue(queue)] = led
+    assert "leaders: rabbit@a 0, rabbit@b 2" in description_lines(await show_group(admin, "orders"))
+
+
 async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_command_that_removes_it() -> (
     None
 ):

@@ -1,7 +1,7 @@
 """A cluster of three nodes: what members and publishers do when one of them goes, comes, or cannot be seen.
 
 Under `pause_minority`, which LBG recommends, where nothing else is said. Every queue of a group, its record too, is a
-quorum queue; its leaders are on the node where the group was declared.
+quorum queue; their leaders are spread over the nodes (test_cluster_placement.py).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def cluster() -> Iterator[RabbitCluster]:
 
 @dataclass
 class Group:
-    """A group on the cluster, with its leaders on the second node."""
+    """A group on the cluster."""
 
     cluster: RabbitCluster
     spec: GroupSpec
@@ -150,11 +150,11 @@ async def test_a_rolling_restart_under_load_loses_and_reorders_nothing(
 async def test_queues_go_on_when_the_node_of_their_leaders_goes(
     cluster: RabbitCluster, group: Group, how: str
 ) -> None:
-    """One member is connected to that node, the other to another one."""
-    leader = cluster.nodes[1]
-    async with group.load(1) as load, group.member("a", 1) as a, group.member("b", 2) as b:
+    """One member and the publisher are connected to that node, the other member to another one."""
+    leader = await aside(cluster.leader_of, Names(group.spec.name).queue(0))
+    at = cluster.nodes.index(leader)
+    async with group.load(at) as load, group.member("a", at) as a, group.member("b", (at + 1) % 3) as b:
         await until(together(a, b))
-        assert await aside(cluster.leader_of, Names(group.spec.name).queue(0)) is leader
         async with under_load(load, rate_hz=200):
             await until(lambda: {"a", "b"} <= group.judge.members(since=200))
             if how == "SIGKILL":
@@ -255,11 +255,13 @@ async def test_since_4_3_a_queue_waits_for_a_consumer_whose_node_is_gone_and_a_g
     await there.close()
 
 
-async def test_a_member_starts_while_the_node_that_the_group_was_declared_on_is_down(
+async def test_a_member_starts_while_the_node_that_led_the_groups_record_is_down(
     cluster: RabbitCluster, group: Group
 ) -> None:
-    await aside(cluster.nodes[1].kill)
-    async with group.load() as load, group.member("a", 1) as a:
+    leader = await aside(cluster.leader_of, Names(group.spec.name).config)
+    at = cluster.nodes.index(leader)
+    await aside(leader.kill)
+    async with group.load(at) as load, group.member("a", at) as a:
         assert a.index == 0
         await load.publish(100)
         await group.check(load)

@@ -212,6 +212,8 @@ def description_lines(shown: Description) -> Iterator[str]:
         ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),
         [_queue_row(row) for row in shown.queue_rows],
     )
+    if shown.leaders:
+        yield f"leaders: {', '.join(f'{node} {count}' for node, count in shown.leaders.items())}"
     yield ""
     if sharing := list(sharing_lines(shown)):
         yield from (*sharing, "")

@@ -106,6 +106,13 @@ class Description:
         where no member reports one. A queue that no member serves may have an older one."""
         return min((one.oldest_us for one in self._member_rows if one.oldest_us), default=None)
 
+    @property
+    def leaders(self) -> dict[str, int]:
+        """Queues that each node of a cluster leads; none where their queues have one node."""
+        there = [one.status for one in self.queues if isinstance(one.status, QueueStatus)]
+        nodes = sorted({node for status in there for node in status.nodes})
+        return {node: sum(status.leader == node for status in there) for node in nodes} if nodes[1:] else {}
+
     # What it is
 
     @property

@@ -12,9 +12,10 @@ from lbg_core.admin.record import Record
 from lbg_core.admin.rows import plain
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState
 from lbg_core.group import GroupSpec, Names, Permissions, Topology, forwarded_key
+from lbg_core.group.topology import LEADER_LOCATOR
 
 _FORWARDED = forwarded_key(0)[:-1]
-_JUDGED_IN_FORCE = {"x-delivery-limit", f"x-{DISCONNECTED}"}
+_NOT_COMPARED = {"x-delivery-limit", f"x-{DISCONNECTED}", LEADER_LOCATOR}
 
 
 def drift(group: str, topology: Topology, observed: Snapshot) -> Iterator[Problem]:
@@ -22,7 +23,7 @@ def drift(group: str, topology: Topology, observed: Snapshot) -> Iterator[Proble
 
     A delivery limit is none either, nor the time that a queue waits for a consumer whose node is gone: what counts is
     the one in force, see `policies`. A group that was made on RabbitMQ 3.x has no argument for the first, one from
-    before 4.3 none for the second, and after an upgrade they need a policy.
+    before 4.3 none for the second, and after an upgrade they need a policy. Where a leader starts means nothing later.
     """
     for exchange in topology.exchanges:
         state = observed.exchanges.get(exchange.name)
@@ -37,7 +38,7 @@ def drift(group: str, topology: Topology, observed: Snapshot) -> Iterator[Proble
         there = observed.queues.get(queue.name)
         if there is None or there is UNKNOWN or there.arguments is UNKNOWN:
             continue
-        for key in sorted({*there.arguments, *queue.arguments} - _JUDGED_IN_FORCE):
+        for key in sorted({*there.arguments, *queue.arguments} - _NOT_COMPARED):
             argument, desired = there.arguments.get(key), queue.arguments.get(key)
             if argument != desired:
                 arguments = {"attribute": key, "observed": argument, "created": desired}

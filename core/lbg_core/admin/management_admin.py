@@ -54,7 +54,7 @@ class Counts(NamedTuple):
 
 
 _COUNTS = "name,messages_ready,messages_unacknowledged,members,online"
-_OF_NOW = f"{_COUNTS},arguments,policy"
+_OF_NOW = f"{_COUNTS},leader,arguments,policy"
 _ACTIVE = ("single_active_consumer_tag", "single_active_consumer_ctag")
 """RabbitMQ's name of it for a classic queue, and of a quorum queue (`rabbit_quorum_queue`, STATISTICS_KEYS)."""
 _SAMPLED = f"consumers,message_bytes_ready,{','.join(_ACTIVE)},effective_policy_definition"
@@ -124,7 +124,15 @@ def _queue(now: Mapping[str, Any], sampled: Mapping[str, Any]) -> QueueStatus:
         native=native_of(now),
         is_down=not _can_count(now),
         bytes_ready=_count(sampled.get("message_bytes_ready")) if _can_count(now) else UNKNOWN,
+        leader=sys.intern(now["leader"]) if now.get("leader") else None,
+        nodes=_nodes(*sorted(now.get("members") or ())),
     )
+
+
+@lru_cache(maxsize=64)
+def _nodes(*names: str) -> tuple[str, ...]:
+    """One object for all equal values."""
+    return names
 
 
 def _shared(arguments: Mapping[str, Any] | None) -> Mapping[str, Any]:

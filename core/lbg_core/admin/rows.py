@@ -105,6 +105,11 @@ class ObservedQueue:
             return self.status
         return self.status.active_consumer
 
+    @property
+    def leader(self) -> str | None:
+        """The node that leads it; None where there is none or it is not known."""
+        return self.status.leader if isinstance(self.status, QueueStatus) else None
+
     def count(self, field: str) -> Count | None:
         if self.status is None or self.status is UNKNOWN:
             return self.status
@@ -138,6 +143,7 @@ class QueueRow:
             **{name: plain(self.queue.count(name)) for name in counts},
             "active_consumer": plain(self.queue.active_tag),
             "active_member": None if self.member is None else self.member.name,
+            "leader": self.queue.leader,
         }
 
 

@@ -246,7 +246,8 @@ class QueueStatus:
     `policy` names the user's policy in force, as of now; `effective` is the management API's result of all
     policies together, sampled every 5 s. `native` is the embedded broker's status of a queue type of its own, None for
     any other queue. `is_down`: most of its nodes are, and RabbitMQ counts 0 of it. `bytes_ready`: bodies of the
-    messages that wait.
+    messages that wait. `leader`: the node that leads a quorum queue, None where there is none or it is not known;
+    `nodes`: those that have a replica of it.
     """
 
     ready: int | Unknown = UNKNOWN
@@ -259,6 +260,8 @@ class QueueStatus:
     native: Native | Unknown | None = UNKNOWN
     is_down: bool = False
     bytes_ready: int | Unknown = UNKNOWN
+    leader: str | None = None
+    nodes: tuple[str, ...] = ()
 
     def counted(self, now: QueueStatus | Unknown | None) -> QueueStatus:
         """With the counts of AMQP in `now`. A queue that is down has no counts, and neither has one that the management

@@ -72,6 +72,10 @@ DISCONNECTED_MS = 1000
 a short partition of nodes has no effect then (docs/adr/0050-requirements-of-rabbitmq-4-3.md)."""
 
 
+LEADER_LOCATOR = "x-queue-leader-locator"
+"""Argument of a quorum queue: the rule by which RabbitMQ chooses the node of its first leader."""
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """A durable exchange; `type` is topic, fanout or direct."""
@@ -387,7 +391,8 @@ def _anchored(*patterns: str) -> str:
 def _safe_arguments(engine: Engine) -> dict[str, Argument]:
     if not engine.is_rabbitmq:
         return {}
-    arguments: dict[str, Argument] = {"x-queue-type": "quorum"}
+    # Without it the leaders of all queues are on the node to which the administrator happens to be connected.
+    arguments: dict[str, Argument] = {"x-queue-type": "quorum", LEADER_LOCATOR: "balanced"}
     if engine.version >= (4, 0, 0):
         # 4.x drops a message at its 21st return by default, and each handoff is one; on 3.x -1 drops at once.
         arguments["x-delivery-limit"] = -1

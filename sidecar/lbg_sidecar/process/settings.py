@@ -90,7 +90,8 @@ class BrokerSettings:
         default="amqp://guest:guest@127.0.0.1:5672/",
         repr=False,
         metadata=about(
-            "Address of the broker, `amqp[s]://HOST:PORT/VHOST`; several with commas between them are tried in turn",
+            "Address of the broker, `amqp[s]://HOST:PORT/VHOST`; several with commas between them are tried in random "
+            "order",
             is_secret=True,
         ),
     )
@@ -306,8 +307,8 @@ def split_command(command: str, where: str) -> list[str]:
 
 
 def _places(address: BrokerAddress) -> tuple[ConnectionSettings, ...]:
-    """Raises the client's SettingsError, also for a file of TLS that cannot be used."""
-    places = address.places()
+    """In an order of chance. Raises the client's SettingsError, also for a file of TLS that cannot be used."""
+    places = address.spread_places()
     for place in places:
         if place.tls is not None:
             place.tls.context()

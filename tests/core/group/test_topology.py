@@ -71,6 +71,7 @@ def test_a_rabbitmq_queue_is_a_quorum_queue_with_the_same_limits() -> None:
     assert arguments_of(topology_of(spec_of(), RABBITMQ_3), "lbg.orders.q.3") == {
         **arguments_of(topology_of(spec_of(), EMBEDDED), "lbg.orders.q.3"),
         "x-queue-type": "quorum",
+        "x-queue-leader-locator": "balanced",
     }
 
 
@@ -115,6 +116,7 @@ def test_the_record_queue_holds_one_message_and_is_replicated_like_the_others() 
     assert arguments_of(topology_of(spec_of(), RABBITMQ_4), "lbg.orders.config") == {
         "x-max-length": 1,
         "x-queue-type": "quorum",
+        "x-queue-leader-locator": "balanced",
         "x-delivery-limit": -1,
     }
 

@@ -44,6 +44,15 @@ def test_a_missing_setting_is_named() -> None:
         configure({"LBG_COMMAND": "./handle"})
 
 
+def test_sidecars_start_at_any_of_several_addresses_with_the_member_and_the_publisher() -> None:
+    several = {**LEAST, "LBG_BROKER": "amqp://a/,amqp://b/,amqp://c/"}
+    read = [configure(several) for _ in range(100)]
+    members = [tuple(place.host for place in settings.member.addresses) for settings in read]
+    publishers = [tuple(place.host for place in settings.publisher) for settings in read]
+    assert {hosts[0] for hosts in members} == {hosts[0] for hosts in publishers} == {"a", "b", "c"}
+    assert {tuple(sorted(hosts)) for hosts in [*members, *publishers]} == {("a", "b", "c")}
+
+
 def test_an_unknown_name_in_the_file_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "sidecar.toml"
     file.write_text("colour = 1\n")
