@@ -79,7 +79,7 @@ test-all: dev  ## run every test but those of check, test-cluster and test-brows
 fuzz: dev  ## run the random tests with other examples for 10 minutes; FUZZ_ARGS="--minutes 60 tests/sidecar/member"
 	PYTHONDONTWRITEBYTECODE= $(VENV)/bin/python -m testing.exploration $(AT_ONCE) $(FUZZ_ARGS)
 
-test-cluster: dev  ## run the long tests on three RabbitMQ nodes: restarts, majorities, partitions
+test-cluster: dev  ## run the long tests on three RabbitMQ nodes: placement, restarts, majorities, partitions, a full disk
 	$(PYTEST) -m cluster tests/rabbitmq
 
 test-browser: dev $(VENV)/.browser  ## look at the console's pages in Chromium, by Playwright

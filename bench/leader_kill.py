@@ -20,11 +20,11 @@ import sys
 import tempfile
 import time
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bench.measurement import Measurement
 from bench.workers import Worker, say
@@ -35,9 +35,11 @@ from lbg_sidecar import Member, MemberSettings, Message
 from testing.admin.group_on_broker import declare_group
 from testing.aside import aside
 from testing.rabbitmq.cluster import RabbitCluster
-from testing.rabbitmq.node import RabbitNode
+from testing.rabbitmq.node import NodeFailedError, RabbitNode
 from testing.waiting import until
 from testing.work_log import Judgement, judge_records
+
+T = TypeVar("T")
 
 GROUP = "bench"
 KEYS_PER_QUEUE = 8
@@ -163,7 +165,7 @@ class Bench:
     async def _fault(self, pauses: Pauses, *, frozen: bool) -> None:
         home = random.randrange(len(self._urls))
         node = self._cluster.nodes[home]
-        leaders = await aside(self._leaders)
+        leaders = await _asked(self._leaders)
         has_publisher = self._address == ConnectionSettings.parse(self._urls[home]).address
         self._read()
         servers = {self._queue_of[call.key]: call.home for call in self._calls[-round(self._rate_hz) :]}
@@ -190,7 +192,7 @@ class Bench:
             await aside(node.kill)
         await aside(node.start)
         await aside(self._cluster.wait_whole, WITHIN_S)
-        await aside(self._cluster.rebalance)
+        await _asked(self._cluster.rebalance)
         await self._members[home].stop()
         self._members[home] = await self._member(home)
 
@@ -252,6 +254,18 @@ class Bench:
             queue: max(later - earlier for earlier, later in pairwise(sorted(times)) if later > at_ns) / 1e6
             for queue, times in self._times(at_ns - 1_000_000_000).items()
         }
+
+
+async def _asked(call: Callable[[], T]) -> T:
+    """Again where a busy node does not answer, as erl_call has it now and then. Raises NodeFailedError after 10 s."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return await aside(call)
+        except NodeFailedError:
+            if time.monotonic() > deadline:
+                raise
+            await asyncio.sleep(0.2)
 
 
 def keys_of(spec: GroupSpec) -> dict[str, int]:

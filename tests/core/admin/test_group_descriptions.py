@@ -56,7 +56,9 @@ async def made() -> FakeAdmin:
 async def test_a_group_is_shown_with_its_attributes_queues_and_members() -> None:
     admin = await made()
     queue = admin.queues["lbg.orders.q.1"]
-    admin.queues["lbg.orders.q.1"] = replace(queue, ready=7, unacked=2, consumers=1, active_consumer="m1")
+    admin.queues["lbg.orders.q.1"] = replace(
+        queue, ready=7, unacked=2, consumers=1, active_consumer="m1", leader="rabbit@a"
+    )
     admin.queues["lbg.orders.dead"] = replace(admin.queues["lbg.orders.dead"], ready=3)
     admin.beats = [{**BEAT, "counts": {}}, BEAT]
     shown = (await show_group(admin, "orders")).to_json()
@@ -69,6 +71,7 @@ async def test_a_group_is_shown_with_its_attributes_queues_and_members() -> None
         "consumers": 1,
         "active_consumer": "m1",
         "active_member": "m1",
+        "leader": "rabbit@a",
     }
     assert shown["ready"] == 7
     assert shown["dead_letters"] == 3
