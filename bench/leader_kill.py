@@ -68,8 +68,12 @@ class Pauses:
     with_client: list[float] = field(default_factory=list)
     """No leader, but the queue's member or the publisher."""
     with_nothing: list[float] = field(default_factory=list)
-    on_return: list[float] = field(default_factory=list)
-    """From the start of the node until its leaders and its member are there again."""
+    on_start: list[float] = field(default_factory=list)
+    """While the node is started, until the cluster is whole."""
+    on_rebalance: list[float] = field(default_factory=list)
+    """After that, while leaders return to it."""
+    on_restart: list[float] = field(default_factory=list)
+    """After that, while its member is restarted."""
     leaders: list[int] = field(default_factory=list)
     """Leaders on the killed node, one number for each fault."""
     published: int = 0
@@ -180,21 +184,30 @@ class Bench:
             has_client = has_publisher or servers.get(queue) == home
             into = pauses.with_client if has_client else pauses.with_nothing
             (pauses.with_leader if leaders[queue] is node else into).append(pause_ms)
-        back_ns = time.monotonic_ns()
-        await self._return(node, home)
-        await self._flows(time.monotonic_ns())
-        pauses.on_return += self._longest(back_ns).values()
-
-    async def _return(self, node: RabbitNode, home: int) -> None:
-        """Start the node, and give it its leaders and its member again."""
         if node.frozen:
             node.thaw()  # the others took it for lost; started anew it is one of them again for sure
             await aside(node.kill)
-        await aside(node.start)
-        await aside(self._cluster.wait_whole, WITHIN_S)
-        await _asked(self._cluster.rebalance)
-        await self._members[home].stop()
-        self._members[home] = await self._member(home)
+
+        async def start() -> None:
+            await aside(node.start)
+            await aside(self._cluster.wait_whole, WITHIN_S)
+
+        async def rebalance() -> None:
+            await _asked(self._cluster.rebalance)
+
+        async def restart_member() -> None:
+            await self._members[home].stop()
+            self._members[home] = await self._member(home)
+
+        for step, into in (
+            (start, pauses.on_start),
+            (rebalance, pauses.on_rebalance),
+            (restart_member, pauses.on_restart),
+        ):
+            at_ns = time.monotonic_ns()
+            await step()
+            await self._flows(time.monotonic_ns())
+            into += self._longest(at_ns).values()
 
     def _leaders(self) -> dict[int, RabbitNode]:
         names = Names(GROUP)
@@ -311,7 +324,9 @@ def table(what: str, found: Pauses) -> str:
             line("… its leader was there", found.with_leader),
             line("… only its member or the publisher", found.with_client),
             line("… nothing of it", found.with_nothing),
-            line("the node returns, every queue", found.on_return),
+            line("the node is started, every queue", found.on_start),
+            line("leaders are rebalanced, every queue", found.on_rebalance),
+            line("the member is restarted, every queue", found.on_restart),
             "",
             f"leaders on the node: {', '.join(map(str, found.leaders))}; {found.published:,} messages in "
             f"{found.seconds:.0f} s; lost {judgement.lost}, inverted {judgement.inverted}, "
