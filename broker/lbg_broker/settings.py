@@ -91,7 +91,9 @@ class ServerSettings:
     """Proposed to clients; the smaller of both wishes counts, 0 turns heartbeats off. RabbitMQ's default."""
 
     frame_max_bytes: int = 131072
-    channel_max: int = 2047
+    channel_max: int = 4223
+    """Of a connection. A lone member consumes each queue of its group on one; the API allows 4,096."""
+
     connections_max: int = 10_000
 
     message_max_bytes: int = 16 * 1024 * 1024

@@ -91,6 +91,7 @@ class FakeAdmin:
         self.joins = True
         """False: members are of a version without changes of separate queues."""
         self.passes_fences = True
+        self.channel_max: int | None = None
         self.locked: set[str] = set()
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
@@ -135,6 +136,7 @@ class FakeAdmin:
             publisher_permissions=self.permissions.get(publishers.username),
             policies=self.policies,
             has_parked_stream=record is None and has_parking,
+            channel_max=self.channel_max,
             prefixes={
                 name: other.hash_prefix
                 for name in self.records

@@ -211,8 +211,8 @@ class SimConnection:
     def has(self, capability: str) -> bool:
         return self._has_extensions and capability.startswith("lbg.")
 
-    async def open_channel(self) -> Channel:
-        """Raises ClientError."""
+    async def open_channel(self, *, spare: int = 0) -> Channel:
+        """There is room for any number. Raises ClientError."""
         self.check_open()
         number = next(one for one in itertools.count(1) if one not in self._channels)
         # A cast: this is the transport of its channels, and in the place of the machine that encodes what they send.

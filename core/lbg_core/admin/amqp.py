@@ -369,6 +369,10 @@ class AmqpAdmin:
         except SpecError as error:
             raise Unsupported(f"the broker at {self.link.where} cannot carry a group: {error}") from error
 
+    async def channel_max(self) -> int:
+        """Channels that the broker allows on a connection."""
+        return (await self.link.connection()).channel_max
+
     async def counts(self, queue: str) -> QueueStatus | Unknown | None:
         """Ready messages and consumers of a queue as the broker counts them now; None when there is none.
 

@@ -257,7 +257,13 @@ class SnapshotReader:
         )
         why: Unread = {}
         management = await self._reachable_management(why)
-        base = Snapshot(engine, record=record, has_parked_stream=record is None and has_parking, why=why)
+        base = Snapshot(
+            engine,
+            record=record,
+            has_parked_stream=record is None and has_parking,
+            channel_max=await self._amqp.channel_max(),
+            why=why,
+        )
         if management is None:
             return await self._by_amqp(base, Names(group), topology, why)
         snapshot = await self._by_both(

@@ -71,8 +71,9 @@ from lbg_core.group import (
     conflicts,
     differences,
     is_closed_in,
+    is_native,
 )
-from lbg_core.group.topology import OLDEST_RABBITMQ, why_without_assignment
+from lbg_core.group.topology import MEMBER_CHANNELS, OLDEST_RABBITMQ, why_without_assignment
 from lbg_core.passwords import is_hash_of
 
 _NOT_ON_RABBITMQ = {
@@ -93,6 +94,18 @@ def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     if reason := why_unsupported(spec, observed.engine):
         raise Unsupported(f"group {spec.name!r} is not possible on {observed.engine}: {reason}")
     require_order(spec.name, observed.topology_of(spec), observed)
+
+
+def require_channels(spec: GroupSpec, observed: Snapshot) -> None:
+    """A member that is left alone consumes each queue, on a channel of its own. Raises Unsupported."""
+    needed, allowed = spec.queue_count + MEMBER_CHANNELS, observed.channel_max
+    if allowed is None or needed <= allowed or is_native(spec, observed.engine):
+        return
+    raise Unsupported(
+        f"group {spec.name!r} cannot have {spec.queue_count} queues: a member that is left alone needs {needed} "
+        f"channels on a connection, and this broker allows {allowed}; choose at most "
+        f"{max(0, allowed - MEMBER_CHANNELS)} queues, or set the broker's channel_max to {needed} or more"
+    )
 
 
 def why_unsupported(spec: GroupSpec, engine: Engine) -> str | None:
@@ -154,6 +167,8 @@ def plan_create(
     topology = observed.topology_of(spec, publishers)
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
+    if existing is None:
+        require_channels(spec, observed)
     if begun is not None and (diff := differences(begun, spec)):
         raise GroupDiffers(spec.name, diff=diff, kind=Kind.UNFINISHED_DIFFERS)
     if existing is not None:

@@ -28,7 +28,14 @@ from lbg_core.admin.groups import assignment_announced
 from lbg_core.admin.ingress import Ingress, PermissionIngress, QueueIngress
 from lbg_core.admin.key_move import KeyMoveRun, change_queues, known_bindings
 from lbg_core.admin.management_admin import ManagementAdmin
-from lbg_core.admin.plan import existing, record_in, recorded, require_owner, require_supported
+from lbg_core.admin.plan import (
+    existing,
+    record_in,
+    recorded,
+    require_channels,
+    require_owner,
+    require_supported,
+)
 from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
 from lbg_core.admin.protocol import BrokerAdmin, renew_unchanged
 from lbg_core.admin.queue_changes import (
@@ -255,6 +262,7 @@ async def repartition_group(
             await admin.perform(assignment_announced(spec))  # a run that was killed may not have come to it
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(desired, observed)
+        _require_room(spec, desired, observed)
         if discard and not is_offline and not is_online:
             raise Unsupported(
                 f"messages of group {group!r} can only be discarded with --offline: online each is processed"
@@ -432,9 +440,16 @@ async def change_online(
             run.is_complete = True  # the broker does the rest
             return desired if run.is_changed else None
         require_supported(desired, observed)
+        _require_room(spec, desired, observed)
     with suppress(NotMoved):
         await change_queues(run, timeout_s=within_s)
     return recorded(desired.name, await admin.observe(desired.name))
+
+
+def _require_room(spec: GroupSpec, desired: GroupSpec, observed: Snapshot) -> None:
+    """Raises Unsupported for more queues than a member that is left alone could consume."""
+    if desired.queue_count > spec.queue_count:
+        require_channels(desired, observed)
 
 
 def _manner_of(

@@ -170,18 +170,23 @@ class Channels:
     def __init__(self, on_other: Callable[[Event], None]) -> None:
         self._on_other = on_other
         self._channels: dict[int, Channel] = {}
+        self._lowest = 1
+        """All numbers below it are in use."""
 
     def __len__(self) -> int:
         return len(self._channels)
 
     def free_number(self, channel_max: int) -> int | None:
         """None: all are in use."""
-        return next((number for number in range(1, channel_max + 1) if number not in self._channels), None)
+        while self._lowest in self._channels:
+            self._lowest += 1
+        return self._lowest if self._lowest <= channel_max else None
 
     def add(self, channel: Channel) -> None:
         self._channels[channel.number] = channel
 
     def remove(self, number: int) -> None:
+        self._lowest = min(self._lowest, number)
         self._channels.pop(number, None)
 
     def lose(self, reason: ClientError) -> None:
@@ -291,6 +296,11 @@ class ClientConnection(asyncio.Protocol):
         return self._machine.frame_max_bytes
 
     @property
+    def channel_max(self) -> int:
+        """Channels that may be open at a time, as agreed with the broker."""
+        return self._machine.channel_max
+
+    @property
     def max_message_bytes(self) -> int | None:
         """The largest message that the broker takes; None where it does not announce it, as RabbitMQ."""
         announced = self.server_properties.get("max_message_size")
@@ -325,12 +335,14 @@ class ClientConnection(asyncio.Protocol):
         """The TCP port at our end, by which the broker's list of connections names this one; None when it is lost."""
         return self._outlet.local_port
 
-    async def open_channel(self) -> Channel:
-        """A new channel. Raises `ConnectionLost`."""
+    async def open_channel(self, *, spare: int = 0) -> Channel:
+        """A new channel; `spare` of them are left for others. Raises `ConnectionLost`, and `ClientError` when there is
+        no other."""
         self.check_open()
-        number = self._channels.free_number(self._machine.channel_max)
+        number = self._channels.free_number(self.channel_max - spare)
         if number is None:
-            raise ClientError(f"all {self._machine.channel_max} channels of {self.name!r} are in use")
+            spared = f" or spared ({spare})" if spare else ""
+            raise ClientError(f"all {self.channel_max} channels of {self.name!r} are in use{spared}")
         channel = Channel(self, self._machine, number)
         self._channels.add(channel)
         await channel.open()

@@ -152,7 +152,7 @@ class ConnectionSettings:
     heartbeat_s: int = 5
     connect_timeout_s: float = 10.0
     frame_max_bytes: int = 131072
-    channel_max: int = 2047
+    channel_max: int = 65535
     credentials: CredentialsSource | None = field(default=None, repr=False)
     permits: AddressFilter | None = field(default=None, repr=False)
 

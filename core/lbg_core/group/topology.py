@@ -67,6 +67,10 @@ class Engine:
 
 Argument = str | int | bool
 
+MEMBER_CHANNELS = 16
+"""Channels of a member's connection that are not of a queue: mailbox, last will, counts, the record, streams of parked
+keys and of a change, and some that close."""
+
 DISCONNECTED_MS = 1000
 """Milliseconds that a group's queue waits for a consumer whose node is gone; RabbitMQ's own default is a minute. Not 0:
 a short partition of nodes has no effect then (docs/adr/0050-requirements-of-rabbitmq-4-3.md)."""

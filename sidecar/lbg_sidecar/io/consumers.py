@@ -32,7 +32,15 @@ NO_ANSWER_HINTS = {
     RABBITMQ: "a quorum queue answers nothing while most of its nodes are down",
     EMBEDDED: "the embedded broker answers at once unless it is stopped or overloaded",
 }
-NO_CHANNEL = Cause("no_channel", "no channel", _CONSUMED)
+SPARE_CHANNELS = 8
+"""Left to what is not of a queue, where a group has more queues than its member has channels."""
+
+NO_CHANNEL = Cause(
+    "no_channel",
+    "no channel",
+    _CONSUMED,
+    hint="raise the broker's channel_max, or give the group fewer queues",
+)
 CANCELLED = Cause("consumer_ended", "no consumer", _CONSUMED, hint="the broker ended it")
 
 
@@ -82,7 +90,7 @@ class QueueConsumers:
         waiting = loop.call_later(ATTACH_WITHIN_S, self._states.enter, self._no_answer, attachment.queue)
         channel: Channel | None = None
         try:
-            channel = await self._connection.open_channel()
+            channel = await self._connection.open_channel(spare=SPARE_CHANNELS)
             self._channels[attachment] = channel
             channel.closed.add_done_callback(partial(self._closed, attachment, events))
             await channel.consume(

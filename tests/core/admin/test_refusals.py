@@ -6,9 +6,12 @@ import pytest
 
 from lbg_core.admin.errors import Busy, GroupDiffers, Taken, Unsupported
 from lbg_core.admin.groups import create_group
+from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.problems import lines_of
+from lbg_core.admin.record import CLAIM_BY_HAND
+from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import Policy, QueueStatus, UserState
-from lbg_core.group import Engine, GroupSpec, topology_of
+from lbg_core.group import PARTITIONED, Engine, GroupSpec, recounted, topology_of
 from lbg_core.group.topology import Binding
 from testing.admin.fake_admin import FakeAdmin
 
@@ -185,3 +188,33 @@ async def test_without_a_management_api_names_in_use_without_a_record_are_taken(
     admin.records.clear()
     with pytest.raises(Taken, match=r"exchange lbg\.orders exists"):
         await create_group(admin, ORDERS, with_user=False)
+
+
+async def test_more_queues_than_a_lone_member_has_channels_are_refused_and_a_group_that_has_them_stays() -> (
+    None
+):
+    admin = FakeAdmin(engine=RABBIT)
+    admin.channel_max = 20
+    await create_group(admin, ORDERS)
+    before = dict(admin.queues)
+    more = recounted(ORDERS, 5)
+    with pytest.raises(
+        Unsupported, match=r"'orders' cannot have 5 queues: .* needs 21 channels .* allows 20; .* at most 4"
+    ):
+        await change_online(admin, more, KeyMoveRun(admin, "orders", 5), claim=CLAIM_BY_HAND, within_s=1.0)
+    with pytest.raises(Unsupported, match=r"set the broker's channel_max to 22 or more"):
+        await create_group(
+            admin, GroupSpec("six", "six", hash_count=8, queue_count=6, client_username="six-app")
+        )
+    assert admin.queues == before
+    admin.channel_max = 18
+    assert (await create_group(admin, ORDERS)).changes == ()
+
+
+async def test_a_group_whose_queue_the_broker_shares_out_needs_no_channel_for_each_partition() -> None:
+    admin = FakeAdmin()
+    admin.channel_max = 20
+    spec = GroupSpec(
+        "many", "many", mode=PARTITIONED, hash_count=64, queue_count=64, client_username="many-app"
+    )
+    assert (await create_group(admin, spec)).changes

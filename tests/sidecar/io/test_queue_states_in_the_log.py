@@ -43,7 +43,7 @@ class Broker:
         self.server_properties = {"product": product}
         self.answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    async def open_channel(self) -> Channel:
+    async def open_channel(self, **_: object) -> Channel:
         return Channel(self.answer)
 
 
