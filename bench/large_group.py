@@ -8,8 +8,9 @@ most one. Times are CLOCK_MONOTONIC, which processes of one machine share; CPU a
 membership messages at rest are counted by a queue that is bound as mailboxes are. A queue is served again when a
 surviving member begins a call for it; the publisher goes round all queues, so that is known to one round. Silent: plain
 clients with the connections, channels, consumers and queues of the members, which publish nothing and ask nothing; the
-rest of the broker's CPU at rest is what the members cause. The engine `cluster` is three RabbitMQ nodes, over which
-clients are spread; its CPU is that of all three.
+rest of the broker's CPU at rest is what the members cause, and the seconds until they are there are the least that
+forming takes. `--without-rest` forms and kills only. The engine `cluster` is three RabbitMQ nodes, over which clients
+are spread; its CPU is that of all three.
 `python -m bench.large_group --members 64 --queues 256 --processes 4 --engine embedded`.
 """
 
@@ -91,6 +92,8 @@ class Times:
     """For each thing that is waited for: forming, balance, and what a crash causes."""
     settling_s: float = 90.0
     """Before a rest: members report every second for 30 s after they join, and count queues less and less often."""
+    silent_settling_s: float = 30.0
+    """The same for silent clients, which have nothing to settle: for the broker's statistics."""
     rest_s: float = 30.0
     counted_s: float = 10.0
     load_s: float = 5.0
@@ -118,6 +121,8 @@ class Result:
     broker_cpu: float = 0.0
     loop_ms: float = 0.0
     """A fixed loop at the same time; see `core_speed`."""
+    silent_s: float = 0.0
+    """Until the silent clients had their connections, channels and consumers."""
     silent_cpu: float = 0.0
     silent_loop_ms: float = 0.0
     """Of the broker with clients that do nothing, and as many objects."""
@@ -208,8 +213,11 @@ class Records:
 class Bench:
     """One group on one broker."""
 
-    def __init__(self, broker: Broker, size: Size, times: Times, rate: float, directory: Path) -> None:
+    def __init__(
+        self, broker: Broker, size: Size, times: Times, rate: float, directory: Path, *, rests: bool
+    ) -> None:
         self._broker = broker
+        self._rests = rests
         self._size = size
         self._times = times
         self._rate = rate
@@ -226,7 +234,8 @@ class Bench:
             await self._silence(result)
             await self._start()
             if await self._form(result):
-                await self._rest(result)
+                if self._rests:
+                    await self._rest(result)
                 await self._kill(result)
                 await self._compare(result)
         finally:
@@ -245,12 +254,16 @@ class Bench:
             queues=self._size.queues,
         )
         self._workers = [worker]
-        await worker.answer("ready", timeout_s=READY_S)
-        await asyncio.sleep(self._times.settling_s)
-        result.silent_cpu, result.silent_loop_ms = await self._broker_cpu()
-        result.silent_objects = await self._broker.objects()
+        result.silent_s = (await worker.answer("ready", timeout_s=self._times.limit_s))["seconds"]
+        if self._rests:
+            await self._silent_rest(result)
         self._workers = []
         await worker.kill()
+
+    async def _silent_rest(self, result: Result) -> None:
+        await asyncio.sleep(self._times.silent_settling_s)
+        result.silent_cpu, result.silent_loop_ms = await self._broker_cpu()
+        result.silent_objects = await self._broker.objects()
 
     async def _broker_cpu(self) -> tuple[float, float]:
         """And the milliseconds of a fixed loop meanwhile."""
@@ -615,9 +628,28 @@ def keys_of(queues: int) -> list[str]:
 # Output
 
 
-def measure(engine: str, size: Size, times: Times, rate: float) -> Result:
+def measure(engine: str, size: Size, times: Times, rate: float, *, rests: bool) -> Result:
     with tempfile.TemporaryDirectory(prefix="lbg-bench-") as place, broker(engine, Path(place)) as node:
-        return asyncio.run(Bench(node, size, times, rate, Path(place)).run())
+        return asyncio.run(Bench(node, size, times, rate, Path(place), rests=rests).run())
+
+
+def at_rest(result: Result) -> dict[str, str]:
+    def objects(counts: dict[str, int]) -> str:
+        return ", ".join(f"{count:,} {name}" for name, count in counts.items())
+
+    times = result.broker_cpu / result.silent_cpu if result.silent_cpu else 0.0
+    return {
+        "CPU of a member, of a core": f"{result.member_cpu:.2f} %",
+        "CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
+        "CPU of the broker with silent clients": f"{result.silent_cpu:.1f} %; with members {times:.2f} times that",
+        "a fixed loop meanwhile, and with silent clients": f"{result.loop_ms:.1f} ms, {result.silent_loop_ms:.1f} ms",
+        "membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
+        "RSS of the broker": ", ".join(f"{mb:.0f} MB" for mb in result.broker_mb),
+        "RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
+        "on the broker": objects(result.objects),
+        "consumers at each node": ", ".join(map(str, result.consumers)) or "–",
+        "on the broker with silent clients": objects(result.silent_objects),
+    }
 
 
 def table(engine: str, size: Size, result: Result) -> str:
@@ -625,28 +657,16 @@ def table(engine: str, size: Size, result: Result) -> str:
         return "not within the limit" if value is None else f"{value:.2f} s"
 
     rows = {
+        "silent clients are there": seconds(result.silent_s),
         "all queues served": seconds(result.served_s),
         "all members agree": seconds(result.agreed_s),
     }
     if result.is_formed:
         killed = f"{result.killed_members} members with {result.killed_queues} queues"
+        rest = at_rest(result) if result.objects else {}
         rows |= {
             "balanced": seconds(result.balanced_s),
-            "at rest: CPU of a member, of a core": f"{result.member_cpu:.2f} %",
-            "at rest: CPU of the broker, of a core": f"{result.broker_cpu:.1f} %",
-            "at rest: CPU of the broker with silent clients": f"{result.silent_cpu:.1f} %",
-            "at rest: a fixed loop meanwhile, and with silent clients": f"{result.loop_ms:.1f} ms, "
-            f"{result.silent_loop_ms:.1f} ms",
-            "at rest: membership messages to a member": f"{result.messages_per_member_s:.1f}/s",
-            "at rest: RSS of the broker": ", ".join(f"{mb:.0f} MB" for mb in result.broker_mb),
-            "at rest: RSS of the members' processes, for each member": f"{result.member_mb:.1f} MB",
-            "at rest: on the broker": ", ".join(
-                f"{count:,} {name}" for name, count in result.objects.items()
-            ),
-            "at rest: consumers at each node": ", ".join(map(str, result.consumers)) or "–",
-            "at rest: on the broker with silent clients": ", ".join(
-                f"{count:,} {name}" for name, count in result.silent_objects.items()
-            ),
+            **{f"at rest: {what}": value for what, value in rest.items()},
             f"SIGKILL of {killed}: all served": seconds(result.served_again_s),
             "SIGKILL: all members agree": seconds(result.agreed_again_s),
             "lost, inverted, repeated": f"{result.lost}, {result.inverted}, {result.repeated}"
@@ -668,13 +688,14 @@ def main() -> int:
     parser.add_argument("--engine", choices=ENGINES, action="append", help="by default the first two")
     parser.add_argument("--rate", type=float, default=1000, help="messages per second")
     parser.add_argument("--limit-s", type=float, default=Times().limit_s, help="longest wait for each thing")
+    parser.add_argument("--without-rest", action="store_true", help="do not measure the group at rest")
     asked = parser.asked()
     size = Size(asked.members, asked.queues, asked.processes, asked.assignment)
     if not 2 <= size.processes <= size.members:
         parser.error("--processes is 2 at least, and --members at most")
     is_sound = True
     for engine in asked.engine or ENGINES[:2]:
-        result = measure(engine, size, Times(limit_s=asked.limit_s), asked.rate)
+        result = measure(engine, size, Times(limit_s=asked.limit_s), asked.rate, rests=not asked.without_rest)
         print(table(engine, size, result), flush=True)
         is_sound = is_sound and result.is_sound
     return 0 if is_sound else 1
