@@ -177,9 +177,9 @@ HELD_READS = 120
 RabbitMQ counts after five what is unacknowledged."""
 READ_INTERVAL_S = 0.05
 """Spread by a half, so that readers that start together do not stay in step."""
-MEMBER_READS = 600
-"""Members of a group often start together, and each holds the record for a round trip of a busy event loop. Of 64
-members with 256 queues on two cores some found it held for 2 s, and ended as if it were lost (bench: large_group)."""
+TURN_S = 60.0
+"""For a member to get the record. Of a group often many start together, and each holds it for a round trip of a busy
+event loop: of 64 on two cores some found it held for 2 s (bench: large_group)."""
 ANSWER_S = 10.0
 """A quorum queue without a majority does not answer at all. An election takes a second or two."""
 
@@ -245,6 +245,44 @@ async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS)
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
             return _record_in(delivery)
+    raise RecordUnreadable(group, cause="its queue is empty")
+
+
+async def read_in_turn(channel: Channel, group: str) -> Record:
+    """As `read_record`, for members. Where others hold the record, this one waits in line as a consumer: asking again
+    and again, 256 members that start together kept RabbitMQ from letting them in. The channel is closed after it, which
+    returns the record. Raises the same errors.
+    """
+    name = Names(group).config
+    first: asyncio.Future[Record] = asyncio.get_running_loop().create_future()
+
+    def on_deliveries(deliveries: list[Delivery]) -> None:
+        channel.close_soon()  # at once, and not when who waits is run: the next one waits for it
+        if not first.done():
+            first.set_result(_record_in(deliveries[0]))
+
+    def on_deleted() -> None:
+        if not first.done():
+            first.set_exception(GroupNotFound(group))
+
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            delivery = await channel.basic_get(name)
+            if delivery is None:
+                await channel.consume(name, on_deliveries, prefetch_count=1, on_cancelled=on_deleted)
+    except NotFound as error:
+        raise GroupNotFound(group) from error
+    except QueueDown as error:
+        raise RecordUnavailable(group, cause=error.reply_text) from error
+    except TimeoutError:
+        raise RecordUnavailable(group, cause=f"no answer in {ANSWER_S:g} s") from None
+    if delivery is not None:
+        on_deliveries([delivery])
+    await asyncio.wait((first, channel.closed), timeout=TURN_S, return_when=asyncio.FIRST_COMPLETED)
+    if first.done():
+        return first.result()
+    if channel.closed.done() and (reason := channel.closed.result()) is not None:
+        raise reason
     raise RecordUnreadable(group, cause="its queue is empty")
 
 

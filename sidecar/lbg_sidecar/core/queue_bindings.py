@@ -107,7 +107,8 @@ class LiveView:
             if self.due == float("inf"):
                 self._since = now
             self._latest = live
-            self.due = min(now + JOINS_REST_S, self._since + JOINS_COUNT_WITHIN_S)
+            rest_s = max(JOINS_REST_S, len(live) / JOINS_HZ, JOINS_REST_SHARE * (now - self._since))
+            self.due = min(now + rest_s, self._since + JOINS_COUNT_WITHIN_S)
         if self._latest == self.live:
             self.due = float("inf")
             return False
@@ -177,7 +178,12 @@ class BindingTable:
 
 
 JOINS_REST_S = 0.25
-JOINS_COUNT_WITHIN_S = 2.0
+JOINS_HZ = 256
+JOINS_REST_SHARE = 0.25
+"""Of the time for which members have been joining: the broker that lets them in so slowly would be slower yet with the
+consumers of each live set on the way."""
+
+JOINS_COUNT_WITHIN_S = 10.0
 
 ATTACHING_MAX = 16
 """Requests to consume that are open at the same time: the next one follows an answer."""

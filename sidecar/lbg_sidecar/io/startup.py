@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lbg_core.admin import ProvisioningError
-from lbg_core.admin.record import MEMBER_READS, Record, read_record, spec_in
+from lbg_core.admin.record import Record, read_in_turn, spec_in
 from lbg_core.client import ChannelClosed, ClientConnection, ConnectionLost
 from lbg_core.group import (
     IDENTITY_BYTES,
@@ -171,17 +171,19 @@ class Group:
 
 async def group_of(consume_connection: ClientConnection, name: str) -> Group:
     """Raises ClientError and the errors of `read_group`."""
-    channel = await consume_connection.open_channel()
-    try:
-        record = await read_record(channel, name, reads=MEMBER_READS)
-        spec = spec_in(record.text, name)
-    except BaseException:
-        channel.close_soon()  # it may still get the record, and must not retain it
-        raise
-    await channel.close()
+    record = await _record_of(consume_connection, name)
+    spec = spec_in(record.text, name)
     server = consume_connection.server_properties
     engine = Engine.parse(str(server["product"]), str(server["version"]))
     return Group(spec, engine, record.has_parking)
+
+
+async def _record_of(consume_connection: ClientConnection, name: str) -> Record:
+    channel = await consume_connection.open_channel()
+    try:
+        return await read_in_turn(channel, name)
+    finally:
+        channel.close_soon()  # it may still get the record, and must not retain it
 
 
 async def group_now(consume_connection: ClientConnection, name: str) -> Group | None:
@@ -198,13 +200,7 @@ async def record_now(consume_connection: ClientConnection, name: str) -> tuple[R
     the connection is lost."""
     try:
         async with asyncio.timeout(RECORD_S):
-            channel = await consume_connection.open_channel()
-            try:
-                record = await read_record(channel, name)
-            except BaseException:
-                channel.close_soon()  # it may still get the record, and must not retain it
-                raise
-            await channel.close()
+            record = await _record_of(consume_connection, name)
         return record, spec_in(record.text, name)
     except (TimeoutError, ProvisioningError, ChannelClosed):
         return None

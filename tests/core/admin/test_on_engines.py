@@ -40,7 +40,7 @@ from lbg_core.group import GroupSpec, Names, topology_of
 from lbg_core.group.topology import Exchange
 from lbg_sidecar.io.startup import group_of, record_now
 from testing.admin.place import Place
-from testing.waiting import GUARD_S
+from testing.waiting import GUARD_S, until_answer
 
 
 async def test_what_was_created_is_seen_as_whole_and_creating_it_again_changes_nothing(
@@ -222,6 +222,44 @@ async def test_a_reader_is_told_when_there_is_no_group_or_no_record(
     await channel.queue_purge("lbg.orders.config")
     with pytest.raises(RecordUnreadable, match="its queue is empty"):
         await read_group(channel, "orders")
+    await connection.close()
+
+
+async def test_members_that_start_together_read_the_record_in_turn(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings
+) -> None:
+    await create_group(admin, orders)
+    connections = [await connect(settings, name="test") for _ in range(6)]
+    channel = await connections[0].open_channel()
+    held = await channel.basic_get(Names("orders").config)
+    assert held is not None
+    readers = [asyncio.create_task(group_of(connection, "orders")) for connection in connections]
+    assert not (await asyncio.wait(readers, timeout=0.3))[0]
+    channel.nack(held.delivery_tag)
+    assert {group.spec for group in await asyncio.gather(*readers)} == {orders}
+    await until_answer(lambda: admin.amqp.record("orders"), lambda record: record is not None)
+    for connection in connections:
+        await connection.close()
+
+
+async def test_a_member_in_line_is_told_that_the_group_is_gone_or_its_record_is_lost(
+    admin: LiveAdmin, orders: GroupSpec, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create_group(admin, orders)
+    connection = await connect(settings, name="test")
+    channel = await connection.open_channel()
+    await channel.queue_purge(Names("orders").config)
+    monkeypatch.setattr("lbg_core.admin.record.TURN_S", 0.1)
+    with pytest.raises(RecordUnreadable, match="its queue is empty"):
+        await group_of(connection, "orders")
+    monkeypatch.setattr("lbg_core.admin.record.TURN_S", GUARD_S)
+    reader = asyncio.create_task(group_of(connection, "orders"))
+    assert not (await asyncio.wait([reader], timeout=0.3))[0]
+    await channel.queue_delete(Names("orders").config)
+    with pytest.raises(GroupNotFound):
+        await reader
+    with pytest.raises(GroupNotFound):
+        await group_of(connection, "orders")
     await connection.close()
 
 

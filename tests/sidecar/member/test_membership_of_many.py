@@ -27,6 +27,7 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
+from lbg_sidecar.core.queue_bindings import JOINS_COUNT_WITHIN_S, LiveView
 from lbg_sidecar.core.timings import Timings
 from testing.member.membership import Posting
 from testing.needs import repeated
@@ -506,3 +507,25 @@ def test_a_hello_to_all_is_answered_by_the_coordinator_and_the_next_one_by_four(
     assert not messages(me.tick(1.05), Directory)
     me.receive(Hello(D, 2), 2.0)
     assert messages(me.tick(2.05), Directory)
+
+
+def test_joins_count_when_they_have_rested_for_a_quarter_of_the_time_that_they_took() -> None:
+    view = LiveView()
+    view.reset(frozenset({0}))
+    for joined in range(1, 41):
+        assert not view.observe(frozenset(range(joined + 1)), 0.2 * joined)
+    last_s = 0.2 * 40
+    assert view.due == pytest.approx(last_s + (last_s - 0.2) / 4)
+    assert not view.observe(frozenset(range(41)), last_s + 1.0)
+    assert view.observe(frozenset(range(41)), last_s + 2.0)
+    assert view.live == frozenset(range(41))
+
+
+def test_joins_that_go_on_count_after_a_while_and_a_loss_counts_at_once() -> None:
+    view = LiveView()
+    view.reset(frozenset({0}))
+    counted = [at for at in range(1, 70) if view.observe(frozenset(range(at + 1)), 0.2 * at)]
+    assert counted
+    assert 0.2 * counted[0] == pytest.approx(JOINS_COUNT_WITHIN_S, abs=0.5)
+    assert not view.observe(frozenset(range(80)), 14.0)
+    assert view.observe(frozenset(range(1, 80)), 14.01)
