@@ -96,15 +96,22 @@ def require_supported(spec: GroupSpec, observed: Snapshot) -> None:
     require_order(spec.name, observed.topology_of(spec), observed)
 
 
-def require_channels(spec: GroupSpec, observed: Snapshot) -> None:
-    """A member that is left alone consumes each queue, on a channel of its own. Raises Unsupported."""
-    needed, allowed = spec.queue_count + MEMBER_CHANNELS, observed.channel_max
+def require_channels(spec: GroupSpec, observed: Snapshot, *, queues_meanwhile: int = 0) -> None:
+    """A member that is left alone consumes each queue, on a channel of its own. `queues_meanwhile`: those that the
+    group has until it has the number of `spec`. Raises Unsupported."""
+    queues, allowed = max(spec.queue_count, queues_meanwhile), observed.channel_max
+    needed = queues + MEMBER_CHANNELS
     if allowed is None or needed <= allowed or is_native(spec, observed.engine):
         return
+    if queues > spec.queue_count:
+        what = f"cannot get {spec.queue_count} queues online, as it has {queues} meanwhile"
+        instead = "use --offline"
+    else:
+        what = f"cannot have {queues} queues"
+        instead = f"choose at most {max(0, allowed - MEMBER_CHANNELS)} queues"
     raise Unsupported(
-        f"group {spec.name!r} cannot have {spec.queue_count} queues: a member that is left alone needs {needed} "
-        f"channels on a connection, and this broker allows {allowed}; choose at most "
-        f"{max(0, allowed - MEMBER_CHANNELS)} queues, or set the broker's channel_max to {needed} or more"
+        f"group {spec.name!r} {what}: a member that is left alone needs {needed} channels on a connection, and this "
+        f"broker allows {allowed}; {instead}, or set the broker's channel_max to {needed} or more"
     )
 
 
@@ -167,7 +174,7 @@ def plan_create(
     topology = observed.topology_of(spec, publishers)
     require_owner(spec, observed, claim)
     existing, begun = recorded(spec.name, observed), unfinished(spec.name, observed)
-    if existing is None:
+    if observed.record is None:
         require_channels(spec, observed)
     if begun is not None and (diff := differences(begun, spec)):
         raise GroupDiffers(spec.name, diff=diff, kind=Kind.UNFINISHED_DIFFERS)

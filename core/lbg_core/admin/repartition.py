@@ -63,6 +63,7 @@ from lbg_core.group import (
     marked,
     recounted,
 )
+from lbg_core.group.key_moves import KeyMove
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -262,7 +263,10 @@ async def repartition_group(
             await admin.perform(assignment_announced(spec))  # a run that was killed may not have come to it
             return Repartitioned(spec.queue_count, queue_count, is_changed=False)
         require_supported(desired, observed)
-        _require_room(spec, desired, observed)
+        if is_offline and desired.queue_count > spec.queue_count:
+            require_channels(desired, observed)
+        elif not is_offline and not is_moving:
+            _require_room(spec, desired, observed)
         if discard and not is_offline and not is_online:
             raise Unsupported(
                 f"messages of group {group!r} can only be discarded with --offline: online each is processed"
@@ -440,16 +444,18 @@ async def change_online(
             run.is_complete = True  # the broker does the rest
             return desired if run.is_changed else None
         require_supported(desired, observed)
-        _require_room(spec, desired, observed)
+        if not observed.is_key_move_left(desired.name):
+            _require_room(spec, desired, observed)
     with suppress(NotMoved):
         await change_queues(run, timeout_s=within_s)
     return recorded(desired.name, await admin.observe(desired.name))
 
 
 def _require_room(spec: GroupSpec, desired: GroupSpec, observed: Snapshot) -> None:
-    """Raises Unsupported for more queues than a member that is left alone could consume."""
-    if desired.queue_count > spec.queue_count:
-        require_channels(desired, observed)
+    """Raises Unsupported where an online change has more queues than a member that is left alone could consume."""
+    if desired.queue_count != spec.queue_count:
+        change = KeyMove.between(spec.queue_count, desired.queue_count, spec.hash_count)
+        require_channels(desired, observed, queues_meanwhile=change.queue_count)
 
 
 def _manner_of(

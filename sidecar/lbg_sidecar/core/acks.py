@@ -8,7 +8,7 @@ rate at which the broker applies it (docs/adr/0064-a-close-waits-for-acks.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from lbg_core.client.ack_window import UNPROVEN_FRAMES_MAX, AckWindow
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -88,9 +88,13 @@ def settling(attachment: Attachment, done: Sequence[InFlight]) -> list[Ack | Ref
     return found
 
 
-def _interval(ack_window: AckWindow[InFlight]) -> float:
-    is_many = len(ack_window.prefix) + len(ack_window.scattered) >= ACK_MESSAGES
-    return ACK_INTERVAL_S if is_many else ACK_INTERVAL_MAX_S
+def _done_in(ack_window: AckWindow[InFlight]) -> int:
+    return len(ack_window.prefix) + len(ack_window.scattered)
+
+
+def _interval(attachment: Attachment) -> float:
+    is_many = _done_in(attachment.ack_window) >= ACK_MESSAGES
+    return ACK_INTERVAL_S if is_many or attachment.acks_soon else ACK_INTERVAL_MAX_S
 
 
 class Unacked:
@@ -105,20 +109,30 @@ class Unacked:
     def done(self, in_flight: InFlight) -> None:
         """A delivery is done, and acknowledged with a later flush."""
         attachment = in_flight.attachment
-        prefix = attachment.ack_window.prefix
-        before = len(prefix)
-        attachment.ack_window.done(in_flight)
-        after = len(prefix)
-        if not attachment.unacked_listed:
-            attachment.unacked_listed = self.is_due = True
-            self.attachments.append(attachment)
-        elif (
-            not before
-            or before < ACK_MESSAGES <= after
-            or 4 * after >= attachment.prefetch
+        ack_window = attachment.ack_window
+        had_prefix = bool(ack_window.prefix)
+        ack_window.done(in_flight)
+        prefix = len(ack_window.prefix)
+        if (
+            not attachment.unacked_listed
+            or (prefix and not had_prefix)
+            or _done_in(ack_window) == ACK_MESSAGES
+            or 4 * prefix >= attachment.prefetch
             or attachment.is_moving
         ):
-            self.is_due = True
+            self.changed(attachment)
+
+    def forget(self, attachment: Attachment, released: Collection[InFlight]) -> None:
+        """These are not acknowledged here, and what is done behind them may be."""
+        attachment.ack_window.forget(released)
+        self.changed(attachment)
+
+    def changed(self, attachment: Attachment) -> None:
+        """Has the next flush look at its acks again."""
+        self.is_due = True
+        if not attachment.unacked_listed:
+            attachment.unacked_listed = True
+            self.attachments.append(attachment)
 
 
 class AckScheduler:
@@ -148,13 +162,13 @@ class AckScheduler:
             if attachment.is_moving:
                 due = min(due, self._flush_moving(attachment, now))
                 continue
-            at = attachment.acked_at + _interval(ack_window)
+            at = attachment.acked_at + _interval(attachment)
             room = self._room(attachment, now)
             if room == 0:
                 at = max(at, attachment.ack_frames.next_room_at)
             if now >= at or len(ack_window.prefix) * 4 >= attachment.prefetch:
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
-                at = now + _interval(ack_window)
+                at = now + _interval(attachment)
             if ack_window.prefix:
                 due = min(due, at)
             elif (single := ack_window.next_single) is not None:

@@ -63,7 +63,7 @@ class SharedQueue(Part):
         """Those that had not begun are forgotten here, and those at work or done settled as soon as possible."""
         idle = [one for one in deliveries if NEXT[one.state][Event.RECALL] is not None]
         others = [one for one in deliveries if one not in idle]
-        attachment.ack_window.forget(frozenset(idle))
+        self._dispatcher.unacked.forget(attachment, frozenset(idle))
         for in_flight in idle:
             self._lanes.move(in_flight, Event.RECALL)
         for in_flight in others:
@@ -81,7 +81,7 @@ class SharedQueue(Part):
 
     def _reassigned(self, attachment: Attachment, lost: list[InFlight]) -> None:
         at_work = [one for one in lost if one.is_called or IS_UNDERWAY[one.state]]
-        attachment.ack_window.forget(frozenset(lost))
+        self._dispatcher.unacked.forget(attachment, frozenset(lost))
         for in_flight in lost:
             self._lanes.move(in_flight, Event.REASSIGN)
         self._dispatcher.counts.taken += len(at_work)
@@ -154,6 +154,7 @@ class BrokerAssignedMember(MemberCore):
                 partial(_arguments, session, keys_at_once),
                 session=session.name if session is not None else None,
                 moves=moves,
+                moves_keys=keys_at_once is not None,
             ),
         )
         if session is not None:

@@ -170,7 +170,7 @@ class Attachment:
     attempts are used up and which are retried, with the time since then. `limit`: what was delivered up to this tag may
     start while it is drained. `highest`: the highest tag that was taken.
 
-    `calls` have ended, and took `busy_s` together.
+    `calls` have ended, and took `busy_s` together. `acks_soon`: somebody waits for its acks.
 
     `beside` is that of released copies of parked messages, which come over the mailbox while this one serves the queue:
     the broker knows nothing of it. `beside_of` is the other way round.
@@ -198,6 +198,7 @@ class Attachment:
     limit: int = 0
     listed: bool = False  # in the rota of attachments that have something ready
     acked_at: float = float("-inf")
+    acks_soon: bool = False
     unacked_listed: bool = False  # among the attachments that have something to acknowledge
     is_moving: bool = False  # a handoff of it is under way
     calls: int = 0

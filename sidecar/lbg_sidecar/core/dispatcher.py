@@ -413,7 +413,7 @@ class Dispatcher:
 
     def release(self, in_flight: InFlight) -> None:
         """It is not this member's any more, which has counted no verdict of it."""
-        in_flight.attachment.ack_window.forget((in_flight,))
+        self.unacked.forget(in_flight.attachment, (in_flight,))
         self.lanes.move(in_flight, Event.RELEASE)
 
     def _requeue(self, in_flight: InFlight) -> None:

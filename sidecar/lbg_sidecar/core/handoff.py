@@ -274,7 +274,7 @@ class Handoffs(Part):
         handoff.deadline = now + self.drain_s
         handoff.halt_at = now + self._rules.max_handoff_s / 2
         self._lanes.hold(attachment, Hold.HALT if self._dispatcher.paused else Hold.DRAIN)
-        self._dispatcher.unacked.is_due = True
+        self._dispatcher.unacked.changed(attachment)
         self._reports.changed(now)
         self._release_if_drained(handoff, attachment, now)
 
@@ -318,6 +318,7 @@ class Handoffs(Part):
             return
         del self.moves[handoff.queue]
         self._attachment(handoff).is_moving = False
+        self._dispatcher.unacked.changed(self._attachment(handoff))
         if handoff.stage is Stage.DRAINING:
             self._lanes.let_go(self._attachment(handoff), Hold.DRAIN | Hold.HALT)
 

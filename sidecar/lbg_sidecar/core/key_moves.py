@@ -389,6 +389,8 @@ class KeyMoves(Part):
             return
         self.is_unbegun = False
         self._fences.setdefault(attachment, []).append(fence)
+        attachment.acks_soon = True
+        self._dispatcher.unacked.changed(attachment)
         if attachment not in self._barrier_of and attachment not in self._barriers:
             self._serve(attachment, now)
 
@@ -433,5 +435,6 @@ class KeyMoves(Part):
 
     def _settle_all(self, fences: list[InFlight]) -> None:
         for fence in fences:
+            fence.attachment.acks_soon = False
             if not fence.is_over:
                 self._dispatcher.settle(fence, Outcome.FENCE)

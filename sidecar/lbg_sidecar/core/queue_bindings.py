@@ -209,13 +209,15 @@ Sent to every version, because a node may be upgraded under a member."""
 class BrokerAssignedAttachments:
     """To a queue that the embedded broker shares out among its consumers. `partitions` as many as it has (1 where it
     has none); `arguments` makes those of basic.consume, anew for each attachment; `session` is its name where it
-    shares out by sessions. `moves`: parts of it go from one live consumer to another, and its window can change. Its
-    closing channel carries out any number of acks."""
+    shares out by sessions. `moves`: parts of it go from one live consumer to another, and its window can change.
+    `moves_keys`: each key does, once what was delivered of it is acknowledged. Its closing channel carries out any
+    number of acks."""
 
     partitions: int
     arguments: Callable[[], Mapping[str, str | int]]
     session: str | None = None
     moves: bool = False
+    moves_keys: bool = False
 
 
 class Bindings:
@@ -382,6 +384,7 @@ class Bindings:
             prefetch=self.prefetch(is_widest=self.rules.on_rabbitmq if native is None else native.moves),
             partitions=native.partitions if native is not None else 1,
             session=native.session if native is not None else None,
+            acks_soon=native is not None and native.moves_keys,
         )
         arguments = native.arguments() if native is not None else self._arguments()
         self._effects.append(Attach(binding.attachment, arguments))

@@ -128,3 +128,25 @@ def test_messages_that_are_done_between_make_no_ack_due_but_the_sixteenth_and_a_
 
     assert due_after(256) == [1, ACK_MESSAGES]
     assert due_after(40) == [1, *range(10, 21)]
+
+
+def test_what_is_done_behind_a_message_that_is_taken_away_is_due() -> None:
+    queue = Acks()
+    queue.done(1)
+    queue.flush(1.0)
+    first, second = (InFlight(queue.attachment, tag) for tag in (2, 3))
+    queue.attachment.ack_window.delivered([first, second])
+    queue.unacked.done(second)
+    queue.flush(1.0)
+    queue.unacked.forget(queue.attachment, (first,))
+    assert queue.unacked.is_due
+    assert queue.flush(2.0)[1] == [3]
+
+
+def test_acks_that_somebody_waits_for_are_due_after_the_shortest_interval() -> None:
+    queue = Acks()
+    queue.attachment.acks_soon = True
+    queue.done(1)
+    queue.flush(1.0)
+    queue.done(1)
+    assert queue.flush(1.0)[0] == 1.0 + ACK_INTERVAL_S

@@ -22,7 +22,7 @@ from testing.member.group_load import Judge, group_spec, load_on
 from testing.member.place import Place
 from testing.waiting import until
 
-CHANNELS = 24
+CHANNELS = 20
 QUEUES = 16
 
 
@@ -47,10 +47,10 @@ async def test_a_group_with_more_queues_is_not_made(few: Place) -> None:
     try:
         with pytest.raises(
             Unsupported,
-            match=r"cannot have 16 queues: .* needs 32 channels on a connection, .* allows 24; choose at most 8",
+            match=r"cannot have 16 queues: .* needs 32 channels on a connection, .* allows 20; choose at most 4",
         ):
             await create_group(admin, few.spec, with_user=False)
-        created = await create_group(admin, few.spec.altered(queue_count=8), with_user=False)
+        created = await create_group(admin, few.spec.altered(queue_count=4), with_user=False)
         assert created.changes
     finally:
         await admin.close()
@@ -78,7 +78,7 @@ async def test_a_lone_member_reports_queues_that_have_no_channel_and_serves_the_
             assert lone.index == 0
     assert len(lines()) == 1
     assert re.match(
-        r"a: \d queues have no channel \(queues \d+-15\): all 24 channels of .* are in use or spared \(8\); "
+        r"a: \d queues have no channel \(queues \d+-15\): all 20 channels of .* are in use or spared \(5\); "
         r"raise the broker's channel_max, or give the group fewer queues",
         lines()[0],
     )
