@@ -28,7 +28,6 @@ MEASUREMENTS = (
     "logins",
     "pipeline",
 )
-ARGUMENTS = {"comparison": ("--plot", "docs/comparison.png")}
 
 
 def main() -> int:
@@ -42,7 +41,7 @@ def main() -> int:
     failed = []
     for name in chosen:
         print(f"\n## {name}\n", flush=True)
-        command = [sys.executable, "-m", f"bench.{name}", *ARGUMENTS.get(name, ())]
+        command = [sys.executable, "-m", f"bench.{name}"]
         if subprocess.run(command, check=False).returncode != 0:
             failed.append(name)
     if failed:

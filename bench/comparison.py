@@ -1,357 +1,331 @@
-"""Alternatives to a group on RabbitMQ, on the same work in one run.
-Throughput, order and losses while consumers come and go.
+"""Approaches to ordered work by key, one workload on each: throughput, pauses, order, repeats, CPU and memory.
 
-Four consumers in processes of their own do the same work with the same messages (`peers`): 256 bytes, persistent,
-confirmed, of 200 keys in random order. First at full speed with an application that returns at once, then with one
-that waits 2 ms for each message, then after a burst at a steady rate, while one consumer leaves, one joins, one is
-killed and one takes its place. Judged is the order in which the work of a key was done.
-`python -m bench.comparison --plot FILE.png`.
+For each approach (`peers`) a broker is started on loopback, with a publisher and four consumers in processes of their
+own. Messages have 256 bytes and one of 200 keys, and are durable and confirmed. The load is a backlog, first with an
+application that returns at once, then with one that waits 2 ms; then even, while consumers join, leave and are killed;
+then a backlog again, with the same changes. The consumer that leaves or is killed is the busiest, and one of its name
+takes the place of a killed one after a second. Judged is the log of the application. Approaches take turns.
+`python -m bench.comparison --rounds 3`; with `--results FILE` a run adds to the earlier ones in the file.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
-import random
+import json
+import os
 import signal
+import statistics
+import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from bench.measurement import Measurement
-from bench.peers import EXCHANGE, GROUP, TASK
-from bench.workers import Worker
-from lbg_core.client import BasicProperties, ClientConnection, ConfirmingPublisher, connect
-from lbg_core.group import GroupSpec
-from lbg_core.publisher import GroupPublisher
-from testing.admin.group_on_broker import declare_group
-from testing.rabbitmq.node import RabbitNode
-from testing.work_log import Judgement, Log, judged
+from bench.peers import CONSUMERS, Broker, MissingError
+from bench.peers.__main__ import KEYS
+from bench.workers import Worker, cpu_s
+from testing.work_log import Judgement, Log, judged, longest_gaps_ms
 
-CONSUMERS = 4
-KEYS = 200
-WAIT_S = 0.002
-AT_ONCE = 20_000
-WAITING = 8_000
-BURST = 1_000
-CHANGING_HZ = 1_400
-CHANGING_S = 10.0
-LEAVE_S, JOIN_S, KILL_S, REPLACE_S = 1.0, 3.5, 6.0, 7.0
-STUCK_AFTER_S = 5.0
-UNCONFIRMED_BYTES = 1024 * 256
-
-SPEC = GroupSpec(GROUP, GROUP, hash_count=100, queue_count=4, queue_size_mb=1000, client_username="guest")
-QUORUM = {"x-queue-type": "quorum"}
+WAIT_S, WAIT_EVENLY_S = 0.002, 0.001
+EVENLY_HZ = 800
+INTERVAL_MS = KEYS / EVENLY_HZ * 1000
+SETTLE_S = 1.5
+REPLACED_AFTER_S = 1.0
+STUCK_AFTER_S = 30.0
+EVENTS = ("nothing", "join", "leave", "kill")
 
 
 @dataclass(frozen=True)
 class Approach:
-    """`topology`: a group; `classic`, one queue that all compete for; `hash`, a queue for each consumer behind a
-    consistent-hash exchange; `hash, single active`, fixed queues behind it that every consumer waits on."""
+    """`peer`: the module of `bench.peers`; `broker` and `consumer`: more for its functions of that name."""
 
     name: str
-    client: str
-    topology: str
-
-    @property
-    def own_queue(self) -> bool:
-        return self.topology == "hash"
+    peer: str
+    broker: dict[str, Any] = field(default_factory=dict)
+    consumer: dict[str, Any] = field(default_factory=dict)
 
 
 APPROACHES = (
-    Approach("lbg", "lbg", "group"),
-    Approach("consistent hash, single active consumers, pika", "pika", "hash, single active"),
-    Approach("consistent hash, a queue each, pika", "pika", "hash"),
-    Approach("consistent hash, a queue each, aio-pika", "aio-pika", "hash"),
-    Approach("competing on a classic queue, pika", "pika", "classic"),
-    Approach("competing on a classic queue, aio-pika", "aio-pika", "classic"),
+    *(
+        Approach(
+            f"LBG on {where}, {concurrency} at a time",
+            "lbg",
+            {"engine": engine},
+            {"concurrency": concurrency},
+        )
+        for engine, where in (("embedded", "the embedded broker"), ("rabbitmq", "RabbitMQ"))
+        for concurrency in (1, 16)
+    ),
+    Approach("RabbitMQ super streams, rstream", "super_streams"),
+    Approach("RabbitMQ consistent hash, single active consumers, pika", "hash_exchange"),
+    Approach("NATS partitioned consumer groups, natsio-pcgroups", "nats"),
+    Approach("ActiveMQ message groups, stomp.py", "activemq"),
+    Approach("Redis streams with leases, redis-py", "redis"),
 )
 
 
-@dataclass
+@dataclass(frozen=True)
 class Phase:
-    """Messages numbered from `first`, the first of them published at `started_ns`."""
+    """Messages from `first` to before `end`, published from `started_ns` on and all done."""
 
     first: int
     started_ns: int
-    messages: int = 0
-
-
-@dataclass
-class Outcome:
-    at_once_hz: float = 0.0
-    waiting_hz: float = 0.0
-    steady: Judgement = field(default_factory=Judgement)
-    changing: Judgement = field(default_factory=Judgement)
-
-
-class Sender:
-    """Publishes an approach's messages, and waits for each confirm before it counts one as published."""
-
-    def __init__(self, approach: Approach, url: str) -> None:
-        self._approach = approach
-        self._url = url
-        self._random = random.Random(7)
-        self.published = 0
-        self._connection: ClientConnection | None = None
-        self._plain: ConfirmingPublisher | None = None
-        self._group: GroupPublisher | None = None
-        self._header = BasicProperties(delivery_mode=2).encode()
-
-    async def __aenter__(self) -> Sender:
-        if self._approach.topology == "group":
-            self._group = GroupPublisher(self._url, group=GROUP)
-            await self._group.__aenter__()
-        else:
-            self._connection = await connect(self._url, name="comparison")
-            self._plain = await ConfirmingPublisher.open(
-                self._connection, max_unconfirmed_bytes=UNCONFIRMED_BYTES
-            )
-        return self
-
-    async def __aexit__(self, *error: object) -> None:
-        if self._group is not None:
-            await self._group.close()
-        if self._connection is not None:
-            await self._connection.close()
-
-    async def send(self, count: int, *, wait_s: float, rate_hz: float | None = None) -> Phase:
-        phase = Phase(self.published, time.monotonic_ns(), count)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        for number in range(count):
-            await self._publish(wait_s)
-            if rate_hz is not None:
-                await asyncio.sleep(max(0.0, began + number / rate_hz - loop.time()))
-        if self._group is not None:
-            await self._group.flush()
-        else:
-            assert self._plain is not None
-            await self._plain.flush()
-        return phase
-
-    async def _publish(self, wait_s: float) -> None:
-        key = self._random.randrange(KEYS)
-        body = TASK.pack(self.published, key, wait_s) + bytes(256 - TASK.size)
-        self.published += 1
-        if self._group is not None:
-            await self._group.publish(key=f"key-{key}", body=body, topic="task")
-            return
-        assert self._plain is not None
-        classic = self._approach.topology == "classic"
-        where = ("", f"{GROUP}.classic") if classic else (EXCHANGE, f"key-{key}")
-        self._plain.publish_soon(*where, body, header=self._header)
-        if self.published % 50 == 0:
-            await self._plain.drain()
+    end: int
 
 
 class Trial:
     """One approach: its consumers, its load, and what comes of it."""
 
-    def __init__(self, approach: Approach, url: str, directory: str) -> None:
+    def __init__(
+        self, approach: Approach, broker: Broker, directory: Path, *, seconds: float, changes: int
+    ) -> None:
         self._approach = approach
-        self._url = url
-        self._directory = Path(directory)
-        self._log = Log(self._directory)
+        self._seconds = seconds
+        self._changes = changes
+        self._broker = broker
+        self._logs = directory / "logs"
+        self._logs.mkdir()
+        self._log = Log(self._logs)
+        self._files: dict[str, Path] = {}
         self._consumers: dict[str, Worker] = {}
-        self._started = 0
+        self._ended: list[Worker] = []
+        self._phases = self._joined = 0
 
-    async def run(self) -> Outcome:
-        await declare(self._approach, self._url)
-        try:
-            await asyncio.gather(*(self._start(f"consumer-{number}") for number in range(CONSUMERS)))
-            async with Sender(self._approach, self._url) as sender:
-                return await self._phases(sender)
-        finally:
-            for consumer in self._consumers.values():
-                await consumer.kill()
-
-    async def _phases(self, sender: Sender) -> Outcome:
-        outcome = Outcome()
-        await sender.send(
-            1000, wait_s=0, rate_hz=500
-        )  # a member learns who serves what from what is delivered
-        await self._all_done(sender)
-        for wait_s in (0.0, WAIT_S):
-            phase = await sender.send(WAITING if wait_s else AT_ONCE, wait_s=wait_s)
-            await self._all_done(sender)
-            rate_hz = phase.messages / (self._log.last_ns - phase.started_ns) * 1e9
-            if wait_s:
-                outcome.waiting_hz = rate_hz
-            else:
-                outcome.at_once_hz = rate_hz
-        changes = asyncio.create_task(self._change())
-        changing = await sender.send(BURST, wait_s=WAIT_S)
-        await sender.send(int(CHANGING_HZ * CHANGING_S), wait_s=WAIT_S, rate_hz=CHANGING_HZ)
-        await changes
-        await self._all_done(sender)
-        outcome.steady = judged(self._log, 0, changing.first)
-        outcome.changing = judged(self._log, changing.first, sender.published)
-        return outcome
-
-    async def _start(self, name: str) -> None:
-        queues = {
-            "group": [],
-            "classic": [f"{GROUP}.classic"],
-            "hash": [f"{GROUP}.{name}"],
-            "hash, single active": [f"{GROUP}.active.{number}" for number in range(CONSUMERS)],
-        }[self._approach.topology]
-        first = self._started % CONSUMERS
-        self._started += 1
-        worker = await Worker.start(
-            "peers",
-            client=self._approach.client,
-            url=self._url,
-            name=name,
-            log=str(self._log.new_file(name)),
-            queues=queues[first:] + queues[:first] if len(queues) > 1 else queues,
-            own_queue=self._approach.own_queue,
+    async def run(self) -> dict[str, Any]:
+        peer, url = self._approach.peer, self._broker.url
+        await import_module(f"bench.peers.{peer}").declare(url)
+        self._publisher = await Worker.start(
+            "peers", role="publish", peer=peer, url=url, logs=str(self._logs)
         )
-        self._consumers[name] = worker
-        await worker.answer("ready")
+        try:
+            await self._publisher.answer("ready")
+            await asyncio.gather(*(self._join() for _ in range(CONSUMERS)))
+            # Some clients find out by their first messages who serves what.
+            await self._phase(lambda: asyncio.sleep(2), wait_s=0, rate_hz=500)
+            return await self._measure()
+        finally:
+            for worker in [self._publisher, *self._consumers.values(), *self._ended]:
+                await worker.kill()
 
-    async def _change(self) -> None:
-        """One leaves, one joins, one is killed and one of its name, and so with its queue, takes its place."""
-        loop = asyncio.get_running_loop()
-        began = loop.time()
+    async def _measure(self) -> dict[str, Any]:
+        before = self._cpu_s()
+        at_once = await self._phase(lambda: asyncio.sleep(self._seconds), wait_s=0)
+        spent = [after - earlier for after, earlier in zip(self._cpu_s(), before, strict=True)]
+        count = at_once.end - at_once.first
+        at_once_hz = self._rate_hz(at_once)
+        waiting = await self._phase(lambda: asyncio.sleep(self._seconds), wait_s=WAIT_S)
+        waiting_hz = self._rate_hz(waiting)
+        windows: list[tuple[str, int]] = []
+        evenly = await self._phase(
+            lambda: self._change_one_by_one(windows), wait_s=WAIT_EVENLY_S, rate_hz=EVENLY_HZ
+        )
+        loaded = await self._phase(self._change_in_a_row, wait_s=WAIT_S)
+        steady = judged(self._log, 0, evenly.first)
+        changing = judged(self._log, evenly.first, loaded.end)
+        return {
+            "approach": self._approach.name,
+            "at_once_hz": at_once_hz,
+            "waiting_hz": waiting_hz,
+            "pauses_ms": self._pauses_ms(evenly, windows),
+            "steady": _counts(steady),
+            "changing": _counts(changing),
+            "changing_messages": loaded.end - evenly.first,
+            "consumer_us": spent[0] / count * 1e6,
+            "broker_us": spent[1] / count * 1e6,
+            "consumer_mb": statistics.median(_rss_mb(each.pid) for each in self._consumers.values()),
+            "broker_mb": _rss_mb(self._broker.pid),
+        }
 
-        async def at(seconds: float) -> None:
-            await asyncio.sleep(began + seconds - loop.time())
+    # The load
 
-        await at(LEAVE_S)
-        leaving = self._consumers["consumer-0"]
-        leaving.signal(signal.SIGTERM)
-        await at(JOIN_S)
-        await self._start("consumer-4")
-        await at(KILL_S)
-        await self._consumers["consumer-1"].kill()
-        await at(REPLACE_S)
-        await self._start("consumer-1")
-        await leaving.answer("done")
-
-    async def _all_done(self, sender: Sender) -> None:
-        """Until everything is done, or nothing was for a while: then the rest will never be."""
+    async def _phase(
+        self,
+        meanwhile: Callable[[], Coroutine[Any, Any, None]],
+        *,
+        wait_s: float,
+        rate_hz: float | None = None,
+    ) -> Phase:
+        await self._publisher.tell(json.dumps({"wait_s": wait_s, "rate_hz": rate_hz}))
+        await meanwhile()
+        await self._publisher.tell("")
+        phase = Phase(**await self._publisher.answer(f"phase-{self._phases}", timeout_s=300))
+        self._phases += 1
         seen, since = -1, time.monotonic()
-        while self._log.distinct() < sender.published and time.monotonic() - since < STUCK_AFTER_S:
+        while self._log.distinct() < phase.end and time.monotonic() - since < STUCK_AFTER_S:
             if self._log.records != seen:
                 seen, since = self._log.records, time.monotonic()
             await asyncio.sleep(0.05)
+        return phase
 
+    def _rate_hz(self, phase: Phase) -> float:
+        """Of a phase that just ended."""
+        return (phase.end - phase.first) / (self._log.last_ns - phase.started_ns) * 1e9
 
-async def declare(approach: Approach, url: str) -> None:
-    """Declares the approach's objects, empty; a consumer declares a queue of its own itself."""
-    if approach.topology == "group":
-        await declare_group(url, SPEC)
-        return
-    connection = await connect(url, name="comparison")
-    channel = await connection.open_channel()
-    if approach.topology == "classic":
-        await channel.queue_delete(f"{GROUP}.classic")
-        await channel.queue_declare(f"{GROUP}.classic", durable=True)
-    else:
-        await channel.exchange_delete(EXCHANGE)
-        await channel.exchange_declare(EXCHANGE, "x-consistent-hash", durable=True)
-    if approach.topology == "hash, single active":
-        for number in range(CONSUMERS):
-            queue = f"{GROUP}.active.{number}"
-            await channel.queue_declare(
-                queue, durable=True, arguments={**QUORUM, "x-single-active-consumer": True}
-            )
-            await channel.queue_bind(queue, EXCHANGE, "10")
-    await connection.close()
+    def _cpu_s(self) -> tuple[float, float]:
+        """Of the consumers and of the broker."""
+        return sum(cpu_s(each.pid) for each in self._consumers.values()), cpu_s(self._broker.pid)
 
+    # The changes
 
-def measure(chosen: list[Approach]) -> dict[str, Outcome]:
-    outcomes = {}
-    with RabbitNode(plugins=["rabbitmq_consistent_hash_exchange"]) as node:
-        for number, approach in enumerate(chosen):
-            url = node.new_vhost(f"approach-{number}")
-            with tempfile.TemporaryDirectory(prefix="lbg-bench-") as directory:
-                outcomes[approach.name] = asyncio.run(Trial(approach, url, directory).run())
-    return outcomes
+    async def _change_one_by_one(self, windows: list[tuple[str, int]]) -> None:
+        await asyncio.sleep(1)
+        changes = {"join": self._join, "leave": self._leave, "kill": self._kill_and_replace}
+        for event in EVENTS * self._changes:
+            windows.append((event, time.monotonic_ns()))
+            if event in changes:
+                await changes[event]()
+            await asyncio.sleep(SETTLE_S)
+            await self._caught_up()
 
+    async def _change_in_a_row(self) -> None:
+        await asyncio.sleep(1)
+        for change in (self._leave, self._join, self._kill_and_replace):
+            await change()
+            await asyncio.sleep(1.5)
 
-def print_table(outcomes: dict[str, Outcome]) -> None:
-    print(
-        f"{CONSUMERS} consumers, {KEYS} keys; messages/s, then of {BURST + CHANGING_HZ * CHANGING_S:,.0f} messages "
-        "while consumers leave, join and die\n"
-    )
-    print(
-        "| | msg/s, app returns at once | msg/s, app waits 2 ms | keys out of order, no change | "
-        "keys out of order, changes | messages out of order | repeated | lost |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|--:|")
-    for name, outcome in outcomes.items():
-        changing = outcome.changing
-        print(
-            f"| {name} | {outcome.at_once_hz:,.0f} | {outcome.waiting_hz:,.0f} | "
-            f"{len(outcome.steady.keys)} | {len(changing.keys)} | {changing.inverted} | "
-            f"{changing.repeated} | {changing.lost + outcome.steady.lost} |"
+    async def _join(self, name: str | None = None) -> None:
+        if name is None:
+            name = f"consumer-{self._joined}"
+            self._joined += 1
+        number = int(name.partition("-")[2])
+        self._files[name] = self._log.new_file(name)
+        told = {"peer": self._approach.peer, "url": self._broker.url, **self._approach.consumer}
+        self._consumers[name] = await Worker.start(
+            "peers", role="consume", log=str(self._files[name]), name=name, number=number, **told
         )
+        await self._consumers[name].answer("ready")
+
+    async def _leave(self) -> None:
+        leaving = self._consumers.pop(await self._busiest())
+        self._ended.append(leaving)
+        leaving.signal(signal.SIGTERM)
+        await leaving.answer("done")
+
+    async def _kill_and_replace(self) -> None:
+        name = await self._busiest()
+        await self._consumers.pop(name).kill()
+        await asyncio.sleep(REPLACED_AFTER_S)
+        await self._join(name)
+
+    async def _busiest(self) -> str:
+        """Consumer that did the most in half a second."""
+
+        def sizes() -> dict[str, int]:
+            return {
+                name: self._files[name].stat().st_size if self._files[name].exists() else 0
+                for name in self._consumers
+            }
+
+        before = sizes()
+        await asyncio.sleep(0.5)
+        after = sizes()
+        return max(after, key=lambda name: after[name] - before[name])
+
+    async def _caught_up(self) -> None:
+        """Returns when messages are done soon after they are published, of every key; at the latest after a while."""
+        deadline = time.monotonic() + STUCK_AFTER_S
+        while time.monotonic() < deadline:
+            missing = self._log.newest + 1 - self._log.distinct()
+            if missing < EVENLY_HZ / 10 and time.monotonic_ns() - self._log.last_ns < 100_000_000:
+                return
+            await asyncio.sleep(0.2)
+
+    def _pauses_ms(self, phase: Phase, windows: list[tuple[str, int]]) -> dict[str, list[float]]:
+        """For each event the longest time between two calls of a key, beyond that between its messages."""
+        gaps_ms = longest_gaps_ms(self._log, phase.first, phase.end, [at_ns for _, at_ns in windows])
+        pauses_ms: dict[str, list[float]] = {event: [] for event in EVENTS}
+        for (event, _), gap_ms in zip(windows, gaps_ms, strict=True):
+            pauses_ms[event].append(max(0.0, gap_ms - INTERVAL_MS))
+        return pauses_ms
 
 
-DARK, LIGHT = "#1f5a8a", "#9dc3de"
-ALARM, FAINT = "#b8442f", "#e9b8ab"
-THICK = 0.38
+def _counts(judgement: Judgement) -> dict[str, int]:
+    return {
+        "keys": len(judgement.keys),
+        "inverted": judgement.inverted,
+        "repeated": judgement.repeated,
+        "lost": judgement.lost,
+    }
 
 
-def draw(outcomes: dict[str, Outcome], keys: int, file: Path) -> None:
-    """The picture of the comparison: docs/comparison.png."""
-    from matplotlib import pyplot
+def _rss_mb(pid: int) -> float:
+    """Resident memory in MB of 10^6 bytes (proc(5), /proc/pid/statm)."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
-    names = ["\n".join(name.rsplit(", ", 1)) for name in outcomes]
-    found = list(outcomes.values())
-    figure, (rates, order) = pyplot.subplots(1, 2, figsize=(11, 4.6), sharey=True, layout="constrained")
-    _pairs(
-        rates,
-        ("application returns at once", [each.at_once_hz for each in found], LIGHT),
-        ("application waits 2 ms", [each.waiting_hz for each in found], DARK),
+
+def measure(approach: Approach, **how: Any) -> dict[str, Any] | None:
+    """None if something that the approach needs is missing, which is printed."""
+    with tempfile.TemporaryDirectory(prefix="lbg-bench-") as place:
+        try:
+            peer = import_module(f"bench.peers.{approach.peer}")
+            with peer.broker(Path(place), **approach.broker) as broker:
+                return asyncio.run(Trial(approach, broker, Path(place), **how).run())
+        except ModuleNotFoundError as error:
+            missing = f"no module {error.name}: install the extra bench; natsio needs Python 3.13"
+        except MissingError as error:
+            missing = str(error)
+    print(f"{approach.name}: {missing}", file=sys.stderr, flush=True)
+    return None
+
+
+def table(outcomes: list[dict[str, Any]]) -> Iterable[str]:
+    yield (
+        "| | msg/s, app returns at once | msg/s, app waits 2 ms | pause ms: nothing | join | leave | kill | "
+        "keys out of order | repeated | lost | consumers µs | broker µs | consumer MB | broker MB |"
     )
-    rates.set_title("Messages per second, four consumers", loc="left", fontsize=11)
-    _pairs(
-        order,
-        ("nothing changes", [len(each.steady.keys) for each in found], FAINT),
-        ("consumers leave, join and are killed", [len(each.changing.keys) for each in found], ALARM),
-    )
-    order.set_title(f"Sub-streams out of order, of {keys}", loc="left", fontsize=11)
-    order.set_xlim(right=keys * 1.12)
-    rates.set_yticks(range(len(names)), names, fontsize=9)
-    rates.invert_yaxis()
-    figure.savefig(file, dpi=130)
-    pyplot.close(figure)
+    yield "|---|" + "--:|" * 13
+    for approach in APPROACHES:
+        rounds = [each for each in outcomes if each["approach"] == approach.name]
+        if not rounds:
+            continue
+        cells = [_median_and_range([each[name] for each in rounds]) for name in ("at_once_hz", "waiting_hz")]
+        for event in EVENTS:
+            pauses = [pause for each in rounds for pause in each["pauses_ms"][event]]
+            cells.append(f"{statistics.median(pauses):,.0f} / {max(pauses):,.0f}")
+        for count in ("keys", "repeated", "lost"):
+            worst = [each["steady"][count] + each["changing"][count] for each in rounds]
+            cells.append(_median_and_range(worst))
+        for name in ("consumer_us", "broker_us", "consumer_mb", "broker_mb"):
+            cells.append(f"{statistics.median(each[name] for each in rounds):,.0f}")
+        yield f"| {approach.name} | {' | '.join(cells)} |"
 
 
-def _pairs(axes: Any, *pairs: tuple[str, list[float], str]) -> None:
-    for number, (label, values, colour) in enumerate(pairs):
-        places = [at + (number - 0.5) * THICK for at in range(len(values))]
-        bars = axes.barh(places, values, THICK, label=label, color=colour)
-        axes.bar_label(bars, [f"{value:,.0f}" for value in values], padding=3, fontsize=8)
-    axes.margins(x=0.14)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", alpha=0.3)
-    axes.set_axisbelow(True)
-    axes.xaxis.set_major_formatter("{x:,.0f}")
-    axes.locator_params(axis="x", nbins=5)
-    axes.tick_params(axis="x", labelsize=9)
-    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.06), ncols=2, fontsize=8, frameon=False)
+def _median_and_range(values: list[float]) -> str:
+    low, high = f"{min(values):,.0f}", f"{max(values):,.0f}"
+    return low if low == high else f"{statistics.median(values):,.0f} ({low} to {high})"
+
+
+def _chosen(arguments: argparse.Namespace) -> list[Approach]:
+    return [APPROACHES[number] for number in arguments.only or range(len(APPROACHES))]
 
 
 def main() -> None:
     parser = Measurement(__doc__)
     parser.add_argument("--only", type=int, action="append", help="number of an approach, from 0")
-    parser.add_argument("--plot", type=Path, help="write a picture of it here (PNG)")
+    parser.add_argument("--rounds", type=int, default=3, help="0: print the table of the results alone")
+    parser.add_argument("--seconds", type=float, default=4.0, help="of publishing a backlog")
+    parser.add_argument("--changes", type=int, default=2, help="number of joins, leaves and kills in a round")
+    parser.add_argument("--results", type=Path, help="file of earlier results, to which these are added")
     arguments = parser.asked()
-    chosen = [APPROACHES[number] for number in arguments.only or range(len(APPROACHES))]
-    if arguments.plot is not None:
-        import matplotlib as mpl  # of the extra `bench`: missing, it is reported before measuring
-
-        mpl.use("Agg")
-    outcomes = measure(chosen)
-    print_table(outcomes)
-    if arguments.plot is not None:
-        draw(outcomes, KEYS, arguments.plot)
+    outcomes = []
+    if arguments.results and arguments.results.exists():
+        outcomes = [json.loads(line) for line in arguments.results.read_text().splitlines()]
+    for number in range(arguments.rounds):
+        chosen = _chosen(arguments)
+        for approach in chosen[::-1] if number % 2 else chosen:
+            outcome = measure(approach, seconds=arguments.seconds, changes=arguments.changes)
+            if outcome is None:
+                continue
+            outcomes.append(outcome)
+            if arguments.results:
+                with arguments.results.open("a") as file:
+                    file.write(json.dumps(outcome) + "\n")
+    print("\n".join(table(outcomes)))
 
 
 if __name__ == "__main__":

@@ -1,15 +1,12 @@
-"""Records of the consumers' work, read while written; their order, repeats and losses."""
+"""Records of the consumers' work, read while written; their order, repeats, losses and gaps."""
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
-
-from lbg_pipeline.verify.checks.order import NOTHING, Deliveries, check_order
 
 DONE = struct.Struct("<QII")  # when the work was done (CLOCK_MONOTONIC, ns), number, key
 
@@ -33,6 +30,8 @@ class Log:
         self._done: list[tuple[int, int, int]] = []
         self._numbers: set[int] = set()
         self.last_ns = 0
+        self.newest = -1
+        """Highest number done, as of the last `distinct`."""
 
     def new_file(self, name: str) -> Path:
         file = self._directory / f"{name}-{len(self._read_bytes)}.done"
@@ -58,11 +57,29 @@ class Log:
                 self._done.append(done)
                 self._numbers.add(done[1])
                 self.last_ns = max(self.last_ns, done[0])
+                self.newest = max(self.newest, done[1])
         return len(self._numbers)
 
     def in_order_of_time(self) -> list[tuple[int, int, int]]:
         """(when in ns, number, key) of each piece of work."""
         return sorted(self._done)
+
+
+def longest_gaps_ms(log: Log, first: int, end: int, starts_ns: Sequence[int]) -> list[float]:
+    """For each window, which starts at one of `starts_ns` and ends at the next, the longest time between two messages
+    of a key that ended in it, each message when it was first done; of the messages from `first` to before `end`."""
+    longest = [0.0] * len(starts_ns)
+    last_ns: dict[int, int] = {}
+    seen: set[int] = set()
+    for at_ns, number, key in log.in_order_of_time():
+        if not first <= number < end or number in seen:
+            continue
+        seen.add(number)
+        window = bisect_right(starts_ns, at_ns) - 1
+        if window >= 0 and key in last_ns:
+            longest[window] = max(longest[window], (at_ns - last_ns[key]) / 1e6)
+        last_ns[key] = at_ns
+    return longest
 
 
 def judged(log: Log, first: int, end: int) -> Judgement:
@@ -73,6 +90,10 @@ def judged(log: Log, first: int, end: int) -> Judgement:
 
 def judge_records(records: Sequence[tuple[int, int, int]], first: int, end: int) -> Judgement:
     """The same of (when in ns, number, key) of each piece of work, in any order."""
+    import numpy as np  # 100 MB with what the check needs, which are none of a consumer's that writes records
+
+    from lbg_pipeline.verify.checks.order import NOTHING, Deliveries, check_order
+
     done = np.array(sorted(records), np.int64).reshape(-1, 3)
     at_ns, number, key = done[np.argsort(done[:, 2], kind="stable")].T
     place = np.arange(len(number))

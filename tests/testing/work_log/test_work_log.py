@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from testing.work_log import DONE, Log, judged
+from testing.work_log import DONE, Log, judged, longest_gaps_ms
 
 Done = tuple[int, int, int]  # when, number, key
 
@@ -59,4 +59,20 @@ def test_a_record_cut_off_by_a_kill_is_read_when_it_is_whole(tmp_path: Path) -> 
     assert log.distinct() == 1
     file.write_bytes(whole)
     assert log.distinct() == 2
-    assert log.last_ns == 20
+    assert (log.last_ns, log.newest) == (20, 1)
+
+
+def test_a_gap_counts_for_the_window_in_which_its_key_goes_on(tmp_path: Path) -> None:
+    log = log_of(
+        tmp_path,
+        [(1_000_000, 0, 5), (2_000_000, 1, 6), (5_000_000, 2, 5)],
+        [(6_000_000, 0, 5), (9_000_000, 3, 6)],
+    )
+    log.distinct()
+    assert longest_gaps_ms(log, 0, 4, [1_500_000, 8_000_000, 10_000_000]) == [4.0, 7.0, 0.0]
+
+
+def test_a_repeat_does_not_end_a_gap(tmp_path: Path) -> None:
+    log = log_of(tmp_path, [(1_000_000, 0, 5), (2_000_000, 0, 5), (3_000_000, 1, 5), (4_000_000, 2, 5)])
+    log.distinct()
+    assert longest_gaps_ms(log, 0, 2, [0]) == [2.0]
