@@ -5,7 +5,7 @@ own. Messages have 256 bytes and one of 200 keys, and are durable and confirmed.
 application that returns at once, then with one that waits 2 ms; then even, while consumers join, leave and are killed;
 then a backlog again, with the same changes. The consumer that leaves or is killed is the busiest, and one of its name
 takes the place of a killed one after a second. Judged is the log of the application. Approaches take turns.
-`python -m bench.comparison --rounds 3`; with `--results FILE` a run adds to the earlier ones in the file.
+`python -m bench.comparison --rounds 4`; with `--results FILE` a run adds to the earlier ones in the file.
 """
 
 from __future__ import annotations
@@ -307,9 +307,9 @@ def _chosen(arguments: argparse.Namespace) -> list[Approach]:
 def main() -> None:
     parser = Measurement(__doc__)
     parser.add_argument("--only", type=int, action="append", help="number of an approach, from 0")
-    parser.add_argument("--rounds", type=int, default=3, help="0: print the table of the results alone")
-    parser.add_argument("--seconds", type=float, default=4.0, help="of publishing a backlog")
-    parser.add_argument("--changes", type=int, default=2, help="number of joins, leaves and kills in a round")
+    parser.add_argument("--rounds", type=int, default=4, help="0: print the table of the results alone")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of publishing a backlog")
+    parser.add_argument("--changes", type=int, default=1, help="number of joins, leaves and kills in a round")
     parser.add_argument("--results", type=Path, help="file of earlier results, to which these are added")
     arguments = parser.asked()
     outcomes = []
