@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from lbg_core.client.backoff import doubled_s
+from lbg_core.group import TO_OBSERVERS
 from lbg_core.group.members_protocol import Handover, Identity, Message, Move, QueueReport, Reattached
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment
@@ -65,9 +66,10 @@ SUCCESSOR_WITHIN_S = 2.0
 """For the successor's answer that it is attached. The queue is served here until then."""
 
 ANNOUNCED_TO_ALL = 32
-"""Members of a group in which a move is announced to all. While the live set changes, members consume queues by earlier
-views of it, and each that does not step behind may be a hop on the way. In a larger group a move is announced to those
-that consume the queue by the present live set, and by the one before the rebalance delay."""
+"""Members of a group in which a move is announced to all where it is not known who consumes the queue: while the live
+set changes more than once, members consume queues by earlier views of it, and each that does not step behind may be a
+hop on the way. Else those are told that consume it by the present live set or the one before it: to tell all of 16
+members doubled the pause (docs/adr/0093-moves-on-rabbitmq.md)."""
 
 SUCCESSOR_OF_LEAVING_WITHIN_S = 0.5
 """The same where the mover leaves: then a standby gets the queue."""
@@ -128,15 +130,20 @@ class Handoffs(Part):
         within_s = OTHERS_WITHIN_S if self.may_abandon else self._rules.answers_s
         handoff.stage, handoff.deadline = Stage.ANNOUNCED, now + within_s
         message = Move(me, queue, to, handoff.move, handoff.why, epoch)
-        if len(peers) < ANNOUNCED_TO_ALL:
+        views = self._bindings.holddown.views
+        if views is None and len(peers) < ANNOUNCED_TO_ALL:
             handoff.awaiting = peers.keys() - {to}
             self._effects.append(Post(message))
         else:
-            consumers = self._rules.consumers(queue, self._bindings.view.live) | self._rules.consumers(
-                queue, self._bindings.holddown.settled
+            consumers = set[int]().union(
+                *(
+                    self._rules.consumers(queue, live)
+                    for live in (self._bindings.view.live, self._bindings.holddown.settled, *(views or ()))
+                )
             )
             handoff.awaiting = (consumers & peers.keys()) - {to}
             self._effects.append(Post(message, to=tuple(sorted(handoff.awaiting))))
+            self._effects.append(Post(message, to=TO_OBSERVERS))
         if not handoff.awaiting:
             self._pause(handoff, now)
 

@@ -131,10 +131,25 @@ class HoldDown:
         self.due: float | None = None
         """Time at which the delay ends; None while nothing has changed."""
         self._latest: frozenset[int] = frozenset()
+        self._seen: list[frozenset[int]] = []
+        """The set that counted before the last delay, and those since then."""
+
+    @property
+    def views(self) -> Sequence[frozenset[int]] | None:
+        """Live sets by which members may consume queues; None: they may have had others on the way to the latest."""
+        return self._seen if len(self._seen) == 2 else None
+
+    def forget(self) -> None:
+        """By the former assignment they consumed others."""
+        self._seen = []
 
     def observe(self, live: frozenset[int], now: float) -> None:
         if live == self._latest:
             return
+        if self.due is None:
+            self._seen = [self.settled] if self.settled else []
+        if self._seen:
+            self._seen.append(live)
         self._latest = live
         self.due = None if live == self.settled else now + self.delay_s
 

@@ -102,6 +102,7 @@ class WantedQueues(Part):
             self.share_anew(now)
 
     def share_anew(self, now: float) -> None:
+        self._bindings.holddown.forget()
         self._change_view(now)
         self._reports.changed(now)
         self._bindings.attach_due(now)

@@ -27,7 +27,7 @@ from lbg_core.group.members_protocol import (
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.hello_schedule import PROBED, HelloSchedule
 from lbg_sidecar.core.index_claim import REFUSALS_MAX, IndexClaim
-from lbg_sidecar.core.queue_bindings import JOINS_COUNT_WITHIN_S, LiveView
+from lbg_sidecar.core.queue_bindings import JOINS_COUNT_WITHIN_S, HoldDown, LiveView
 from lbg_sidecar.core.timings import Timings
 from testing.member.membership import Posting
 from testing.needs import repeated
@@ -529,3 +529,24 @@ def test_joins_that_go_on_count_after_a_while_and_a_loss_counts_at_once() -> Non
     assert 0.2 * counted[0] == pytest.approx(JOINS_COUNT_WITHIN_S, abs=0.5)
     assert not view.observe(frozenset(range(80)), 14.0)
     assert view.observe(frozenset(range(1, 80)), 14.01)
+
+
+def test_after_one_change_of_the_live_set_it_is_known_by_which_sets_members_consume() -> None:
+    one, two, three, four = (frozenset(range(count)) for count in (1, 2, 3, 4))
+    holddown = HoldDown(5.0)
+    holddown.observe(one, 0.0)
+    assert holddown.tick(5.0)
+    assert holddown.views is None  # it has joined: what was before is not known
+    holddown.observe(two, 10.0)
+    assert holddown.views == [one, two]
+    assert holddown.tick(15.0)
+    assert holddown.views == [one, two]
+    holddown.observe(three, 20.0)
+    holddown.observe(four, 21.0)
+    assert holddown.views is None
+    assert holddown.tick(26.0)
+    assert holddown.views is None
+    holddown.observe(three, 30.0)
+    assert holddown.views == [four, three]
+    holddown.forget()
+    assert holddown.views is None
