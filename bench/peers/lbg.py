@@ -1,4 +1,7 @@
-"""LBG: a group in mode Exclusive on the embedded broker or on RabbitMQ, and members in the application's process."""
+"""LBG: a group in mode Exclusive on the embedded broker or on RabbitMQ, and members in the application's process.
+
+One call at a time is of a function that blocks, as the applications of most peers do; several are of a coroutine.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,6 @@ from bench.workers import say
 from lbg_core.group import GroupSpec
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from testing.admin.group_on_broker import declare_group
-from testing.broker.embedded import EmbeddedBroker
-from testing.rabbitmq.node import RabbitNode
 
 REBALANCE_DELAY_S = 0.5
 SPEC = GroupSpec(
@@ -25,12 +25,17 @@ SPEC = GroupSpec(
 
 @contextmanager
 def broker(directory: Path, engine: str) -> Iterator[Broker]:
+    from testing.broker.embedded import EmbeddedBroker  # with aiohttp, which a consumer does without
+    from testing.rabbitmq.node import RabbitNode
+
     started = EmbeddedBroker(directory / "data") if engine == "embedded" else RabbitNode()
     with started:
         yield Broker(started.url if isinstance(started, EmbeddedBroker) else started.amqp_url, started.pid)
 
 
 async def declare(url: str) -> None:
+    from testing.admin.group_on_broker import declare_group
+
     await declare_group(url, SPEC)
 
 
@@ -51,13 +56,16 @@ class LbgPublisher:
 
 
 async def consume(work: Work, url: str, name: str, number: int, concurrency: int) -> None:
+    def handle_blocking(message: Message) -> None:
+        work.do_blocking(message.data)
+
     async def handle(message: Message) -> None:
         await work.do(message.data)
 
     settings = MemberSettings(
         broker=url, group=GROUP, name=name, rebalance_delay_s=REBALANCE_DELAY_S, concurrency=concurrency
     )
-    async with Member(settings, handle) as member:
+    async with Member(settings, handle if concurrency > 1 else handle_blocking) as member:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
         say("ready")
         await member.run()

@@ -336,9 +336,10 @@ class ClientConnection(asyncio.Protocol):
         return self._outlet.local_port
 
     async def open_channel(self, *, spare: int = 0) -> Channel:
-        """A new channel; `spare` of them are left for others. Raises `ConnectionLost`, and `ClientError` when there is
-        no other."""
+        """A new channel; `spare` of them, a quarter at most, are left for others. Raises `ConnectionLost`, and
+        `ClientError` when there is no other."""
         self.check_open()
+        spare = min(spare, self.channel_max // 4)
         number = self._channels.free_number(self.channel_max - spare)
         if number is None:
             spared = f" or spared ({spare})" if spare else ""

@@ -33,7 +33,7 @@ NO_ANSWER_HINTS = {
     EMBEDDED: "the embedded broker answers at once unless it is stopped or overloaded",
 }
 SPARE_CHANNELS = 8
-"""Left to what is not of a queue, where a group has more queues than its member has channels; a quarter of few."""
+"""Left to what is not of a queue, where a group has more queues than its member has channels."""
 
 NO_CHANNEL = Cause(
     "no_channel",
@@ -90,9 +90,7 @@ class QueueConsumers:
         waiting = loop.call_later(ATTACH_WITHIN_S, self._states.enter, self._no_answer, attachment.queue)
         channel: Channel | None = None
         try:
-            channel = await self._connection.open_channel(
-                spare=min(SPARE_CHANNELS, self._connection.channel_max // 4)
-            )
+            channel = await self._connection.open_channel(spare=SPARE_CHANNELS)
             self._channels[attachment] = channel
             channel.closed.add_done_callback(partial(self._closed, attachment, events))
             await channel.consume(
