@@ -1,7 +1,4 @@
-"""LBG: a group in mode Exclusive on the embedded broker or on RabbitMQ, and members in the application's process.
-
-One call at a time is of a function that blocks, as the applications of most peers do; several are of a coroutine.
-"""
+"""LBG: a group in mode Exclusive on the embedded broker or on RabbitMQ, and members in the application's process."""
 
 from __future__ import annotations
 
@@ -56,16 +53,13 @@ class LbgPublisher:
 
 
 async def consume(work: Work, url: str, name: str, number: int, concurrency: int) -> None:
-    def handle_blocking(message: Message) -> None:
-        work.do_blocking(message.data)
-
     async def handle(message: Message) -> None:
         await work.do(message.data)
 
     settings = MemberSettings(
         broker=url, group=GROUP, name=name, rebalance_delay_s=REBALANCE_DELAY_S, concurrency=concurrency
     )
-    async with Member(settings, handle if concurrency > 1 else handle_blocking) as member:
+    async with Member(settings, handle) as member:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, member.stop, "SIGTERM")
         say("ready")
         await member.run()
