@@ -28,6 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from testing.broker.embedded import EmbeddedBroker
 from testing.rabbitmq.cluster import RabbitCluster
 from testing.rabbitmq.node import RabbitNode
 from testing.waiting import until
+from testing.work_log import GrowingFiles
 
 GROUP = "bench"
 ENGINES = ("embedded", "rabbitmq", "cluster")
@@ -168,22 +170,14 @@ class Records:
         self.calls: list[Call] = []
         self.seen: set[tuple[int, int]] = set()
         self._owners: dict[int, dict[int, set[int]]] = {}
-        self._offsets = dict.fromkeys(files, 0)
+        self._files = GrowingFiles(_CALL, files)
 
     def read(self) -> None:
         """Adds what was written since; the calls of one process are in order."""
-        for path, offset in self._offsets.items():
-            if path.exists():
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    data = file.read()
-                whole = len(data) - len(data) % _CALL.size
-                self._offsets[path] = offset + whole
-                for fields in _CALL.iter_unpack(data[:whole]):
-                    call = Call(*fields)
-                    self.calls.append(call)
-                    self.seen.add((call.key, call.round))
-                    self._owners.setdefault(call.round, {}).setdefault(call.key, set()).add(call.member)
+        for call in starmap(Call, self._files.news()):
+            self.calls.append(call)
+            self.seen.add((call.key, call.round))
+            self._owners.setdefault(call.round, {}).setdefault(call.key, set()).add(call.member)
 
     def complete(self, queues: int) -> list[int]:
         """Rounds of which the message of every queue was handled, in order."""

@@ -37,7 +37,7 @@ from testing.aside import aside
 from testing.rabbitmq.cluster import RabbitCluster
 from testing.rabbitmq.node import NodeFailedError, RabbitNode
 from testing.waiting import until
-from testing.work_log import Judgement, judge_records
+from testing.work_log import GrowingFiles, Judgement, judge_records
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Bench:
         self._rate_hz = rate_hz
         self._urls = [f"{url}?heartbeat={heartbeat_s}" for url in cluster.urls]
         self._directory = directory
-        self._files: dict[Path, int] = {}
+        self._files = GrowingFiles(_CALL)
         self._members: list[Worker] = []
         self._calls: list[Call] = []
         self._published = 0
@@ -144,7 +144,7 @@ class Bench:
     async def _member(self, home: int) -> Worker:
         """A member that is connected to this node as long as it is there."""
         file = self._directory / f"{len(self._files)}.calls"
-        self._files[file] = 0
+        self._files.add(file)
         urls = [*self._urls[home:], *self._urls[:home]]
         worker = await Worker.start("leader_kill", role="member", urls=urls, home=home, file=str(file))
         await worker.answer("ready")
@@ -217,16 +217,7 @@ class Bench:
 
     def _read(self) -> None:
         """Adds what was written since."""
-        news: list[Call] = []
-        for path, offset in self._files.items():
-            if path.exists():
-                with path.open("rb") as file:
-                    file.seek(offset)
-                    data = file.read()
-                whole = len(data) - len(data) % _CALL.size
-                self._files[path] = offset + whole
-                news += map(Call._make, _CALL.iter_unpack(data[:whole]))
-        self._calls += sorted(news)
+        self._calls += sorted(map(Call._make, self._files.news()))
 
     async def _seen(self, count: int) -> None:
         def are() -> bool:

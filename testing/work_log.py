@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 DONE = struct.Struct("<QII")  # when the work was done (CLOCK_MONOTONIC, ns), number, key
 
@@ -21,12 +22,39 @@ class Judgement:
     lost: int = 0
 
 
+class GrowingFiles:
+    """Files of records that others append: what was written since the last look."""
+
+    def __init__(self, record: struct.Struct, files: Iterable[Path] = ()) -> None:
+        self._record = record
+        self._read_bytes = dict.fromkeys(files, 0)
+
+    def __len__(self) -> int:
+        return len(self._read_bytes)
+
+    def add(self, file: Path) -> None:
+        """A file that may come."""
+        self._read_bytes[file] = 0
+
+    def news(self) -> Iterator[tuple[Any, ...]]:
+        """Whole records, file by file."""
+        for file, at in self._read_bytes.items():
+            if not file.exists():
+                continue
+            with file.open("rb") as opened:
+                opened.seek(at)
+                data = opened.read()
+            whole = len(data) - len(data) % self._record.size
+            self._read_bytes[file] = at + whole
+            yield from self._record.iter_unpack(data[:whole])
+
+
 class Log:
     """The files of all consumers of one trial."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read_bytes: dict[Path, int] = {}
+        self._files = GrowingFiles(DONE)
         self._done: list[tuple[int, int, int]] = []
         self._numbers: set[int] = set()
         self.last_ns = 0
@@ -34,8 +62,8 @@ class Log:
         """Highest number done, as of the last `distinct`."""
 
     def new_file(self, name: str) -> Path:
-        file = self._directory / f"{name}-{len(self._read_bytes)}.done"
-        self._read_bytes[file] = 0
+        file = self._directory / f"{name}-{len(self._files)}.done"
+        self._files.add(file)
         return file
 
     @property
@@ -45,19 +73,11 @@ class Log:
 
     def distinct(self) -> int:
         """Number of messages that were done at least once by now."""
-        for file, at in self._read_bytes.items():
-            if not file.exists():
-                continue
-            with file.open("rb") as opened:
-                opened.seek(at)
-                data = opened.read()
-            whole = len(data) - len(data) % DONE.size
-            self._read_bytes[file] = at + whole
-            for done in DONE.iter_unpack(data[:whole]):
-                self._done.append(done)
-                self._numbers.add(done[1])
-                self.last_ns = max(self.last_ns, done[0])
-                self.newest = max(self.newest, done[1])
+        for at_ns, number, key in self._files.news():
+            self._done.append((at_ns, number, key))
+            self._numbers.add(number)
+            self.last_ns = max(self.last_ns, at_ns)
+            self.newest = max(self.newest, number)
         return len(self._numbers)
 
     def in_order_of_time(self) -> list[tuple[int, int, int]]:

@@ -471,15 +471,11 @@ class Store:
             return self._database.execute(
                 f"SELECT id, origin, header, {body} FROM {table} WHERE id IN ({ids}) ORDER BY id"
             )
-        first, end = base + request.first, base + request.upto
-        query = f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ?"
-        garbage = "SELECT 1 FROM garbage WHERE first >= ? AND first"
-        if self._database.execute(f"{garbage} < ? LIMIT 1", (base, end)).fetchone() is not None:
-            query += f" AND NOT EXISTS ({garbage} <= id AND last >= id)"  # a third of a page's time
-            return self._database.execute(
-                f"{query} ORDER BY id LIMIT ?", (first, end, base, request.messages_max)
-            )
-        return self._database.execute(f"{query} ORDER BY id LIMIT ?", (first, end, request.messages_max))
+        return self._database.execute(
+            f"SELECT id, origin, header, {body} FROM {table} WHERE id >= ? AND id < ?"
+            " AND NOT EXISTS (SELECT 1 FROM garbage WHERE first BETWEEN ? AND id AND last >= id) ORDER BY id LIMIT ?",
+            (base + request.first, base + request.upto, base, request.messages_max),
+        )
 
     def tidy(self) -> None:
         """Remove some of what was thrown away, or give some room back; `untidy` says whether more is to do.

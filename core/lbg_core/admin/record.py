@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -224,6 +226,20 @@ def require_open(spec: GroupSpec, record: Record) -> None:
         raise IngressIsPaused(spec.name)
 
 
+@asynccontextmanager
+async def _answered(group: str) -> AsyncIterator[None]:
+    """Requests about the record's queue, which are answered in time. Raises GroupNotFound and RecordUnavailable."""
+    try:
+        async with asyncio.timeout(ANSWER_S):
+            yield
+    except NotFound as error:
+        raise GroupNotFound(group) from error
+    except QueueDown as error:
+        raise RecordUnavailable(group, cause=error.reply_text) from error
+    except TimeoutError:
+        raise RecordUnavailable(group, cause=f"no answer in {ANSWER_S:g} s") from None
+
+
 async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS) -> Record:
     """The record with its owner.
 
@@ -233,15 +249,8 @@ async def read_record(channel: Channel, group: str, *, reads: int = EMPTY_READS)
     for attempt in range(reads):
         if attempt:
             await asyncio.sleep(READ_INTERVAL_S * random.uniform(0.5, 1.5))
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                delivery = await channel.basic_get(name)
-        except NotFound as error:
-            raise GroupNotFound(group) from error
-        except QueueDown as error:
-            raise RecordUnavailable(group, cause=error.reply_text) from error
-        except TimeoutError:
-            raise RecordUnavailable(group, cause=f"no answer in {ANSWER_S:g} s") from None
+        async with _answered(group):
+            delivery = await channel.basic_get(name)
         if delivery is not None:
             channel.nack(delivery.delivery_tag, requeue=True)
             return _record_in(delivery)
@@ -265,17 +274,10 @@ async def read_in_turn(channel: Channel, group: str) -> Record:
         if not first.done():
             first.set_exception(GroupNotFound(group))
 
-    try:
-        async with asyncio.timeout(ANSWER_S):
-            delivery = await channel.basic_get(name)
-            if delivery is None:
-                await channel.consume(name, on_deliveries, prefetch_count=1, on_cancelled=on_deleted)
-    except NotFound as error:
-        raise GroupNotFound(group) from error
-    except QueueDown as error:
-        raise RecordUnavailable(group, cause=error.reply_text) from error
-    except TimeoutError:
-        raise RecordUnavailable(group, cause=f"no answer in {ANSWER_S:g} s") from None
+    async with _answered(group):
+        delivery = await channel.basic_get(name)
+        if delivery is None:
+            await channel.consume(name, on_deliveries, prefetch_count=1, on_cancelled=on_deleted)
     if delivery is not None:
         on_deliveries([delivery])
     await asyncio.wait((first, channel.closed), timeout=TURN_S, return_when=asyncio.FIRST_COMPLETED)

@@ -97,6 +97,11 @@ def _interval(attachment: Attachment) -> float:
     return ACK_INTERVAL_S if is_many or attachment.acks_soon else ACK_INTERVAL_MAX_S
 
 
+def _is_window_due(attachment: Attachment) -> bool:
+    """True if a quarter of the prefetch window is done."""
+    return 4 * len(attachment.ack_window.prefix) >= attachment.prefetch
+
+
 class Unacked:
     """Attachments that have something to acknowledge. `is_due`: perhaps before the time that the last flush gave."""
 
@@ -112,12 +117,11 @@ class Unacked:
         ack_window = attachment.ack_window
         had_prefix = bool(ack_window.prefix)
         ack_window.done(in_flight)
-        prefix = len(ack_window.prefix)
         if (
             not attachment.unacked_listed
-            or (prefix and not had_prefix)
+            or (ack_window.prefix and not had_prefix)
             or _done_in(ack_window) == ACK_MESSAGES
-            or 4 * prefix >= attachment.prefetch
+            or _is_window_due(attachment)
             or attachment.is_moving
         ):
             self.changed(attachment)
@@ -166,7 +170,7 @@ class AckScheduler:
             room = self._room(attachment, now)
             if room == 0:
                 at = max(at, attachment.ack_frames.next_room_at)
-            if now >= at or len(ack_window.prefix) * 4 >= attachment.prefetch:
+            if now >= at or _is_window_due(attachment):
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
                 at = now + _interval(attachment)
             if ack_window.prefix:

@@ -135,12 +135,9 @@ class Handoffs(Part):
             handoff.awaiting = peers.keys() - {to}
             self._effects.append(Post(message))
         else:
-            consumers = set[int]().union(
-                *(
-                    self._rules.consumers(queue, live)
-                    for live in (self._bindings.view.live, self._bindings.holddown.settled, *(views or ()))
-                )
-            )
+            consumers = self._rules.consumers(queue, self._bindings.view.live)
+            for live in views or (self._bindings.holddown.settled,):
+                consumers |= self._rules.consumers(queue, live)
             handoff.awaiting = (consumers & peers.keys()) - {to}
             self._effects.append(Post(message, to=tuple(sorted(handoff.awaiting))))
             self._effects.append(Post(message, to=TO_OBSERVERS))

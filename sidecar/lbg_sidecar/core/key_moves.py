@@ -395,7 +395,7 @@ class KeyMoves(Part):
             self._serve(attachment, now)
 
     def flushed(self, now: float) -> None:
-        """Passes the fences in front of which nothing is left. After each turn in which messages were settled."""
+        """Passes the fences in front of which nothing is left, after each look at what is to be acknowledged."""
         if not self._fences:
             return
         state = self.state
