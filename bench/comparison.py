@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import signal
 import statistics
 import sys
@@ -28,7 +27,7 @@ from typing import Any
 from bench.measurement import Measurement
 from bench.peers import CONSUMERS, Broker, MissingError
 from bench.peers.__main__ import KEYS
-from bench.workers import Worker, cpu_s
+from bench.workers import Worker, cpu_s, resident_mb
 from testing.work_log import Judgement, Log, judged, longest_gaps_ms
 
 WAIT_S, WAIT_EVENLY_S = 0.002, 0.001
@@ -137,8 +136,8 @@ class Trial:
             "changing_messages": loaded.end - evenly.first,
             "consumer_us": spent[0] / count * 1e6,
             "broker_us": spent[1] / count * 1e6,
-            "consumer_mb": statistics.median(_rss_mb(each.pid) for each in self._consumers.values()),
-            "broker_mb": _rss_mb(self._broker.pid),
+            "consumer_mb": statistics.median(resident_mb(each.pid) for each in self._consumers.values()),
+            "broker_mb": resident_mb(self._broker.pid),
         }
 
     # The load
@@ -251,11 +250,6 @@ def _counts(judgement: Judgement) -> dict[str, int]:
         "repeated": judgement.repeated,
         "lost": judgement.lost,
     }
-
-
-def _rss_mb(pid: int) -> float:
-    """Resident memory in MB of 10^6 bytes (proc(5), /proc/pid/statm)."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 def measure(approach: Approach, **how: Any) -> dict[str, Any] | None:

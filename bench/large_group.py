@@ -25,19 +25,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from itertools import starmap
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
+from bench.brokers import ENGINES, Broker, broker
 from bench.core_speed import loop_ms
 from bench.measurement import Measurement
 from bench.silent_clients import silent_clients
-from bench.workers import Worker, cpu_s, say
+from bench.workers import Worker, cpu_s, resident_mb, say
 from lbg_core.client import Delivery, connect
 from lbg_core.group import BALANCED, BY_LOAD, Assignment, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.topology import mailbox_of
@@ -45,14 +43,10 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbg_sidecar.core.effects import Effect, LiveSet
 from testing.admin.group_on_broker import declare_group
-from testing.broker.embedded import EmbeddedBroker
-from testing.rabbitmq.cluster import RabbitCluster
-from testing.rabbitmq.node import RabbitNode
 from testing.waiting import until
 from testing.work_log import GrowingFiles
 
 GROUP = "bench"
-ENGINES = ("embedded", "rabbitmq", "cluster")
 READY_S = 120.0
 KILLED_SHARE = 4
 """One in so many processes is killed."""
@@ -462,71 +456,6 @@ class Bench:
         await self._publisher.tell(json.dumps({"rate": 0, "number": number}))
         await self._publisher.answer(f"paused-{number}", timeout_s=self._times.limit_s)
         self._pauses = number
-
-
-@dataclass(frozen=True, slots=True)
-class Broker:
-    """A broker of this machine, of one engine."""
-
-    node: EmbeddedBroker | RabbitNode | RabbitCluster
-
-    @property
-    def urls(self) -> list[str]:
-        if isinstance(self.node, RabbitCluster):
-            return self.node.urls
-        return [self.node.url if isinstance(self.node, EmbeddedBroker) else self.node.amqp_url]
-
-    @property
-    def pids(self) -> list[int]:
-        return (
-            [one.pid for one in self.node.nodes] if isinstance(self.node, RabbitCluster) else [self.node.pid]
-        )
-
-    @property
-    def _management_url(self) -> str:
-        return (
-            self.node.nodes[0].management_url
-            if isinstance(self.node, RabbitCluster)
-            else self.node.management_url
-        )
-
-    async def consumers(self) -> list[int]:
-        if not isinstance(self.node, RabbitCluster):
-            return []
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{self._management_url}/api/consumers?columns=channel_details.node") as answer,
-        ):
-            there = Counter(one["channel_details"]["node"] for one in await answer.json())
-        return [there[node.name] for node in self.node.nodes]
-
-    async def objects(self) -> dict[str, int]:
-        """Numbers of connections, channels, consumers and queues, by the management API."""
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"{self._management_url}/api/overview") as answer,
-        ):
-            totals = (await answer.json())["object_totals"]
-        return {name: int(totals[name]) for name in ("connections", "channels", "consumers", "queues")}
-
-
-@contextmanager
-def broker(engine: str, directory: Path) -> Iterator[Broker]:
-    # RabbitMQ samples statistics every 5 s by default, and this is a considerable part of its cost at rest.
-    made: dict[str, Callable[[], EmbeddedBroker | RabbitNode | RabbitCluster]] = {
-        "embedded": lambda: EmbeddedBroker(directory / "data"),
-        "rabbitmq": lambda: RabbitNode(statistics_s=10),
-        "cluster": lambda: RabbitCluster(statistics_s=10),
-    }
-    with made[engine]() as node:
-        yield Broker(node)
-
-
-def resident_mb(pid: int) -> float:
-    """RSS in MB of 10**6 bytes (proc(5), /proc/pid/status)."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith("VmRSS:"))
-    return int(kib) * 1024 / 1e6
 
 
 # Workers

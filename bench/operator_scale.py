@@ -31,7 +31,7 @@ from typing import Any
 
 import kubernetes
 
-from bench.workers import cpu_s
+from bench.workers import cpu_s, resident_mb
 from lbg_operator.kube.kinds import Kind
 from testing.broker.embedded import PASSWORD, USER, EmbeddedBroker
 from testing.kubernetes.fake_cluster import FakeCluster
@@ -75,7 +75,7 @@ def measured(asked: argparse.Namespace) -> int:
                 with _members(broker.url, f"{name}-group-{{}}", asked.groups):
                     time.sleep(SETTLING_S)
                     cpu = _cpu_percent(process.pid, asked.quiet_s)
-                    memory = _resident_mb(process.pid)
+                    memory = resident_mb(process.pid)
                 _delete_groups(custom, name)
     finally:
         core.delete_namespace(name)
@@ -126,7 +126,7 @@ async def _measured_on_fixture(asked: argparse.Namespace) -> int:
                     before = cpu_s(place.pid)
                     await asyncio.sleep(asked.quiet_s)
                     cpu = (cpu_s(place.pid) - before) / asked.quiet_s * 100
-                    memory = _resident_mb(place.pid)
+                    memory = resident_mb(place.pid)
             finally:
                 place.kill()
     return _report(asked, list(waits.values()), cpu, memory)
@@ -254,12 +254,6 @@ def _cpu_percent(pid: int, seconds: float) -> float:
     before = cpu_s(pid)
     time.sleep(seconds)
     return (cpu_s(pid) - before) / seconds * 100
-
-
-def _resident_mb(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    (kib,) = (line.split()[1] for line in lines if line.startswith("VmRSS"))
-    return int(kib) * 1024 / 1e6
 
 
 if __name__ == "__main__":

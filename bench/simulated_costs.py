@@ -20,7 +20,8 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from bench.large_group import ENGINES, Broker, broker, keys_of
+from bench.brokers import ENGINES, Broker, broker
+from bench.large_group import keys_of
 from bench.measurement import Measurement, Workers
 from bench.workers import Worker, say
 from lbg_core.client import Channel, ClientConnection, ResourceLocked, connect

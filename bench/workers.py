@@ -106,3 +106,8 @@ def cpu_s(pid: int) -> float:
     """CPU time that a living process has used, its threads included (proc(5), /proc/pid/stat)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_HZ
+
+
+def resident_mb(pid: int) -> float:
+    """Resident memory in MB of 10^6 bytes (proc(5), /proc/pid/statm)."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

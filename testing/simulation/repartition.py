@@ -26,7 +26,8 @@ from lbg_core.admin.actions import (
     Unbind,
     WriteRecord,
 )
-from lbg_core.admin.amqp import AmqpAdmin, AmqpLink
+from lbg_core.admin.amqp import AmqpAdmin
+from lbg_core.admin.amqp_link import AmqpLink
 from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin

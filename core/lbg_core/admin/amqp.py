@@ -1,11 +1,11 @@
-"""The AMQP half of `BrokerAdmin`: one connection for all callers, and the locks of groups."""
+"""The AMQP half of `BrokerAdmin`."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -20,38 +20,29 @@ from lbg_core.admin.actions import (
     Unbind,
     WriteRecord,
 )
+from lbg_core.admin.amqp_link import REQUEST_S, AmqpLink
 from lbg_core.admin.errors import (
     AdminError,
     Busy,
-    Denied,
     GroupNotFound,
     RecordUnreadable,
     Refused,
     StillInUse,
-    Unreachable,
     Unsupported,
-    plain_reason,
 )
+from lbg_core.admin.group_locks import Locks
 from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import HELD_READS, RECORD_READS, Record, headers_of, read_record
 from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Unknown
 from lbg_core.amqp import BasicProperties
 from lbg_core.client import (
     AccessRefused,
-    AuthenticationError,
     Channel,
-    ChannelClosed,
-    ClientConnection,
-    ClientError,
     ConfirmingPublisher,
-    ConnectError,
     ConnectionSettings,
     Nacked,
     NotFound,
-    ResourceLocked,
-    SettingsError,
     Unroutable,
-    connect_any,
 )
 from lbg_core.group import IDENTITY_BYTES, TO_ALL, Engine, Names, SpecError, group_in
 from lbg_core.group.members_protocol import Message
@@ -60,13 +51,6 @@ from lbg_core.group.topology import Binding
 
 T = TypeVar("T")
 
-REQUEST_S = 30.0
-"""Time limit of the requests on one borrowed channel. A quorum queue without a majority may never answer."""
-
-CHANNELS_MAX = 512
-"""At most so many callers are served at a time: RabbitMQ allows 2,047 channels by default."""
-
-IDLE_CHANNELS_MAX = 64
 HINT_S = 5.0
 HINTS_MAX = 16
 """Hints on the way at a time; more are dropped."""
@@ -74,263 +58,8 @@ HINTS_MAX = 16
 HINTS_CLOSE_S = 0.5
 """A broker that reads nothing from the connection does not answer its close."""
 
-CLOSE_S = 5.0
-
 OBSERVER_FIRST = 10**9
 """From this index on, mailboxes are of those who observe members: a group has fewer members by far."""
-
-
-class AmqpLink:
-    """Callers borrow a channel each, so that a slow answer, or a refusal, which closes the channel, is theirs alone.
-
-    Callers without a connection wait for the one attempt that is being made, and share its error: a broker that is
-    away costs all callers one timeout and not one each.
-    """
-
-    def __init__(self, places: Sequence[ConnectionSettings]) -> None:
-        self.places = places
-        self._connection: ClientConnection | None = None
-        self._connecting: asyncio.Task[ClientConnection] | None = None
-        self._idle: list[Channel] = []
-        self._room = asyncio.Semaphore(CHANNELS_MAX)
-        self._is_closed = False
-
-    async def connection(self) -> ClientConnection:
-        """The open connection. Raises AdminError."""
-        with self.translated_errors():
-            return await self._connected()
-
-    @contextlib.asynccontextmanager
-    async def channel(self, *, within_s: float | None = REQUEST_S) -> AsyncIterator[Channel]:
-        """A channel for as long as the block lasts; what the client raises in it becomes an AdminError.
-
-        Raises Unreachable when it lasts longer than `within_s`; None: it may.
-        """
-        async with self.channels(1, within_s=within_s) as (channel,):
-            yield channel
-
-    @contextlib.asynccontextmanager
-    async def channels(
-        self, count: int, *, within_s: float | None = REQUEST_S
-    ) -> AsyncIterator[Sequence[Channel]]:
-        """As `channel`; up to `count` of them, as there is room."""
-        with self.translated_errors(within_s):
-            async with asyncio.timeout(within_s), self._room:
-                connection = await self._connected()
-                borrowed = await self._borrowed(connection, count)
-                try:
-                    yield borrowed
-                except BaseException:
-                    # A late answer to these requests must not reach another caller.
-                    for channel in borrowed:
-                        channel.close_soon()
-                    raise
-                self._return_channels(connection, borrowed)
-
-    async def close(self, *, timeout_s: float = CLOSE_S) -> None:
-        """Closes the connection: waiting callers get Unreachable. The broker's answer is waited for up to
-        `timeout_s`."""
-        self._is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.wait([self._connecting])
-        if self._connection is not None:
-            await self._connection.close(timeout_s=timeout_s)
-
-    async def _connected(self) -> ClientConnection:
-        if self._connection is not None and self._connection.is_open:
-            return self._connection
-        if self._is_closed:
-            raise ConnectError("this connection was closed")
-        if self._connecting is None:
-            self._connecting = asyncio.create_task(connect_any(self.places, name="lbg provisioning"))
-            self._connecting.add_done_callback(self._on_connected)
-        connecting = self._connecting
-        try:
-            return await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            if connecting.cancelled():  # by `close`
-                raise ConnectError("this connection was closed") from None
-            raise
-
-    def _on_connected(self, task: asyncio.Task[ClientConnection]) -> None:
-        self._connecting = None
-        if not task.cancelled() and task.exception() is None:
-            self._connection = task.result()
-            self._idle.clear()
-
-    async def _borrowed(self, connection: ClientConnection, count: int) -> list[Channel]:
-        channels: list[Channel] = []
-        while self._idle and len(channels) < count:
-            channel = self._idle.pop()
-            if channel.is_open:
-                channels.append(channel)
-        try:
-            opened = await asyncio.gather(
-                *(connection.open_channel() for _ in range(count - len(channels))), return_exceptions=True
-            )
-        except asyncio.CancelledError:
-            for channel in channels:
-                channel.close_soon()
-            raise
-        channels += (one for one in opened if isinstance(one, Channel))
-        failed = [one for one in opened if isinstance(one, BaseException)]
-        if failed and not channels:
-            raise failed[0]
-        return channels
-
-    def _return_channels(self, connection: ClientConnection, channels: Sequence[Channel]) -> None:
-        for channel in channels:
-            if connection is self._connection and len(self._idle) < IDLE_CHANNELS_MAX:
-                self._idle.append(channel)
-            else:
-                channel.close_soon()
-
-    @contextlib.contextmanager
-    def translated_errors(self, within_s: float | None = None) -> Iterator[None]:
-        """Turns the client's errors into an AdminError that names the broker; its connect errors do so themselves."""
-        try:
-            yield
-        except SettingsError:
-            raise  # no request was made: a file of the TLS settings cannot be used
-        except AuthenticationError as error:
-            raise Denied(f"the broker refuses the login: {error}") from error
-        except ConnectError as error:
-            raise Unreachable(f"the broker cannot be reached: {error}") from error
-        except ChannelClosed as error:
-            reason = plain_reason(error)
-            if reason == str(error):
-                reason = f"the broker at {self.where} says {error.reply_code} {error.reply_text}"
-            raise Refused(reason, status=error.reply_code) from error
-        except (Nacked, Unroutable) as error:
-            raise Refused(
-                f"the broker at {self.where} did not accept the message: {error}", status=0
-            ) from error
-        except ClientError as error:
-            raise Unreachable(f"the broker at {self.where}: {error}") from error
-        except TimeoutError as error:
-            if within_s is None:
-                raise
-            raise Unreachable(f"the broker at {self.where}: no answer within {within_s:g} s") from error
-
-    @property
-    def where(self) -> str:
-        place = self.places[0] if self._connection is None else self._connection.settings
-        return place.address
-
-
-LOCK_AGAIN_S = 5.0
-"""Seconds to try for the lock that a lost connection of ours held: a killed one is gone in milliseconds."""
-
-
-class Locks:
-    """Of one link. A lock that was lost with its connection is acquired again before the next change to its group. If
-    another process has it then, no further change is made."""
-
-    def __init__(self, link: AmqpLink) -> None:
-        self._link = link
-        self._held: dict[str, ClientConnection | None] = {}
-        self._permissions = asyncio.Lock()
-
-    @contextlib.asynccontextmanager
-    async def of(self, group: str) -> AsyncIterator[None]:
-        """Holds the lock of `group`. Raises Busy while another caller does, here or elsewhere, and SpecError for what
-        cannot be a group's name."""
-        Names(group)
-        if group in self._held:
-            raise Busy(group)
-        self._held[group] = None
-        try:
-            await self._acquire(group)
-            yield
-        finally:
-            if self._held.pop(group) is not None:
-                await self._release(_lock_of(group))
-
-    @contextlib.asynccontextmanager
-    async def of_permissions(self, group: str) -> AsyncIterator[None]:
-        """Holds the lock of all permissions in the virtual host, for a change of `group`: a user's are read and written
-        as a whole, also what other groups have taken out of them. Raises Busy when others have it for `LOCK_S`."""
-        async with self._permissions:
-            await self._declare(_PERMISSIONS, group, within_s=LOCK_S)
-            try:
-                yield
-            finally:
-                await self._release(_PERMISSIONS)
-
-    async def renew(self, group: str) -> bool:
-        """Acquires a lost lock again, and is True then: another caller may have had it. Does nothing for a group that
-        is not locked here. Raises Busy."""
-        if group not in self._held:
-            return False
-        holder = self._held[group]
-        if holder is None:
-            raise Busy(group)
-        if is_lost := not holder.is_open:
-            await self._acquire(group, within_s=LOCK_AGAIN_S)
-        return is_lost
-
-    async def _acquire(self, group: str, *, within_s: float = 0.0) -> None:
-        self._held[group] = None
-        self._held[group] = await self._declare(_lock_of(group), group, within_s=within_s)
-
-    async def _declare(self, lock: str, group: str, *, within_s: float) -> ClientConnection:
-        with self._link.translated_errors(REQUEST_S):
-            async with asyncio.timeout(REQUEST_S):
-                connection = await self._link.connection()
-                await _declare_lock(connection, lock, group, within_s=within_s)
-        return connection
-
-    async def _release(self, lock: str) -> None:
-        """If it cannot be released, its connection is lost, and the lock with it."""
-        with contextlib.suppress(AdminError):
-            async with self._link.channel(within_s=CLOSE_S) as channel:
-                await channel.queue_delete(lock)
-
-
-_PERMISSIONS = "lbg._permissions"
-"""A group's name has no `_`."""
-
-LOCK_S = 10.0
-"""To wait for a lock: a change of the number of queues holds its group's for each of its steps."""
-
-
-async def hold_lock(connection: ClientConnection, group: str) -> None:
-    """Holds the lock of `group` for as long as this connection is open: who works over it has no lock to lose. Raises
-    Busy when another client has the lock for longer than a step of a change, and ClientError."""
-    await _declare_lock(connection, _lock_of(group), group, within_s=LOCK_S)
-
-
-async def _declare_lock(connection: ClientConnection, lock: str, group: str, *, within_s: float) -> None:
-    """The connection has the lock from then on, unless this raises: Busy when another one has it, and ClientError."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while True:
-        channel = await connection.open_channel()
-        try:
-            await channel.queue_declare(lock, exclusive=True)
-            channel.close_soon()
-            return
-        except ChannelClosed as error:
-            if not isinstance(error, ResourceLocked):
-                raise
-            if loop.time() >= deadline:
-                raise Busy(group) from error
-        except BaseException:
-            # The broker may declare it still: once it has closed the channel, it has done so or never will.
-            with contextlib.suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await channel.close()
-                    channel = await connection.open_channel()
-                    await channel.queue_delete(lock)
-                    channel.close_soon()
-            raise
-        await asyncio.sleep(0.05)
-
-
-def _lock_of(group: str) -> str:
-    return f"{Names(group).exchange}.provisioning"
-
 
 PERSISTENT = 2
 BINDING_CHANNELS = 16

@@ -18,7 +18,7 @@ from lbg_core.admin.actions import (
     PutUser,
     WriteRecord,
 )
-from lbg_core.admin.amqp import REQUEST_S
+from lbg_core.admin.amqp_link import REQUEST_S
 from lbg_core.admin.errors import (
     ApplyFailed,
     GroupUnfinished,

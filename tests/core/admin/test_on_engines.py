@@ -479,7 +479,7 @@ async def test_a_lock_that_outlives_the_lost_connection_is_waited_for(
 async def test_whoever_lost_the_lock_for_good_changes_nothing_more(
     admin: LiveAdmin, settings: ConnectionSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lbg_core.admin.amqp.LOCK_AGAIN_S", 0.1)
+    monkeypatch.setattr("lbg_core.admin.group_locks.LOCK_AGAIN_S", 0.1)
     other = LiveAdmin(settings)
     change = DeclareExchange(Exchange("lbg.orders.dlx", "fanout"))
     async with admin.lock("orders"):

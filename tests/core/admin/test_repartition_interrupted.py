@@ -354,7 +354,7 @@ async def test_who_loses_the_group_to_another_run_leaves_it_alone(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its lock goes with its connection; whoever takes it then may have opened the group again already."""
-    monkeypatch.setattr("lbg_core.admin.amqp.LOCK_AGAIN_S", 0.2)
+    monkeypatch.setattr("lbg_core.admin.group_locks.LOCK_AGAIN_S", 0.2)
     spec = group_of("Exclusive")
     first, second = place.admin(), place.admin()
     await create_group(first, spec)

@@ -114,7 +114,7 @@ async def test_a_broker_that_stands_still_costs_all_callers_one_timeout(
         attempts += 1
         return await connect_any(*arguments, **settings)
 
-    monkeypatch.setattr("lbg_core.admin.amqp.connect_any", counted)
+    monkeypatch.setattr("lbg_core.admin.amqp_link.connect_any", counted)
     (await lasting.amqp.link.connection()).abort()
     broker.freeze()
     try:

@@ -14,7 +14,6 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass, field
 from typing import IO, Any
 
-from lbg_core.admin.amqp import hold_lock
 from lbg_core.admin.dead_letters.letter import (
     DeadLetter,
     LetterStamper,
@@ -23,6 +22,7 @@ from lbg_core.admin.dead_letters.letter import (
     saved_json,
 )
 from lbg_core.admin.dead_letters.queue import DeadQueue, Page
+from lbg_core.admin.group_locks import hold_lock
 from lbg_core.admin.record import read_record, require_open, spec_in
 from lbg_core.amqp import EncodeError
 from lbg_core.client import (

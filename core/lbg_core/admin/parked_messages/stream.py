@@ -11,9 +11,10 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 
-from lbg_core.admin.amqp import AmqpAdmin, hold_lock
+from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import AdminError, RecordUnavailable
+from lbg_core.admin.group_locks import hold_lock
 from lbg_core.admin.record import Record, read_record, spec_in
 from lbg_core.admin.status_reports import member_reports
 from lbg_core.client import (
