@@ -150,12 +150,14 @@ class AckScheduler:
     def flush(self, now: float) -> float:
         """Acknowledge what is due; returns when the next ack will be, or infinity.
 
-        The first of a quiet queue at once, then one cumulative frame an interval or a quarter of the window. While
-        a queue is being moved its acks wait for the one before the close, unless the window runs dry or the close
-        could not acknowledge all that is done.
+        The first of a quiet queue at once, then one cumulative frame an interval or a quarter of the window. Other
+        queues that are beyond half of theirs join it: each ack wakes the broker, and its deliveries the member. While a
+        queue is being moved its acks wait for the one before the close, unless the window runs dry or the close could
+        not acknowledge all that is done.
         """
         self._unacked.is_due = False
         due = float("inf")
+        is_one_sent = False
         remaining = []
         for attachment in self._unacked.attachments:
             ack_window = attachment.ack_window
@@ -166,11 +168,14 @@ class AckScheduler:
             if attachment.is_moving:
                 due = min(due, self._flush_moving(attachment, now))
                 continue
-            at = attachment.acked_at + _interval(attachment)
+            interval_s = _interval(attachment)
+            at = attachment.acked_at + interval_s
             room = self._room(attachment, now)
             if room == 0:
                 at = max(at, attachment.ack_frames.next_room_at)
-            if now >= at or _is_window_due(attachment):
+            joins = is_one_sent and room > 0 and now >= at - interval_s / 2
+            if now >= at or _is_window_due(attachment) or joins:
+                is_one_sent = True
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
                 at = now + _interval(attachment)
             if ack_window.prefix:

@@ -9,9 +9,9 @@ The states are those of `message_states`. `Lanes` changes them, and nothing else
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
+from heapq import heapify, heappop, heappush
 
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
@@ -62,8 +62,11 @@ class Lanes:
             self.move(in_flight, Event.ADMIT)
 
     def take(self) -> InFlight | None:
-        """The next message that may start, or None. The caller decides what becomes of it before it does anything
-        else: a call, or what another event makes of `State.TAKEN`."""
+        """The next message that may start, or None: of each queue in turn the oldest of those that may, so that one
+        frame acknowledges what is done, and a crash repeats little.
+
+        The caller decides what becomes of it before it does anything else: a call, or what another event makes of
+        `State.TAKEN`."""
         rota = self._rota
         while rota and len(self.running) < self.concurrency:
             attachment = rota[0]
@@ -73,7 +76,7 @@ class Lanes:
                 attachment.listed = False
                 continue
             rota.rotate(-1)
-            in_flight = ready.popleft()
+            _, in_flight = heappop(ready)
             in_flight.state = State.TAKEN  # as `move` does, and faster
             if self.after_call and self._call_before(in_flight) is not None:
                 self.move(in_flight, Event.WAIT)
@@ -95,9 +98,8 @@ class Lanes:
         return None
 
     def put_back(self, in_flight: InFlight) -> None:
-        """Undoes the last `take`: it is the next again."""
+        """Undoes the last `take`: it is the next again, unless an older one of its queue comes to its turn."""
         self.move(in_flight, Event.PUT_BACK)
-        in_flight.attachment.ready.rotate(1)
         self._rota.rotate(1)
 
     @property
@@ -108,17 +110,17 @@ class Lanes:
     def delay(self, in_flight: InFlight, due: float) -> None:
         """Its turn is again at `due`; the lane waits until then."""
         self.move(in_flight, Event.DELAY)
-        heapq.heappush(self._due, (due, self.delayed[in_flight], in_flight))
+        heappush(self._due, (due, self.delayed[in_flight], in_flight))
 
     def wake(self, now: float) -> None:
         """It is the turn of what was delayed until `now`."""
         while (due := self.next_due()) is not None and due <= now:
-            self.move(heapq.heappop(self._due)[2], Event.TURN)
+            self.move(heappop(self._due)[2], Event.TURN)
 
     def next_due(self) -> float | None:
         delayed = self._due
         while delayed and self.delayed.get(delayed[0][2]) != delayed[0][1]:
-            heapq.heappop(delayed)
+            heappop(delayed)
         return delayed[0][0] if delayed else None
 
     def move(self, in_flight: InFlight, event: Event) -> None:
@@ -149,7 +151,7 @@ class Lanes:
         if holds is not NO_HOLD and (holds is not Hold.DRAIN or in_flight.tag > attachment.limit):
             attachment.shelved.append(in_flight)
             return
-        attachment.ready.append(in_flight)
+        heappush(attachment.ready, (in_flight.tag, in_flight))
         if not attachment.listed:
             attachment.listed = True
             self._rota.append(attachment)
@@ -157,10 +159,14 @@ class Lanes:
     def _leave_ready(self, in_flight: InFlight) -> None:
         attachment = in_flight.attachment
         ready = attachment.ready
-        if ready and ready[0] is in_flight:
-            ready.popleft()
+        place = (in_flight.tag, in_flight)
+        if ready and ready[0] == place:
+            heappop(ready)
+        elif place in ready:
+            ready.remove(place)
+            heapify(ready)
         else:
-            (ready if in_flight in ready else attachment.shelved).remove(in_flight)
+            attachment.shelved.remove(in_flight)
 
     def _enter_behind(self, in_flight: InFlight) -> None:
         lanes, lane = in_flight.attachment.lanes, in_flight.lane
@@ -257,7 +263,7 @@ class Lanes:
 
     def _held_by(self, attachment: Attachment, holds: Hold) -> None:
         attachment.holds = holds
-        waiting, attachment.ready = [*attachment.ready, *attachment.shelved], deque()
+        waiting, attachment.ready = [*(one for _, one in attachment.ready), *attachment.shelved], []
         attachment.shelved.clear()
         for in_flight in waiting:
             self._enter_ready(in_flight)

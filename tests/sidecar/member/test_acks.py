@@ -113,6 +113,25 @@ def test_an_ack_waits_for_sixteen_messages_or_for_the_longest_interval() -> None
     assert queue.flush(at)[1] == [2 + ACK_MESSAGES]
 
 
+def test_a_queue_whose_interval_ends_soon_is_acknowledged_together_with_another() -> None:
+    first, second = Acks(), Acks()
+    scheduler = AckScheduler(first.unacked, first.effects, frames_are_lost=False)
+    second.unacked = first.unacked
+
+    def acknowledged(now: float) -> list[Attachment]:
+        del first.effects[:]
+        scheduler.flush(now)
+        return [effect.attachment for effect in first.effects if isinstance(effect, Ack)]
+
+    first.done(1)
+    assert acknowledged(1.0) == [first.attachment]
+    first.done(1)
+    second.done(1)
+    assert acknowledged(1.0 + ACK_INTERVAL_MAX_S / 4) == [second.attachment]
+    second.done(1)
+    assert acknowledged(1.0 + ACK_INTERVAL_MAX_S) == [first.attachment, second.attachment]
+
+
 def test_messages_that_are_done_between_make_no_ack_due_but_the_sixteenth_and_a_quarter_of_the_window() -> (
     None
 ):

@@ -57,6 +57,14 @@ def test_no_more_than_concurrency_run_over_all_attachments() -> None:
     assert [message.lane for message in all_called(lanes)] == ["b"]
 
 
+def test_of_a_queue_the_oldest_that_may_start_is_the_next_so_that_acks_are_cumulative() -> None:
+    lanes, queue = Lanes(concurrency=1), Attachment(0, 1)
+    a1, b2, a3, c4, a5 = admitted(lanes, queue, "a", "b", "a", "c", "a")
+    for message in (a1, b2, a3, c4, a5):
+        assert all_called(lanes) == [message]
+        lanes.move(message, Event.FINISH)
+
+
 def test_a_message_that_is_put_back_is_the_next_again() -> None:
     lanes, one, two = Lanes(concurrency=4), Attachment(0, 1), Attachment(1, 1)
     first, *_ = admitted(lanes, one, "a", "b", "c")

@@ -309,7 +309,7 @@ def test_a_queue_is_handed_over_when_the_copy_at_work_is_done_and_before_the_oth
     world.join()
     world.run(1)
     world.chances.call_s = 0.3
-    release_past_backlogs(world, lasts_s=0.35)
+    release_past_backlogs(world, lasts_s=0.5)
     at_work = [
         call.item for call in member.calls.values() if call.message.in_flight.attachment.beside_of is not None
     ]
