@@ -28,7 +28,7 @@ from bench.measurement import Measurement
 from bench.peers import CONSUMERS, Broker, MissingError
 from bench.peers.__main__ import KEYS
 from bench.workers import Worker, cpu_s, resident_mb
-from testing.work_log import Judgement, Log, judged, longest_gaps_ms
+from testing.work_log import DONE, Judgement, Log, judged, longest_gaps_ms
 
 WAIT_S, WAIT_EVENLY_S = 0.002, 0.001
 EVENLY_HZ = 800
@@ -62,6 +62,7 @@ APPROACHES = (
     ),
     Approach("RabbitMQ super streams, rstream", "super_streams"),
     Approach("RabbitMQ consistent hash, single active consumers, pika", "hash_exchange"),
+    Approach("… with an ack for each message", "hash_exchange", consumer={"ack_every": 1}),
     Approach("NATS partitioned consumer groups, natsio-pcgroups", "nats"),
     Approach("ActiveMQ message groups, stomp.py", "activemq"),
     Approach("Redis streams with leases, redis-py", "redis"),
@@ -112,13 +113,7 @@ class Trial:
                 await worker.kill()
 
     async def _measure(self) -> dict[str, Any]:
-        before = self._cpu_s()
-        at_once = await self._phase(lambda: asyncio.sleep(self._seconds), wait_s=0)
-        spent = [after - earlier for after, earlier in zip(self._cpu_s(), before, strict=True)]
-        count = at_once.end - at_once.first
-        at_once_hz = self._rate_hz(at_once)
-        waiting = await self._phase(lambda: asyncio.sleep(self._seconds), wait_s=WAIT_S)
-        waiting_hz = self._rate_hz(waiting)
+        at_once, waiting = [await self._backlog(wait_s) for wait_s in (0, WAIT_S)]
         windows: list[tuple[str, int]] = []
         evenly = await self._phase(
             lambda: self._change_one_by_one(windows), wait_s=WAIT_EVENLY_S, rate_hz=EVENLY_HZ
@@ -128,19 +123,33 @@ class Trial:
         changing = judged(self._log, evenly.first, loaded.end)
         return {
             "approach": self._approach.name,
-            "at_once_hz": at_once_hz,
-            "waiting_hz": waiting_hz,
+            "at_once": at_once,
+            "waiting": waiting,
             "pauses_ms": self._pauses_ms(evenly, windows),
             "steady": _counts(steady),
             "changing": _counts(changing),
             "changing_messages": loaded.end - evenly.first,
-            "consumer_us": spent[0] / count * 1e6,
-            "broker_us": spent[1] / count * 1e6,
             "consumer_mb": statistics.median(resident_mb(each.pid) for each in self._consumers.values()),
             "broker_mb": resident_mb(self._broker.pid),
         }
 
     # The load
+
+    async def _backlog(self, wait_s: float) -> dict[str, float]:
+        """Rate, the part of it that the busiest consumer had, and CPU for one message."""
+        before, sizes = self._cpu_s(), self._sizes()
+        phase = await self._phase(lambda: asyncio.sleep(self._seconds), wait_s=wait_s)
+        count = phase.end - phase.first
+        consumers_s, broker_s = (
+            after - earlier for after, earlier in zip(self._cpu_s(), before, strict=True)
+        )
+        grown = self._sizes()
+        return {
+            "hz": count / (self._log.last_ns - phase.started_ns) * 1e9,
+            "busiest": max(grown[name] - sizes[name] for name in grown) / DONE.size / count,
+            "consumer_us": consumers_s / count * 1e6,
+            "broker_us": broker_s / count * 1e6,
+        }
 
     async def _phase(
         self,
@@ -160,10 +169,6 @@ class Trial:
                 seen, since = self._log.records, time.monotonic()
             await asyncio.sleep(0.05)
         return phase
-
-    def _rate_hz(self, phase: Phase) -> float:
-        """Of a phase that just ended."""
-        return (phase.end - phase.first) / (self._log.last_ns - phase.started_ns) * 1e9
 
     def _cpu_s(self) -> tuple[float, float]:
         """Of the consumers and of the broker."""
@@ -214,16 +219,17 @@ class Trial:
     async def _busiest(self) -> str:
         """Consumer that did the most in half a second."""
 
-        def sizes() -> dict[str, int]:
-            return {
-                name: self._files[name].stat().st_size if self._files[name].exists() else 0
-                for name in self._consumers
-            }
-
-        before = sizes()
+        before = self._sizes()
         await asyncio.sleep(0.5)
-        after = sizes()
+        after = self._sizes()
         return max(after, key=lambda name: after[name] - before[name])
+
+    def _sizes(self) -> dict[str, int]:
+        """Bytes that each consumer has written."""
+        return {
+            name: self._files[name].stat().st_size if self._files[name].exists() else 0
+            for name in self._consumers
+        }
 
     async def _caught_up(self) -> None:
         """Returns when messages are done soon after they are published, of every key; at the latest after a while."""
@@ -269,22 +275,33 @@ def measure(approach: Approach, **how: Any) -> dict[str, Any] | None:
 
 def table(outcomes: list[dict[str, Any]]) -> Iterable[str]:
     yield (
-        "| | msg/s, app returns at once | msg/s, app waits 2 ms | pause ms: nothing | join | leave | kill | "
-        "keys out of order | repeated | lost | consumers µs | broker µs | consumer MB | broker MB |"
+        "| | msg/s, app returns at once | consumers µs | broker µs | msg/s, app waits 2 ms | "
+        "calls at a time in the busiest | consumers µs | broker µs | pause ms: nothing | join | leave | kill | "
+        "keys out of order | repeated | lost | consumer MB | broker MB |"
     )
-    yield "|---|" + "--:|" * 13
+    yield "|---|" + "--:|" * 16
     for approach in APPROACHES:
         rounds = [each for each in outcomes if each["approach"] == approach.name]
         if not rounds:
             continue
-        cells = [_median_and_range([each[name] for each in rounds]) for name in ("at_once_hz", "waiting_hz")]
+        cells = []
+        for backlog in ("at_once", "waiting"):
+            cells.append(_median_and_range([each[backlog]["hz"] for each in rounds]))
+            if backlog == "waiting":
+                # Keys are not spread evenly: the busiest consumer has work all the time, and the others wait for it.
+                calls = [each[backlog]["hz"] * each[backlog]["busiest"] * WAIT_S for each in rounds]
+                cells.append(f"{statistics.median(calls):.2f}")
+            cells += [
+                f"{statistics.median(each[backlog][name] for each in rounds):,.0f}"
+                for name in ("consumer_us", "broker_us")
+            ]
         for event in EVENTS:
             pauses = [pause for each in rounds for pause in each["pauses_ms"][event]]
             cells.append(f"{statistics.median(pauses):,.0f} / {max(pauses):,.0f}")
         for count in ("keys", "repeated", "lost"):
             worst = [each["steady"][count] + each["changing"][count] for each in rounds]
             cells.append(_median_and_range(worst))
-        for name in ("consumer_us", "broker_us", "consumer_mb", "broker_mb"):
+        for name in ("consumer_mb", "broker_mb"):
             cells.append(f"{statistics.median(each[name] for each in rounds):,.0f}")
         yield f"| {approach.name} | {' | '.join(cells)} |"
 

@@ -254,7 +254,7 @@ class Bench:
 
 
 def _calls(member: MemberProcess, queue: int, since_ns: int) -> Iterator[Call]:
-    return (call for call in member.calls() if call.queue == queue and call.at_ns >= since_ns)
+    return (call for call in member.calls(since_ns) if call.queue == queue)
 
 
 def _progress(what: str, done: int, of: int) -> None:

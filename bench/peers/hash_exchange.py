@@ -63,15 +63,16 @@ class HashPublisher:
         await self._publisher.drain()
 
 
-async def consume(work: Work, url: str, name: str, number: int) -> None:
-    PikaConsumer(work, url, number).run()
+async def consume(work: Work, url: str, name: str, number: int, ack_every: int = ACK_EVERY) -> None:
+    PikaConsumer(work, url, number, ack_every).run()
 
 
 class PikaConsumer:
     """A blocking connection that takes one message after another."""
 
-    def __init__(self, work: Work, url: str, number: int) -> None:
+    def __init__(self, work: Work, url: str, number: int, ack_every: int) -> None:
         self._work = work
+        self._ack_every = ack_every
         share = PARTITIONS // CONSUMERS
         first = number * share % PARTITIONS
         self._queues = QUEUES[first:] + QUEUES[:first]
@@ -102,7 +103,7 @@ class PikaConsumer:
         self._work.do_blocking(body)
         self._last_tag = method.delivery_tag
         self._undone_acks += 1
-        if self._undone_acks >= ACK_EVERY:
+        if self._undone_acks >= self._ack_every:
             self._ack()
 
     def _ack(self) -> None:

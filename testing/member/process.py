@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import time
+from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -128,11 +129,15 @@ class MemberProcess:
                 self._process.kill()
             await self.ended()
 
-    def calls(self) -> Iterator[Call]:
+    def calls(self, since_ns: int = 0) -> Iterator[Call]:
+        """Those that began then or later (CLOCK_MONOTONIC)."""
         if self._calls_file.exists():
-            data = self._calls_file.read_bytes()
-            whole = len(data) - len(data) % _CALL.size
-            for fields in _CALL.iter_unpack(data[:whole]):
+            data = memoryview(self._calls_file.read_bytes())
+            count = len(data) // _CALL.size
+            first = bisect_left(
+                range(count), since_ns, key=lambda number: _CALL.unpack_from(data, number * _CALL.size)[0]
+            )
+            for fields in _CALL.iter_unpack(data[first * _CALL.size : count * _CALL.size]):
                 yield Call(*fields)
 
     def log(self) -> str:
