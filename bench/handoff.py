@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.bare_consumers import floor
-from bench.measurement import Measurement
+from bench.bystander import Bystander
+from bench.measurement import Measurement, percentile
 from lbg_core.group import GroupSpec, hash_of, queue_of
 from lbg_core.publisher import GroupPublisher
 from testing.admin.group_on_broker import declare_group
@@ -34,6 +35,7 @@ GROUP = "bench"
 HASHES = 64
 REBALANCE_DELAY_S = 0.3
 STOPS = 3
+SLOW_MS = 100
 
 
 @dataclass
@@ -48,6 +50,9 @@ class Results:
     join_agreed: list[float] = field(default_factory=list)
     floor_planned: list[float] = field(default_factory=list)
     floor_killed: list[float] = field(default_factory=list)
+    syncs: list[float] = field(default_factory=list)
+    slow_kills: list[tuple[float, float]] = field(default_factory=list)
+    """Of those slower than `SLOW_MS`: the time, and the slowest sync of a bystander meanwhile."""
     repeated_on_moves: int = 0
     repeated_on_kills: int = 0
 
@@ -82,7 +87,9 @@ class Bench:
                     await member.joined()
                 await self._start_victim()
                 await self._moves(moves)
-                await self._kills(kills)
+                with Bystander(self._directory) as bystander:
+                    await self._kills(kills, bystander)
+                self.results.syncs += bystander.all_ms()
                 await self._stops(stops)
             finally:
                 load.cancel()
@@ -175,7 +182,7 @@ class Bench:
             _progress("moves", len(self.results.planned), count)
         self.results.repeated_on_moves = self._repeats()
 
-    async def _kills(self, count: int) -> None:
+    async def _kills(self, count: int, bystander: Bystander) -> None:
         repeats = self._repeats()
         for number in range(count):
             queue = self.queue
@@ -185,6 +192,9 @@ class Bench:
             await self._agreed(at_ns, lambda live, i=index: i not in live, self.results.crash_agreed)
             await asyncio.sleep(0.3)
             self._note_first(queue, at_ns, self.results.killed)
+            if (killed_ms := self.results.killed[-1]) > SLOW_MS:
+                slowest_ms = bystander.slowest_ms(at_ns, at_ns + int(killed_ms * 1e6))
+                self.results.slow_kills.append((killed_ms, slowest_ms))
             await self._replace_victim()
             _progress("kills", number + 1, count)
         self.results.repeated_on_kills = self._repeats() - repeats
@@ -276,7 +286,7 @@ def percentiles(times: Iterable[float]) -> str:
     ordered = sorted(times)
     if not ordered:
         return "– | – | – | –"
-    p99 = ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
+    p99 = percentile(ordered, 0.99)
     return f"{statistics.median(ordered):.1f} | {p99:.1f} | {ordered[-1]:.1f} | {len(ordered)}"
 
 
@@ -288,12 +298,17 @@ def table(engine: str, members: int, results: Results) -> str:
         "SIGSTOP to first call elsewhere": results.stopped,
         "SIGKILL until all others agree": results.crash_agreed,
         "join until all others agree": results.join_agreed,
+        "a bystander's sync of the disk during the kills": results.syncs,
     }
     if results.floor_planned:
         rows["floor: channel.close to first delivery elsewhere"] = results.floor_planned
         rows["floor: SIGKILL to first delivery elsewhere"] = results.floor_killed
     lines = [f"\n{engine}, {members} members (ms)", "| what | p50 | p99 | max | n |", "|---|---|---|---|---|"]
     lines += [f"| {what} | {percentiles(times)} |" for what, times in rows.items()]
+    for killed_ms, slowest_ms in results.slow_kills:
+        lines.append(
+            f"\na kill of {killed_ms:.0f} ms, the slowest sync of a bystander meanwhile: {slowest_ms:.0f} ms"
+        )
     lines.append(
         f"\nrepeated: {results.repeated_on_moves} on planned moves, {results.repeated_on_kills} after kills"
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 import pika
 
-from bench.measurement import Measurement
+from bench.measurement import Measurement, percentile
 from bench.publish_group import SPEC, emptied
 from bench.wire import ACK, Bare
 from bench.workers import Worker, say
@@ -150,11 +150,6 @@ async def ages_ms(url: str, role: str, *, rate: int, seconds: float) -> list[flo
 
 def _read(result: Path) -> list[float]:
     return [age_ns / 1e6 for age_ns in array("Q", result.read_bytes())]
-
-
-def percentile(values: list[float], share: float) -> float:
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def measure(rate: int, seconds: float, rounds: int) -> dict[str, list[list[float]]]:

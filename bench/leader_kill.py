@@ -26,7 +26,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bench.measurement import Measurement
+from bench.measurement import Measurement, percentile
 from bench.workers import Worker, say
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec, Names, hash_of, queue_of
@@ -302,9 +302,8 @@ async def member(urls: list[str], home: int, file: str, **_: Any) -> None:
 def line(what: str, times: list[float]) -> str:
     if not times:
         return f"| {what} | – | – | – | 0 |"
-    ordered = sorted(times)
-    p99 = ordered[min(len(ordered) - 1, round(len(ordered) * 0.99))]
-    return f"| {what} | {statistics.median(ordered):.0f} | {p99:.0f} | {ordered[-1]:.0f} | {len(ordered)} |"
+    p99 = percentile(times, 0.99)
+    return f"| {what} | {statistics.median(times):.0f} | {p99:.0f} | {max(times):.0f} | {len(times)} |"
 
 
 def table(what: str, found: Pauses) -> str:

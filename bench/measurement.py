@@ -5,10 +5,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import os
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NoReturn
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The nearest rank: of 100 values the 99th is that of 0.99. Not a number where there are none."""
+    return sorted(values)[max(math.ceil(len(values) * share), 1) - 1] if values else math.nan
+
 
 Workers = Mapping[str, Callable[..., Coroutine[Any, Any, object]]]
 

@@ -22,6 +22,7 @@ import time
 from itertools import pairwise
 from pathlib import Path
 
+from bench.measurement import percentile
 from bench.processed_log import TIMEOUT_S, Members, broker, judge, processed, until_processed
 from lbg_core.admin.groups import create_group
 from lbg_core.admin.live import LiveAdmin
@@ -180,10 +181,6 @@ async def probe(url: str, latencies_s: list[float]) -> None:
         await asyncio.sleep(1 / PROBES_HZ)
 
 
-def p99(values: list[float]) -> float:
-    return sorted(values)[int(len(values) * 0.99)] if values else float("nan")
-
-
 def longest_gaps_s(times: dict[int, list[float]], keys: list[int], since: float) -> list[float]:
     """For each key the longest time without a message, in `PAUSE_S` from `since` on."""
     gaps = []
@@ -234,8 +231,9 @@ async def pauses(url: str, management: str, directory: Path, arguments: argparse
     for what in ("without", "with"):
         gaps = [gap for since, stay in moments[what] for gap in longest_gaps_s(times, stay, since)]
         print(
-            f"{what} a change: publish p99 {p99(latencies[what]) * 1e3:.2f} ms ({len(latencies[what])} publishes), "
-            f"longest pause of a key that stays p99 {p99(gaps) * 1e3:.1f} ms ({len(gaps)} keys)"
+            f"{what} a change: publish p99 {percentile(latencies[what], 0.99) * 1e3:.2f} ms "
+            f"({len(latencies[what])} publishes), "
+            f"longest pause of a key that stays p99 {percentile(gaps, 0.99) * 1e3:.1f} ms ({len(gaps)} keys)"
         )
     print(judge(directory, load.published))
 

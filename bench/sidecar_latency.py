@@ -20,9 +20,8 @@ from typing import Any
 
 import pika
 
-from bench.latency import percentile
 from bench.lean_applications import DIGITS, MARK, Tally, keep
-from bench.measurement import Measurement
+from bench.measurement import Measurement, percentile
 from bench.publish_group import SPEC
 from bench.sidecars import Sidecar, Stage
 from bench.wire import ACK, Bare

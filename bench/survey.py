@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.measurement import Measurement
+from bench.measurement import Measurement, percentile
 from bench.workers import Worker, cpu_s, say
 from lbg_core.admin.describe import Description
 from lbg_core.admin.group_reader import survey
@@ -80,10 +80,9 @@ class Cost:
 
     def line(self, what: str) -> str:
         count = len(self.took_s)
-        ordered = sorted(self.took_s)
-        p99 = ordered[min(count - 1, int(count * 0.99))]
+        p99 = percentile(self.took_s, 0.99)
         return (
-            f"| {what} | {statistics.median(ordered) * 1e3:,.0f} | {p99 * 1e3:,.0f} "
+            f"| {what} | {statistics.median(self.took_s) * 1e3:,.0f} | {p99 * 1e3:,.0f} "
             f"| {self.ours_s / count * 1e3:.1f} | {self.brokers_s / count * 1e3:.1f} |"
         )
 
