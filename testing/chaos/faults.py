@@ -197,12 +197,15 @@ async def alarm(stage: Stage, planned: Planned) -> None:
 
 
 async def stall(stage: Stage, planned: Planned) -> None:
-    members = [*stage.members, *stage.guests]
+    """In mode Partitioned a call that outlasts the handoff time is repeated."""
+    begin_ns, members = time.monotonic_ns(), [*stage.members, *stage.guests]
     for member in members:
         member.feel(Mood(stalls=True))
     await asyncio.sleep(planned.lasts_s)
     for member in members:
         member.feel(CALM)
+    if stage.sizes.mode == "Partitioned":
+        stage.lose("handoff time", begin_ns, after_s=AT_ONCE_S)
 
 
 async def roll(stage: Stage, planned: Planned) -> None:
