@@ -304,8 +304,8 @@ ACTS: Mapping[str, Act] = {
             "repartition",
             "Change the number of queues",
             (
-                "In mode Partitioned on the embedded broker publishers go on.",
-                "Otherwise they wait while the group is drained; if it is not drained in 5 minutes, nothing changes.",
+                "Publishers and members go on; keys move to their new queues in order.",
+                "After 5 minutes the act ends, and the change stays as it is: the same act again goes on with it.",
             ),
             "lbg group repartition {group}",
             _repartition,
