@@ -267,13 +267,15 @@ class QueueState:
 @dataclass(frozen=True, slots=True)
 class ParkingState:
     """The group's parked keys as a member has read them. `is_read`: all that was recorded when it connected is in it.
-    `is_full`: a bound of this member is reached, and it parks no further key."""
+    `is_full`: a bound of this member is reached, and it parks no further key. `oldest_us`: publishing time of the
+    oldest of these messages."""
 
     is_read: bool
     keys: int
     messages: int
     size_bytes: int
     is_full: bool
+    oldest_us: Time = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,13 +20,14 @@ from lbg_core.group.sequences import MessageIdentity, SequenceSet, epoch_of
 @dataclass(frozen=True, slots=True)
 class ParkEntry:
     """A copy of the message is in the parking queue. `cause`: id of the failure for which its key is parked. `copy`: id
-    of the copy."""
+    of the copy. `published_us`: since the epoch, 0 where it is unknown; in a snapshot that of the key's oldest."""
 
     key: str
     identity: MessageIdentity
     size_bytes: int
     cause: str
     copy: str
+    published_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +139,8 @@ class _Key:
     streams: dict[tuple[str, int], _Numbers] = field(default_factory=dict)
     messages: int = 0
     size_bytes: int = 0
+    oldest_us: int = 0
+    """Publishing time of the oldest message that was parked, 0 where it is unknown."""
     at_release: int = 0
     """Messages when it was released last."""
     since_release: int = 0
@@ -188,6 +191,12 @@ class ParkedKeys:
     def __len__(self) -> int:
         """Number of keys."""
         return len(self._keys)
+
+    @property
+    def oldest_us(self) -> int:
+        """Publishing time of the oldest message, in microseconds since the epoch; 0 where it is unknown. Settled ones
+        of a key count while it has others."""
+        return min((one.oldest_us for one in self._keys.values() if one.oldest_us), default=0)
 
     def apply(self, entry: Entry) -> None:
         match entry:
@@ -286,7 +295,7 @@ class ParkedKeys:
         for name, key in self._keys.items():
             first_cause, *more_causes = sorted(key.causes)
             parks = [
-                ParkEntry(name, (*stream, number), numbers.sizes[number], first_cause, copy)
+                ParkEntry(name, (*stream, number), numbers.sizes[number], first_cause, copy, key.oldest_us)
                 for stream, numbers in key.streams.items()
                 for number in sorted(numbers.sizes)
                 for copy in copies.of((*stream, number))
@@ -309,6 +318,7 @@ class ParkedKeys:
         if number in numbers.sizes:
             return
         numbers.add(number, entry.size_bytes)
+        key.oldest_us = min((us for us in (key.oldest_us, entry.published_us) if us), default=0)
         key.messages += 1
         key.since_release += key.is_released
         key.size_bytes += entry.size_bytes

@@ -255,7 +255,9 @@ class Parking(Part):
         assert key is not None
         assert identity is not None
         cause = self._new_id() if is_exhausted else self._cause(key)
-        pending = _Pending(ParkEntry(key, identity, in_flight.size, cause, self._new_id()), in_flight)
+        published_us = in_flight.published_at_us
+        entry = ParkEntry(key, identity, in_flight.size, cause, self._new_id(), published_us)
+        pending = _Pending(entry, in_flight)
         self._pending.setdefault(key, {})[in_flight] = pending
         self._copy(pending)
         self._lanes.move(in_flight, Event.PARK)
@@ -316,7 +318,8 @@ class Parking(Part):
 
     def report_fields(self) -> Mapping[str, Any]:
         keys, is_full = self.keys, not self.has_room(None)
-        return {"parking": ParkingState(self.is_read, len(keys), keys.messages, keys.size_bytes, is_full)}
+        state = (self.is_read, len(keys), keys.messages, keys.size_bytes, is_full, keys.oldest_us)
+        return {"parking": ParkingState(*state)}
 
     def _forget(self, in_flight: InFlight) -> None:
         key = in_flight.key or ""

@@ -279,7 +279,7 @@ def test_a_cause_that_is_not_released_is_named_before_others() -> None:
 @pytest.mark.parametrize(
     "entry",
     [
-        ParkEntry("schlüssel", ("p", 3, 4), 5, "c", "x"),
+        ParkEntry("schlüssel", ("p", 3, 4), 5, "c", "x", 7),
         SettleEntry("k", ("p", 3, 4)),
         ReleaseEntry("k", ("c1", "c2"), (("p", 3, 4),)),
         ReleaseEntry("k"),
