@@ -1,6 +1,7 @@
 """Fills in the tables of docs/operations.md: `python docs/operations_reference.py`.
 
-What each condition means comes from the operator, alerts from the chart. A test compares the file with what this makes.
+Severities of problems come from the core, what each condition means from the operator, alerts from the chart.
+A test compares the file with what this makes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import yaml
 
+from lbg_core.admin.problems import Kind, Severity
 from lbg_operator.status.conditions import Reason, Type
 
 DOCS = Path(__file__).resolve().parent
@@ -20,12 +22,24 @@ ALERTS = DOCS.parent / "charts" / "lbg" / "files" / "alerts.yaml"
 
 def filled(page: str) -> str:
     """`page` with each table anew, between `<!-- NAME -->` and `<!-- end -->`."""
-    for name, lines in (("conditions", conditions()), ("alerts", alerts())):
+    for name, lines in (("problems", problems()), ("conditions", conditions()), ("alerts", alerts())):
         before, begin, rest = page.partition(f"<!-- {name} -->\n")
         _, end, after = rest.partition("<!-- end -->")
         assert end, f"{PAGE.name} has no place for {name}"
         page = "".join([before, begin, *(f"{line}\n" for line in lines), end, after])
     return page
+
+
+def problems() -> Iterator[str]:
+    yield "| severity | colour | kinds |"
+    yield "|---|---|---|"
+    for severity in Severity:
+        ranked = sorted(
+            filter(lambda one: one.is_listed and one.severity is severity, Kind), key=lambda one: one.rank
+        )
+        kinds = ", ".join(f"`{kind.word}`" for kind in ranked)
+        colour = "none" if severity is Severity.NOTE else "red" if severity.is_urgent else "yellow"
+        yield f"| `{severity.word}`: {severity.meaning} | {colour} | {kinds} |"
 
 
 def conditions() -> Iterator[str]:

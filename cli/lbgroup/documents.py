@@ -110,6 +110,7 @@ class Problem(TypedDict):
     kind: Annotated[str, "word of its kind"]
     subject: Subject
     figures: dict[str, Any]
+    severity: Annotated[str, "AtRisk, Stands, Late, Differs or Note: the list has the worst first"]
     text: Annotated[str, "the problem, for people"]
     remedy: Remedy | None
 

@@ -19,6 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from lbg_core.admin.problems import Severity
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
 from lbg_core.group import SESSIONS
 
@@ -85,15 +86,15 @@ class MapMember:
         return Text.assemble((f"{sign} ", style or self.colour), (self.name, name_style))
 
 
-COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
-MANY_WAITING = 1000
+COLOURS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
+"""Of members: red and yellow are the colours of problems."""
 MAP_FRAME_LINES = 6
 """Lines of the map beside those of its queues, partitions or members."""
 
 _LINES = {(True, True): "━", (True, False): "─", (False, True): "┅", (False, False): "┄"}
 """(primary, active) -> line."""
 _TROUBLES = {"Blocked": "blocked", "Stalled": "stalled"}
-"""Progress -> its word on the map, in red."""
+"""Progress -> its word on the map."""
 
 _REBALANCE = {"HoldDown": "holding", "Rebalancing": "moving"}
 _SESSION_STYLES = {"live": "green", "away": "dim", "stranded": "bold red", "closing": "yellow"}
@@ -101,6 +102,13 @@ _SESSION_STYLES = {"live": "green", "away": "dim", "stranded": "bold red", "clos
 
 def colours_of(names: Iterable[str]) -> dict[str, str]:
     return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+
+
+def severity_style(severity: Severity | None) -> str:
+    """None: there is no problem."""
+    if severity is None:
+        return ""
+    return "dim" if severity is Severity.NOTE else "bold red" if severity.is_urgent else "yellow"
 
 
 def service_word(description: Description) -> str:
@@ -152,9 +160,22 @@ def _services(
     for row in description.services:
         bindings = {member.name: one for member, one in row.bindings}
         rate = rates.get(row.number, 0.0)
-        cells = (_cell(bindings.get(one.name), one.colour, rate, is_compact=is_compact) for one in members)
-        style = "bold reverse" if row.number == selected else "bold"
-        table.add_row(Text(f"{service_word(description)} {row.number}", style=style), *cells, _waiting(row))
+        trouble = description.severity_of(row.number)
+        server = None if row.member is None else row.member.name
+        cells = (
+            _cell(
+                bindings.get(one.name),
+                one.colour,
+                rate,
+                trouble,
+                is_active=one.name == server,
+                is_compact=is_compact,
+            )
+            for one in members
+        )
+        style = f"{'reverse ' if row.number == selected else ''}bold {severity_style(trouble)}"
+        label = Text(f"{service_word(description)} {row.number}", style=style)
+        table.add_row(label, *cells, _waiting(row, trouble))
     legend = Text(
         "━━▶ primary, active   ┅┅▶ secondary, active   ─── primary   ┄┄┄ secondary", style="dim", no_wrap=True
     )
@@ -169,34 +190,47 @@ def _head(description: Description, member: MapMember) -> Text:
                 # Where the broker moves partitions, it is not the members that wait.
                 rebalance = description.rebalance if description.is_one_queue else one.rebalance
                 words = _REBALANCE.get(rebalance, f"index {one.index}")
-    return member.title + Text(f"\n{words}", style="red" if member.state is MemberState.KILLED else "dim")
+    style = (
+        "red" if member.state is MemberState.KILLED else severity_style(description.severity_of(member.name))
+    )
+    return member.title + Text(f"\n{words}", style=style or "dim")
 
 
-def _cell(binding: QueueState | None, colour: str, rate: float, *, is_compact: bool) -> Text:
+def _cell(
+    binding: QueueState | None,
+    colour: str,
+    rate: float,
+    trouble: Severity | None,
+    *,
+    is_active: bool,
+    is_compact: bool,
+) -> Text:
+    """`trouble`: of the queue. A member that is not active may have it too: it should be, and gets no messages."""
     if binding is None or binding.status == "Unbound":
         return Text("" if is_compact else "\n")
-    line = _LINES[binding.is_primary, binding.active]
+    is_active = is_active or binding.active
+    line = _LINES[binding.is_primary, is_active]
     below, style = "", colour
-    trouble = _TROUBLES.get(binding.progress)
-    if trouble is not None:  # also of a member that is not active: it should be, and gets no messages
-        cell = Text(f"{line * 7}!", style="bold red")
-        below, style = trouble, "bold red"
-    elif binding.active:
+    word = None if trouble is None else _TROUBLES.get(binding.progress)
+    if word is not None or (trouble is not None and is_active):
+        style = severity_style(trouble)
+        cell = Text(f"{line * 7}!", style=style)
+        below = word or rate_text(rate)
+    elif is_active:
         is_paused = binding.status == "Paused"
         cell = Text(line * 7 + ("‖" if is_paused else "▶"), style=f"bold {colour}")
         below = "paused" if is_paused else rate_text(rate)
     else:
         cell = Text(line * 8, style=colour if binding.is_primary else "bright_black")
-    if binding.active and binding.in_flight:
+    if is_active and binding.in_flight:
         below += f" +{binding.in_flight}"
     return cell if is_compact else cell + Text(f"\n{below}", style=style)
 
 
-def _waiting(row: ServiceRow) -> Text:
+def _waiting(row: ServiceRow, trouble: Severity | None) -> Text:
     if not isinstance(row.ready, int):
         return Text("unknown" if row.ready is UNKNOWN else "missing", style="yellow")
-    style = "bold yellow" if row.ready > MANY_WAITING else "white" if row.ready else "dim"
-    return Text(f"{row.ready:,}", style=style)
+    return Text(f"{row.ready:,}", style=severity_style(trouble) or ("white" if row.ready else "dim"))
 
 
 def _message_groups(description: Description, members: Sequence[MapMember]) -> RenderableType:

@@ -25,7 +25,7 @@ import click
 from lbg_core.admin.errors import RecordUnavailable, Unreachable
 from lbg_core.admin.group_reader import EVERY_S, GroupReader, Watching
 from lbg_core.admin.observations import SORTS, GroupRow, Observations, age_text
-from lbg_core.admin.problems import text_of
+from lbg_core.admin.problems import lines_of, marked_lines
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.command_output import output_option, text_table
 from lbg_core.peers import printable
@@ -63,7 +63,7 @@ def cells(row: GroupRow) -> tuple[str, ...]:
     """Texts of a group, one for each name of `HEADER`."""
     one = row.description
     spec, services = one.spec, one.reported_services
-    served = f"{len(services) - len(one.unserved)}/{len(services)}" if services else "-"
+    served = f"{sum(row.is_served for row in services)}/{len(services)}" if services else "-"
     return (
         one.group,
         spec.mode if spec is not None else "no readable record",
@@ -76,7 +76,7 @@ def cells(row: GroupRow) -> tuple[str, ...]:
         row.clears_text,
         count_text(one.dead_letters),
         one.pause_text,
-        str(len(one.problems) or ""),
+        str(len(one.faults) or ""),
     )
 
 
@@ -85,8 +85,8 @@ def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
     rows = seen.ordered(sort, chosen)
     yield from (printable(line, max_chars=None) for line in text_table(HEADER, [cells(row) for row in rows]))
     for row in rows:
-        for problem in row.description.problems:
-            yield printable(f"! {row.description.group}: {text_of(problem)}", max_chars=None)
+        for line in lines_of(row.description.faults):
+            yield printable(f"! {row.description.group}: {line}", max_chars=None)
 
 
 @dataclass
@@ -169,7 +169,7 @@ def screen(seen: Observations, view: View, *, width: int, height: int, is_one: b
         queue = view.opened_queue(opened)
         if queue is not None and view.is_queue_opened:
             return _one_queue(seen, opened, queue, width=width, height=height)
-        return _one_group(seen, opened, queue, height=height, is_one=is_one)
+        return _one_group(seen, opened, queue, width=width, height=height, is_one=is_one)
     return _all_groups(seen, view, width=width, height=height)
 
 
@@ -177,6 +177,8 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
+
+    from lbgroup.live_map import severity_style
 
     rows = seen.ordered(view.sort, view.chosen)
     head = f"{len(seen.rows)} groups, by {view.sort}"
@@ -202,7 +204,14 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
             ratio=1 if place == 0 else None,
         )
     for place, row in enumerate(rows[first : first + room], first):
-        style = "reverse" if place == selected else "red" if row.description.problems else ""
+        description = row.description
+        style = (
+            "reverse"
+            if place == selected
+            else severity_style(description.severity)
+            if description.faults
+            else ""
+        )
         texts = cells(row)
         table.add_row(*(printable(texts[one], max_chars=None) for one in columns), style=style)
     return Group(
@@ -270,12 +279,12 @@ def _one_queue(
 
 
 def _one_group(
-    seen: Observations, row: GroupRow, queue: ServiceRow | None, *, height: int, is_one: bool
+    seen: Observations, row: GroupRow, queue: ServiceRow | None, *, width: int, height: int, is_one: bool
 ) -> RenderableType:
     from rich.console import Group
     from rich.text import Text
 
-    from lbgroup.live_map import MapMember, colours_of, live_map, map_lines
+    from lbgroup.live_map import MapMember, colours_of, live_map, map_lines, severity_style
 
     one = row.description
     known = () if one.members is UNKNOWN else one.members
@@ -288,7 +297,10 @@ def _one_group(
         )
         for member in known
     ]
-    is_compact = map_lines(one, members, is_compact=False) > height - 8
+    # Above the map, of which a part may have no room.
+    problems = [Text(line, style=severity_style(severity)) for severity, line in marked_lines(one.problems)]
+    height_of_problems = sum(1 + len(line) // width for line in problems)
+    is_compact = map_lines(one, members, is_compact=False) > height - height_of_problems - 8
     state = f"   {one.pause_text.upper()}" if one.pause_text else ""
     clears = "" if row.clears_s is None else f"   clears in {row.clears_text}"
     if row.clears_s == inf:
@@ -297,13 +309,15 @@ def _one_group(
         f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
         f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead{state}"
     )
-    lines = [Text(f"! {text_of(problem)}", style="yellow") for problem in one.problems]
+    lines = list[Text]()
     now_s = time.monotonic()
     if hot := seen.hot_keys(now_s):
         shown = "   ".join(f"{printable(key)} {rate:,.1f}/s" for key, rate in hot)
         lines.append(Text(f"hottest keys: {shown}"))
     changes = [change for change in seen.changes if change.group == one.group]
-    room = max(2, height - map_lines(one, members, is_compact=is_compact) - len(lines) - 3)
+    room = max(
+        2, height - map_lines(one, members, is_compact=is_compact) - height_of_problems - len(lines) - 3
+    )
     for change in changes[-room:]:
         text = printable(change.text)
         lines.append(Text(f"{now_s - change.at_s:>5.0f} s ago  {text}", style="cyan"))
@@ -313,6 +327,7 @@ def _one_group(
     selected = None if queue is None else queue.number
     return Group(
         Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
+        *problems,
         live_map(one, members, seen.queue_rates, is_compact=is_compact, selected=selected),
         *lines,
         Text(keys, style="dim"),

@@ -9,7 +9,7 @@ from typing import Any
 from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
-from lbg_core.admin.problems import text_of
+from lbg_core.admin.problems import Severity, text_of
 from lbg_core.admin.record import is_of_kubernetes
 from lbg_core.admin.rows import Count, ServiceRow
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus, SessionsStatus
@@ -68,8 +68,9 @@ def overview_row(group: ObservedGroup, now_s: float) -> dict[str, Any] | None:
         "parked_keys": None if one.parking is None else one.parking.keys,
         "paused": one.is_paused,
         "ingress_paused": one.is_ingress_paused,
-        "problems": len(one.problems),
-        "problem": text_of(one.problems[0]) if one.problems else "",
+        "problems": len(one.faults),
+        "problem": text_of(one.faults[0]) if one.faults else "",
+        "severity": one.severity.word,
         "crashed_at": None if crash is None else milliseconds(crash.at_s),
     }
 
@@ -123,6 +124,10 @@ def known(count: Count | None) -> int | None:
     return count if isinstance(count, int) else None
 
 
+def _word(severity: Severity | None) -> str | None:
+    return None if severity is None else severity.word
+
+
 def _age(seconds: float | None) -> float | None:
     """In steps: each change is sent."""
     return None if seconds is None else round(seconds, 1) if seconds < 10 else round(seconds)
@@ -144,6 +149,7 @@ def _member(group: ObservedGroup, one: Description, member: Beat, now_s: float) 
         "rate": round(group.seen.member_rate(one.group, member), 1),
         "oldest_s": None if not member.oldest_us else round(max(0.0, now_s - member.oldest_us / 1e6), 1),
         "is_standing_by": member.name in one.standing_by,
+        "severity": _word(one.severity_of(member.name)),
         "keys": [[key, count] for key, count in group.keys_of(member.name, now_s)],
     }
 
@@ -159,6 +165,7 @@ def _service(group: ObservedGroup, described: Description, row: ServiceRow) -> d
         "full_percent": None if queue is None else queue.full_percent,
         "rate": round(group.seen.queue_rates.get(row.number, 0.0), 1),
         "handoff_s": row.handoff_s,
+        "severity": _word(described.severity_of(row.number)),
         "bindings": [
             {
                 "member": member.name,

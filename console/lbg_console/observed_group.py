@@ -241,11 +241,11 @@ class ObservedGroup:
             event = self.timeline.serve(row.number, member, now_s, is_crash=is_crash)
             if event is not None:
                 self.news.append(event)
-        self.timeline.forget_queues(range(len(description.services)))
+        self.timeline.forget_queues({row.number for row in description.services})
 
     def _note_problems(self, description: Description, now_s: float) -> None:
         """Figures change all the time: they are the same problems."""
-        problems = {(one.kind, one.subject): text_of(one) for one in description.problems}
+        problems = {(one.kind, one.subject): text_of(one) for one in description.faults}
         if now_s > self._since_s + SETTLED_S:
             for same in problems.keys() - self._problems.keys():
                 self._note("problem", problems[same], now_s)

@@ -365,7 +365,7 @@ class GroupSurvey:
         elif group.snapshot is not None:
             beats = observed.beats if group.has_listened else UNKNOWN
             described = describe(observed.name, group.snapshot, beats=beats)
-            # What the login cannot see is shown once for all groups, and is no problem of each.
+            # What the login cannot see is shown once for all groups, and not with each.
             seen = tuple(one for one in described.problems if one.kind is not Kind.PART_UNKNOWN)
             described = replace(described, problems=seen)
         else:

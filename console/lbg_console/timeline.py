@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
@@ -175,7 +175,7 @@ class Timeline:
         self._events.append(event)
         return event
 
-    def forget_queues(self, numbers: range) -> None:
+    def forget_queues(self, numbers: Container[int]) -> None:
         """The group has these queues now, and no others."""
         for number in [one for one in self._spans if one not in numbers]:
             del self._spans[number]

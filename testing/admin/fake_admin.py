@@ -93,6 +93,8 @@ class FakeAdmin:
         self.passes_fences = True
         self.channel_max: int | None = None
         self.locked: set[str] = set()
+        self.driven: set[str] = set()
+        """Groups of which a command goes on with a change."""
         self.performed: list[Action] = []
         self.fail_on: Callable[[Action], Exception | None] = lambda action: None
 
@@ -109,6 +111,9 @@ class FakeAdmin:
             yield
         finally:
             self.locked.remove(group)
+
+    async def drive(self, group: str, *, is_over: bool = False) -> None:
+        (self.driven.discard if is_over else self.driven.add)(group)
 
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         names = Names(group)
@@ -137,6 +142,7 @@ class FakeAdmin:
             policies=self.policies,
             has_parked_stream=record is None and has_parking,
             channel_max=self.channel_max,
+            is_driven=group in self.driven,
             prefixes={
                 name: other.hash_prefix
                 for name in self.records

@@ -166,6 +166,9 @@ class SimAdmin:
     async def lock(self, group: str) -> AsyncIterator[None]:
         yield
 
+    async def drive(self, group: str, *, is_over: bool = False) -> None:
+        """Nobody looks on."""
+
     async def renew_lock(self, group: str) -> bool:
         await self._history.repartitions.round_trip()
         return False

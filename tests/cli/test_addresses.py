@@ -114,7 +114,7 @@ def test_a_management_api_that_is_down_is_told_in_one_line_and_what_needs_amqp_o
     assert lbg("publish", "--group", unique, "--key", "k", *broker, str(tmp_path / "rows.csv")).status == 0
     shown = lbg("group", "show", unique, *broker, *down)
     assert (shown.status, shown.err) == (0, "")
-    assert "! users, permissions, bindings, policies, prefixes: unknown (the management API at" in shown.out
+    assert "- users, permissions, bindings, policies, prefixes: unknown (the management API at" in shown.out
     for needs_it in (
         ("group", "list"),
         ("group", "rotate", unique),

@@ -254,7 +254,7 @@ def test_a_user_is_changed_under_load_without_anybody_being_refused(
     second.replace(load.password)
     shown = lbg("group", "show", load.group, *broker.options)
     assert f"user {after}" in shown.out
-    assert f"! user {load.group} was the group's before" in shown.out
+    assert f"- user {load.group} was the group's before" in shown.out
     load.cut()
     load.goes_on()
     finish: list[str] = []

@@ -170,7 +170,7 @@ async def test_a_queue_that_another_member_serves_is_a_change() -> None:
         (Takeover(1, 0, "why", True, 0.0042), "queue 1 from m1 to m2 in 4.2 ms"),
         (Takeover(1, 0, "why", True, None), "queue 1 from m1 to m2"),
         (Takeover(1, 0, "why", False, None), "queue 1 from m1 to m2, not planned"),
-        (Takeover(1, None, "why", False, None), "queue 1 to m2, not planned"),
+        (Takeover(1, None, "why", False, None), "queue 1 to m2"),
         (Takeover(1, 7, "why", False, None), "queue 1 from member 7 to m2, not planned"),
     ],
 )

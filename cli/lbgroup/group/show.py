@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ import click
 
 from lbg_core.admin.demand import sample_of, sizer_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
-from lbg_core.admin.problems import text_of
+from lbg_core.admin.problems import marked_lines
 from lbg_core.admin.record import is_of_kubernetes, owner_text
 from lbg_core.admin.rows import (
     QueueRow,
@@ -23,7 +23,6 @@ from lbg_core.admin.rows import (
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
-    MovingQueues,
     PartitionsStatus,
     SessionsStatus,
     SessionStatus,
@@ -57,10 +56,8 @@ CLEARED_SCREEN = "\x1b[H\x1b[2J\x1b[3J"
 
 
 def sharing_lines(shown: Description) -> Iterator[str]:
-    """None in mode Exclusive while no key moves, where the queues show it all."""
-    if not shown.has_partitions:
-        yield from moving_lines(shown)
-    else:
+    """None in mode Exclusive, where the queues show it all."""
+    if shown.has_partitions:
         yield from _partition_lines(shown)
     if isinstance(shown.native, MessageGroupsStatus):
         yield f"{counted(shown.native.known, 'message group')}, {shown.native.busy} of them at a consumer now"
@@ -68,7 +65,6 @@ def sharing_lines(shown: Description) -> Iterator[str]:
         state = "closed: publishers are refused" if sessions.closed else "open"
         yield f"{state}, {pool_line(sessions)}"
         yield from session_table(shown, sessions)
-        yield from stranded_lines(sessions)
 
 
 def pool_line(sessions: SessionsStatus) -> str:
@@ -109,23 +105,12 @@ def _partition_lines(shown: Description) -> Iterator[str]:
                 f" ({handoffs.forced} forced, {counted(handoffs.messages_forced, 'message')} delivered again)"
             )
     yield line
-    yield from moving_lines(shown)
     if shown.services is UNKNOWN:
         yield "unknown: only the management API tells"
         return
     yield from text_table(
         ("PARTITION", "STATUS", "MEMBER", "READY", "UNACKED"), [_partition_row(one) for one in shown.services]
     )
-
-
-def moving_lines(shown: Description) -> Iterator[str]:
-    if (moving := shown.moving_keys) is not None:
-        unit = "queue" if isinstance(moving, MovingQueues) else "partition"
-        yield f"changing to {counted(moving.partitions, unit)}: {text_of(moving.problem(shown.group))}"
-        if isinstance(moving, MovingQueues) and not is_of_kubernetes(shown.owner):
-            command = f"lbg group repartition {shown.group} --queues {moving.partitions}"
-            yield f"  goes on while `{command}` runs"
-        yield from (f"  held up: {text_of(cause)}" for cause in shown.change_held_up)
 
 
 def _partition_row(row: ServiceRow) -> tuple[str, ...]:
@@ -203,9 +188,7 @@ def description_lines(shown: Description) -> Iterator[str]:
         yield f"  paused: members start no new call until `lbg group resume {shown.group}`"
     if shown.is_ingress_paused:
         yield f"  ingress paused: publishers wait until `lbg group resume {shown.group} --ingress`"
-    parked = (
-        "" if shown.parked is None else f", parked {count_text(shown.parked)} (`lbg park list {shown.group}`)"
-    )
+    parked = "" if shown.parked is None else f", parked {count_text(shown.parked)}"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}{parked}"
     yield ""
     yield from text_table(
@@ -220,7 +203,7 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield from _member_lines(shown)
     if shown.problems:
         yield ""
-        yield from (f"! {text_of(problem)}" for problem in shown.problems)
+        yield from (line for _, line in marked_lines(shown.problems))
 
 
 def room_text(spec: GroupSpec, *, is_one_queue: bool) -> str:
@@ -274,9 +257,9 @@ def _member_lines(shown: Description) -> Iterator[str]:
     else:
         yield from text_table(
             ("MEMBER", "INDEX", "STATE", "PRIMARY", "SECONDARY", "IN FLIGHT", "DELIVERED"),
-            [_member_row(member) for member in shown.members],
+            [_member_row(member, shown.served_by[member.index]) for member in shown.members],
         )
-        if any(one.active for member in shown.members for one in member.queues):
+        if any(shown.served_by.values()):
             yield "* the member serves this queue now"
         for name in shown.standing_by:
             queues = counted(len(shown.reported_services), "queue")
@@ -287,20 +270,20 @@ def _work_of(member: Beat) -> tuple[str, str]:
     return str(member.in_flight), count_text(member.counts.get("delivered", UNKNOWN))
 
 
-def _member_row(member: Beat) -> tuple[str, ...]:
+def _member_row(member: Beat, served: Collection[int]) -> tuple[str, ...]:
     return (
         member.name,
         str(member.index),
         member.rebalance,
-        _numbers(member.primaries),
-        _numbers(member.secondaries),
+        _numbers(member.primaries, served),
+        _numbers(member.secondaries, served),
         *_work_of(member),
     )
 
 
-def _numbers(queues: Sequence[QueueState]) -> str:
-    """Those that the member is active on have a star."""
-    return " ".join(f"{one.queue}{'*' if one.active else ''}" for one in queues) or "-"
+def _numbers(queues: Sequence[QueueState], served: Collection[int]) -> str:
+    """Those that the member serves have a star."""
+    return " ".join(f"{one.queue}{'*' if one.queue in served else ''}" for one in queues) or "-"
 
 
 @click.command(epilog="Example: lbg group show orders --watch")

@@ -56,17 +56,13 @@ def _waiting(description: Description) -> Mapping[int, int] | None:
         return None
     if not services:
         return {SHARED_QUEUE: description.lag}
-    waiting = {}
+    # While the number of queues changes, there are others, with messages of these.
+    count = len(services) if description.spec is None else description.spec.queue_count
+    waiting = dict.fromkeys(range(count), 0)
     for row in services:
         if row.ready is UNKNOWN or row.unacked is UNKNOWN:
             return None
-        waiting[row.number] = (row.ready or 0) + (row.unacked or 0)
-    # While the number of queues changes, there are others, with messages of these.
-    for queue in description.queues:
-        if queue.number is not None and queue.number not in waiting:
-            ready, unacked = queue.count("ready"), queue.count("unacked")
-            if isinstance(ready, int) and isinstance(unacked, int):
-                waiting[queue.number % len(services)] += ready + unacked
+        waiting[row.number % count] += (row.ready or 0) + (row.unacked or 0)
     return waiting
 
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from math import inf
 from typing import Any
 
+from lbg_core.admin.backlog_problems import backlog_problems, parking_problems
 from lbg_core.admin.drift import problems as drift
 from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import held_up, member_problems
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problems import Kind, Problem, Severity, Subject, worst_first
 from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
 from lbg_core.admin.record import CONSUMPTION, is_of_kubernetes, spec_in
 from lbg_core.admin.rows import (
@@ -31,6 +33,7 @@ from lbg_core.admin.rows import (
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MovingKeys,
+    MovingQueues,
     Native,
     PartitionsStatus,
     PartitionStatus,
@@ -42,10 +45,6 @@ from lbg_core.admin.snapshot import (
 )
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
 from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState, Role, Status
-
-FULL_PERCENT = 90
-"""Share of its size from which a queue counts as full: it refuses each message for which there is no room."""
-
 
 _STATUSES = frozenset(Status)
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")
@@ -131,6 +130,32 @@ class Description:
         return tuple(held_up(self.group, self._member_rows, numbers))
 
     @property
+    def faults(self) -> tuple[Problem, ...]:
+        """Its problems without notes: none of a healthy group."""
+        return tuple(one for one in self.problems if one.kind.severity < Severity.NOTE)
+
+    @property
+    def severity(self) -> Severity:
+        """Of the worst problem; NOTE without one."""
+        return min((one.kind.severity for one in self.problems), default=Severity.NOTE)
+
+    @cached_property
+    def _severities(self) -> dict[int | str, Severity]:
+        """The worst of each queue or partition, by its number, and of each member, by its name."""
+        names, worst = Names(self.group), dict[int | str, Severity]()
+        for one in reversed(self.faults):
+            number = one.figures.get("partition", names.number_of(one.subject.queue))
+            if isinstance(number, int):
+                worst[number] = one.kind.severity
+            worst |= dict.fromkeys(one.subject.members, one.kind.severity)
+        return worst
+
+    def severity_of(self, place: int | str) -> Severity | None:
+        """The worst problem of a queue or partition, by its number, or of a member, by its name; None without one. The
+        colour of it in every view."""
+        return self._severities.get(place)
+
+    @property
     def is_whole(self) -> bool:
         """True if the record and every queue are there."""
         return self.spec is not None and all(queue.status is not None for queue in self.queues)
@@ -175,8 +200,11 @@ class Description:
         if self.is_shared:
             return ()
         numbered = {queue.number: queue for queue in self.queues if queue.number is not None}
-        numbers = numbered if self.spec is None else range(self.spec.queue_count)
-        return tuple(self._service_row(number, numbered.get(number)) for number in numbers)
+        numbers = set(range(0 if self.spec is None else self.spec.queue_count))
+        numbers |= {
+            number for number, one in numbered.items() if self.moving_keys is not None or one.is_in_use
+        }
+        return tuple(self._service_row(number, numbered.get(number)) for number in sorted(numbers))
 
     @property
     def sessions(self) -> SessionsStatus | None:
@@ -237,7 +265,9 @@ class Description:
         if self.is_shared:
             consumers = [queue.count("consumers") for queue in self.queues]
             return [] if any(count is UNKNOWN or count for count in consumers) else [0]
-        return [one.number for one in self.reported_services if not one.is_served]
+        # In an online change of their number members consume a staging queue only after another one.
+        count = inf if self.spec is None else self.spec.queue_count
+        return [one.number for one in self.reported_services if not one.is_served and one.number < count]
 
     @property
     def service_counts(self) -> dict[str, int] | None:
@@ -273,15 +303,6 @@ class Description:
         }
 
     @property
-    def stalled(self) -> list[int]:
-        """Numbers of the queues that stand still."""
-        return [
-            row.queue.number
-            for row in self.queue_rows
-            if row.queue.number is not None and row.progress == "Stalled"
-        ]
-
-    @property
     def standing_by(self) -> list[str]:
         """Names of the members that no queue or partition is assigned to, as others are as many as there are."""
         if self.is_shared or self.is_one_queue or len(self._member_rows) <= len(self.reported_services):
@@ -292,8 +313,7 @@ class Description:
     def parking(self) -> ParkingState | None:
         """The parked keys as reported by the member that has read most of them; None without a report. `parked` may be
         more: after a crash the parking queue can have a message twice, or one that was not parked in the end."""
-        rows = (one.parking for one in self._member_rows if one.parking is not None)
-        return max(rows, key=lambda one: (one.is_read, one.keys, one.messages), default=None)
+        return _parking(self._member_rows)
 
     def to_json(self) -> dict[str, Any]:
         """For `--json`: counts are numbers, `"unknown"`, or null for what is not there."""
@@ -357,16 +377,18 @@ class Description:
         member = None if queue.number is None else self.active_member(queue.number)
         server = None if self.is_one_queue else queue.active_tag if member is None else member.name
         # Members that consume one queue report of it what others report of queue 0.
-        return QueueRow(queue, member, server, self._progress(queue.number or 0))
+        return QueueRow(queue, member, server, self._progress(queue.number or 0, queue.count("ready")))
 
-    def _progress(self, number: int) -> str | None:
+    def _progress(self, number: int, ready: Count | None) -> str | None:
+        """Stalled, or Blocked, only while messages wait: a report is older than the count."""
         reports = self._reports.get(number, ())
         for trouble in (Progress.STALLED, Progress.BLOCKED):
-            if any(one.progress is trouble for _, one in reports):
+            if any(one.progress is trouble for _, one in reports) and ready != 0:
                 return trouble
         # A member reports to be active from its first delivery on, and the broker at once.
         active = None if self.is_one_queue else self.active_member(number)
-        return next((one.progress for member, one in reports if one.active or member is active), None)
+        progress = next((one.progress for member, one in reports if one.active or member is active), None)
+        return Progress.IDLE if progress is Progress.STALLED else progress
 
     def _partition_row(self, one: PartitionStatus) -> ServiceRow:
         tag = one.consumer_tag if one.is_served else None
@@ -434,7 +456,7 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
     if spec is not None:
         if observed.queue_count_to_be is None:
             problems += drift(spec, observed)
-            problems += _change_left(spec, observed)
+            problems += _change(spec, observed)
         else:  # half of it is as it was, and half as it is to be
             problems.append(UnderWay(group, spec.queue_count, observed.queue_count_to_be).problem)
     problems += [
@@ -453,16 +475,19 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         if names.is_served(name)
     ]
     queues.sort(key=lambda queue: -1 if queue.number is None else queue.number)
-    for queue in queues:
-        if (percent := queue.full_percent) is not None and percent >= FULL_PERCENT:
-            problems.append(Problem(Kind.QUEUE_FULL, Subject(group, queue.name), {"percent": percent}))
 
     def ready(queue: str) -> Count | None:
         return ObservedQueue(queue, None, observed.queues.get(queue)).count("ready")
 
-    unrouted = ready(names.unrouted)
+    dead, unrouted = ready(names.dead), ready(names.unrouted)
+    if isinstance(dead, int) and dead:
+        problems.append(Problem(Kind.DEAD_LETTERS, Subject(group, names.dead), {"count": dead}))
     if isinstance(unrouted, int) and unrouted:
         problems.append(Problem(Kind.UNROUTED, Subject(group, names.unrouted), {"count": unrouted}))
+    parked = ready(names.parking) if observed.has_parking else None
+    problems += parking_problems(group, None if members is UNKNOWN else _parking(members), parked)
+    staging = () if (move := observed.key_move(group)) is None else move.sources
+    problems += backlog_problems(names, queues, members, staging=staging)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
         problems += member_problems(
@@ -474,39 +499,53 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         )
         if spec is not None:
             problems += load_problems(spec, members)
+        if observed.moving_keys(group) is not None:
+            numbers = [one.number for one in queues if one.number is not None]
+            problems += (one for one in held_up(group, members, numbers) if one not in problems)
     return Description(
         group=group,
         spec=spec,
         queues=tuple(queues),
-        dead_letters=ready(names.dead),
+        dead_letters=dead,
         unrouted=unrouted,
         members=members,
-        problems=tuple(problems),
+        problems=worst_first(problems),
         owner=observed.owner,
         publishers=observed.publishers,
         is_paused=is_paused,
         is_ingress_paused=observed.is_ingress_paused(group),
         queue_count_to_be=observed.queue_count_to_be,
         moving_keys=observed.moving_keys(group),
-        parked=ready(names.parking) if observed.has_parking else None,
+        parked=parked,
     )
 
 
-def _change_left(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
-    """Parts that an online change of the number of separate queues has left, because the command was killed before it
-    removed them."""
-    names = Names(spec.name)
-    if observed.key_move(spec.name) is not None or observed.queues.get(names.moves) is None:
-        return
-    surplus, bindings = surplus_queues(names, observed, spec.queue_count), observed.bindings
-    figures = {
-        "queues": spec.queue_count,
-        "left": tuple(name for name, _ in reversed(surplus)),
-        "messages": plain(_sum(one.ready for _, one in surplus)),
-        "bindings": "unknown" if bindings is UNKNOWN else len(forwarding_bindings(names, bindings)),
-    }
-    kind = Kind.CHANGE_LEFT_TO_OPERATOR if is_of_kubernetes(observed.owner) else Kind.CHANGE_LEFT
-    yield Problem(kind, Subject(spec.name), figures)
+def _parking(members: Iterable[Beat]) -> ParkingState | None:
+    """As reported by the member that has read most of it."""
+    rows = (one.parking for one in members if one.parking is not None)
+    return max(rows, key=lambda one: (one.is_read, one.keys, one.messages), default=None)
+
+
+def _change(spec: GroupSpec, observed: Snapshot) -> Iterator[Problem]:
+    """An online change of the number of queues or partitions: it goes on, or it stands, because its command was killed;
+    or it has left parts, as that was killed before it removed them."""
+    names, subject = Names(spec.name), Subject(spec.name)
+    is_of_operator = is_of_kubernetes(observed.owner)
+    moving = observed.moving_keys(spec.name)
+    if moving is not None:
+        problem = moving.problem(spec.name)
+        if isinstance(moving, MovingQueues) and observed.is_driven is False and not is_of_operator:
+            problem = Problem(Kind.CHANGE_STANDS, subject, problem.figures)
+        yield problem
+    elif observed.is_driven is False and observed.queues.get(names.moves) is not None:
+        surplus, bindings = surplus_queues(names, observed, spec.queue_count), observed.bindings
+        figures = {
+            "queues": spec.queue_count,
+            "left": tuple(name for name, _ in reversed(surplus)),
+            "messages": plain(_sum(one.ready for _, one in surplus)),
+            "bindings": "unknown" if bindings is UNKNOWN else len(forwarding_bindings(names, bindings)),
+        }
+        yield Problem(Kind.CHANGE_LEFT_TO_OPERATOR if is_of_operator else Kind.CHANGE_LEFT, subject, figures)
 
 
 def _sum(counts: Iterable[Count | None]) -> Count:

@@ -7,8 +7,8 @@ import contextlib
 from collections.abc import AsyncIterator
 
 from lbg_core.admin.amqp_link import CLOSE_S, REQUEST_S, AmqpLink
-from lbg_core.admin.errors import AdminError, Busy
-from lbg_core.client import ChannelClosed, ClientConnection, ClientError, ResourceLocked
+from lbg_core.admin.errors import AdminError, Busy, Refused
+from lbg_core.client import ChannelClosed, ClientConnection, ClientError, NotFound, ResourceLocked
 from lbg_core.group import Names
 
 LOCK_AGAIN_S = 5.0
@@ -49,6 +49,26 @@ class Locks:
                 yield
             finally:
                 await self._release(_PERMISSIONS)
+
+    async def drive(self, group: str, *, is_over: bool) -> None:
+        """Marks the group's change of the number of queues as one with which a command goes on, until it is over or the
+        connection ends. Of several commands one has the mark; without it nothing is done otherwise."""
+        with contextlib.suppress(Busy, AdminError):
+            if is_over:
+                await self._release(_mark_of(group))
+            else:
+                await self._declare(_mark_of(group), group, within_s=0.0)
+
+    async def is_driven(self, group: str) -> bool | None:
+        """True if a command goes on with the group's change; None where that is not known. Raises AdminError."""
+        try:
+            async with self._link.channel() as channel:
+                await channel.queue_declare(_mark_of(group), passive=True)
+        except Refused as error:
+            if isinstance(error.__cause__, NotFound):
+                return False
+            return True if isinstance(error.__cause__, ResourceLocked) else None
+        return True
 
     async def renew(self, group: str) -> bool:
         """Acquires a lost lock again, and is True then: another caller may have had it. Does nothing for a group that
@@ -122,3 +142,7 @@ async def _declare_lock(connection: ClientConnection, lock: str, group: str, *, 
 
 def _lock_of(group: str) -> str:
     return f"{Names(group).exchange}.provisioning"
+
+
+def _mark_of(group: str) -> str:
+    return f"{_lock_of(group)}.moves"

@@ -261,6 +261,7 @@ class KeyMoveRun:
         Raises NotJoined when members do not take part, with nothing changed; UnderWay where an offline change was
         killed; Busy, and other errors of ProvisioningError.
         """
+        await self.admin.drive(self.group)
         self._members = members_of(await self.admin.listen(self.group, seconds=LISTEN_S))
         async with self.admin.lock(self.group):
             self.is_complete = await self._round()
@@ -419,6 +420,13 @@ class KeyMoveRun:
 async def change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
     """Rounds until nothing is left to do. Raises NotMoved when that lasts longer than `timeout_s`, and the errors of
     `KeyMoveRun.round`; Busy only when another client has the group for so long."""
+    try:
+        await _change_queues(run, timeout_s=timeout_s)
+    finally:
+        await run.admin.drive(run.group, is_over=True)
+
+
+async def _change_queues(run: KeyMoveRun, *, timeout_s: float) -> None:
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout_s
     while True:

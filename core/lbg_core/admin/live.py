@@ -61,6 +61,9 @@ class LiveAdmin:
     async def renew_lock(self, group: str) -> bool:
         return await self.amqp.locks.renew(group)
 
+    async def drive(self, group: str, *, is_over: bool = False) -> None:
+        await self.amqp.locks.drive(group, is_over=is_over)
+
     async def close(self) -> None:
         try:
             await self.amqp.close()

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 
-from lbg_core.admin.problems import Kind, Problem, Subject, listed
+from lbg_core.admin.problems import Kind, Problem, Subject, listed, moment_text
 from lbg_core.group import Names
 from lbg_core.group.members_protocol import Beat, QueueState
 
@@ -51,8 +50,7 @@ def _of_queue(names: Names, member: Beat, queue: QueueState, *, is_one_queue: bo
     for one in queue.retried_messages:
         figures: dict[str, object] = {"reason": one.reason or None}
         if one.until_us:
-            until = datetime.fromtimestamp(one.until_us / 1e6, UTC)
-            figures["until"] = f"{until:%Y-%m-%d %H:%M:%S} UTC"
+            figures["until"] = moment_text(one.until_us)
         kind = Kind.MESSAGE_DELAYED if one.until_us else Kind.MESSAGE_RETRIED
         yield Problem(kind, subject(one.id, [one.key]), figures)
     for suspect in queue.suspects:

@@ -41,7 +41,7 @@ SORTS: dict[str, Callable[[GroupRow], Any]] = {
     "rate": lambda row: -row.rate,
     "oldest": lambda row: -(row.oldest_s or 0.0),
     "clears": lambda row: -(row.clears_s or 0.0),
-    "problems": lambda row: -len(row.description.problems),
+    "problems": lambda row: (row.description.severity, -len(row.description.faults)),
     "name": lambda row: row.description.group,
 }
 
@@ -67,7 +67,7 @@ class Change:
     def text(self) -> str:
         source = f" from {self.former}" if self.former is not None else ""
         pause = f" in {self.pause_s * 1000:.1f} ms" if self.pause_s is not None else ""
-        cause = ", not planned" if self.is_planned is False else ""
+        cause = ", not planned" if self.is_planned is False and self.former is not None else ""
         return f"{self.word} {self.number}{source} to {self.server}{pause}{cause}"
 
 

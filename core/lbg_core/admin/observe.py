@@ -237,6 +237,7 @@ class SnapshotReader:
                 else permissions.get(publishers.username),
                 policies=policies,
                 has_parked_stream=has_parking and names.config not in queues[spec.name],
+                is_driven=await self._is_driven(names, queues[spec.name]),
                 why=why,
             )
         if not why and not policies:
@@ -269,6 +270,7 @@ class SnapshotReader:
         snapshot = await self._by_both(
             management, base, Names(group), spec, topology, why, is_desired=desired is not None
         )
+        snapshot = replace(snapshot, is_driven=await self._is_driven(Names(group), snapshot.queues))
         if desired is None or recorded is not None:
             return snapshot
         assert self._prefixes is not None
@@ -279,6 +281,15 @@ class SnapshotReader:
         if unread:
             why["prefixes",] = f"the records of these groups are out of reach: {', '.join(unread)}"
         return replace(snapshot, prefixes=prefixes)
+
+    async def _is_driven(
+        self, names: Names, queues: Mapping[str, QueueStatus | Unknown | None]
+    ) -> bool | None:
+        """Asked only where a change is on its way, or has left something. None where it ends meanwhile."""
+        if queues.get(names.moves) is None:
+            return None
+        is_driven = await self._amqp.locks.is_driven(names.group)
+        return is_driven if is_driven or await self._amqp.counts(names.moves) is not None else None
 
     async def _by_amqp(
         self, base: Snapshot, names: Names, topology: Topology | None, why: Unread

@@ -2,7 +2,7 @@
 
 Others' names, as of a member or a key, fill the sentence of a kind, and the words of its commands; no code reads a
 sentence. `text_of` and `lines_of` render lines for a terminal and for a condition of Kubernetes, `Problem.to_json` the
-fields for JSON and for pages.
+fields for JSON and for pages. `worst_first` has the order of all lists, `Severity` the one that renderers colour by.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from enum import Enum
+from datetime import UTC, datetime
+from enum import Enum, IntEnum
+from itertools import groupby
 from string import Formatter
 from typing import Any
 
@@ -45,6 +47,38 @@ _BEHIND = (
     "of what they can do, with calls of {others_ms:g} ms"
 )
 _POLICY = "{policy} sets {settings} on queue {queues:1}"
+_SHOW_MESSAGE = "`lbg group peek {group} --id {message}` shows "
+_ADD_MEMBER = "`lbg consume --group {group} …` (in Kubernetes `spec.replicas`) "
+
+
+class Severity(IntEnum):
+    """Severity of a problem, with its meaning, the worst first. A note is not counted, and has no colour."""
+
+    AT_RISK = 0, "messages, or their order, are lost or may be"
+    STANDS = 1, "messages wait until somebody acts"
+    LATE = 2, "messages are processed later than they could be"
+    DIFFERS = 3, "the broker, or a member, is not as the group's record has it"
+    NOTE = 4, "no fault of the group"
+
+    meaning: str
+
+    def __new__(cls, rank: int, meaning: str) -> Severity:
+        one = int.__new__(cls, rank)
+        one._value_ = rank
+        one.meaning = meaning
+        return one
+
+    @property
+    def word(self) -> str:
+        return _camel(self.name)
+
+    @property
+    def is_urgent(self) -> bool:
+        return self <= Severity.STANDS
+
+
+def _camel(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
 
 
 class Kind(Enum):
@@ -131,13 +165,19 @@ class Kind(Enum):
     MEMBER_UNBOUND = "{members} has no consumer yet on {count} {count:queue|queues}"
     MEMBER_OUTDATED = "{members} still uses {count} {count:queue|queues}{is_late: (restart it)}"
     STEP_DUE = "its next step is due"
+    CHANGE_STANDS = (
+        "a change to {partitions} queues stands, because no command goes on with it: "
+        + _HASHES_MOVE
+        + "queues that go",
+        "`lbg group repartition {group} --queues {partitions}` goes on with it",
+    )
     CHANGE_LEFT = _CHANGE_LEFT, "`lbg group repartition {group} --queues {queues}` removes them"
     CHANGE_LEFT_TO_OPERATOR = _CHANGE_LEFT, "the operator removes them"
 
     # Objects on the broker
 
-    QUEUE_MISSING = "{queue} is missing"
-    EXCHANGE_MISSING = "{exchange} is missing"
+    QUEUE_MISSING = "{queue} is missing", _REPAIR
+    EXCHANGE_MISSING = "{exchange} is missing", _REPAIR
     EXCHANGE_DIFFERS = _AS_CREATED + "exchange {exchange} {attribute}: {observed} -> {created}"
     QUEUE_DIFFERS = _AS_CREATED + "queue {queue} {attribute}: {observed} -> {created}"
     BINDING_ADDED = _AS_CREATED + "binding of {queue} to {exchange}: {routing_key!r} -> none"
@@ -230,7 +270,44 @@ class Kind(Enum):
 
     QUEUE_FULL = (
         "{queue} is full ({percent} % of its size): it refuses messages for which there is no room, and their "
-        "publishers wait until members have acknowledged others"
+        "publishers wait until members have acknowledged others",
+        _ADD_MEMBER + "adds a member",
+    )
+    NO_MEMBERS = (
+        "{count:,} {count:message|messages} {count:waits|wait} in {queues} {queues:queue|queues}, and the group has no "
+        "member",
+        _ADD_MEMBER + "starts one",
+    )
+    QUEUE_UNSERVED = (
+        "{queue} has {count:,} {count:message|messages} and no consumer",
+        "restart {members}: a member consumes the queues that the group had when it connected, or was informed of",
+    )
+    PARTITION_UNSERVED = (
+        "partition {partition} of {queue} has {count:,} {count:message|messages} and no consumer",
+        _ADD_MEMBER + "starts another member",
+    )
+    QUEUE_STALLED = (
+        "{queue} has {count:,} {count:message|messages}, and the broker delivers none to {members}",
+        "it attaches anew by itself; where that does not help, restart it",
+    )
+    QUEUE_BLOCKED = (
+        "{queue} stands at {members}, which retries a message whose call failed: {count:,} {count:other waits|others "
+        "wait}",
+        "`lbg group peek {group} --queue {number}` shows which",
+    )
+    KEYS_PARKED = (
+        "{count:,} {count:message|messages} of {keys_parked} are parked, the oldest published {since}"
+        "{is_full:, and there is no room for others; further keys block their queues}",
+        "`lbg park list {group}` shows why, `lbg park release {group} --all` gives them back once that is repaired",
+    )
+    DEAD_LETTERS = (
+        "{queue} has {count:,} dead {count:letter|letters}",
+        "`lbg dead list {group}` shows why, `lbg dead replay {group} --all` publishes {count:it|them} again",
+    )
+    SESSIONS_STRANDED = (
+        "{count} {count:session has|sessions have} no consumer, and {messages:,} {messages:message|messages} there "
+        "which no other gets; {sessions!r}",
+        "start a consumer of the same name",
     )
     UNROUTED = (
         "{queue} has {count:,} {count:message|messages} that no queue took, and later messages of the same keys "
@@ -245,15 +322,18 @@ class Kind(Enum):
     )
     MESSAGE_DELAYED = (
         "message {message} of {queue} at {members} waits until {until}, because the application asked for it, and "
-        "later messages of its key wait; key: {keys!r}; reason: {reason}"
+        "later messages of its key wait; key: {keys!r}; reason: {reason}",
+        _SHOW_MESSAGE + "it; a restart of {members} calls it at once",
     )
     MESSAGE_RETRIED = (
         "message {message} of {queue} at {members} is retried, because the application's reply is no verdict, and "
-        "later messages of its key wait; key: {keys!r}; reason: {reason}"
+        "later messages of its key wait; key: {keys!r}; reason: {reason}",
+        _SHOW_MESSAGE + "it; repair the application",
     )
     MESSAGE_SUSPECT = (
         "{queue} has message {message} at {members}, which was called when {died} died: it is called while no other "
-        "call runs; key: {keys!r}; failed attempts: {attempts}"
+        "call runs; key: {keys!r}; failed attempts: {attempts}",
+        _SHOW_MESSAGE + "it; repair the application",
     )
     MESSAGE_NOT_SKIPPED = "message {message} of group {group!r} was not skipped: {causes}"
     MESSAGE_NOT_HELD = "no member holds it", "`lbg dead list {group}` has the dead letters"
@@ -331,7 +411,79 @@ class Kind(Enum):
 
     @property
     def word(self) -> str:
-        return "".join(part.capitalize() for part in self.name.split("_"))
+        return _camel(self.name)
+
+    @property
+    def severity(self) -> Severity:
+        """`DIFFERS` for those that are not listed."""
+        return _SEVERITIES.get(self, Severity.DIFFERS)
+
+    @property
+    def rank(self) -> int:
+        """Place among all, the worst first."""
+        return _RANKS.get(self, len(_RANKS))
+
+    @property
+    def is_listed(self) -> bool:
+        """True unless it is the refusal of a command, or what one waits for."""
+        return self in _SEVERITIES
+
+
+_SEVERITIES: dict[Kind, Severity] = {
+    kind: severity
+    for severity, kinds in (
+        (
+            Severity.AT_RISK,
+            (
+                *(Kind.RECORD_MISSING, Kind.EXCHANGE_MISSING, Kind.QUEUE_MISSING, Kind.BINDINGS_MISSING),
+                *(Kind.MESSAGES_LOST, Kind.PARKED_KEYS_LOST, Kind.MESSAGES_REORDERED, Kind.UNROUTED),
+                *(Kind.PARKED_KEYS_NOT_FOLLOWED, Kind.PREFETCH_DIFFERS),
+            ),
+        ),
+        (
+            Severity.STANDS,
+            (
+                *(Kind.MESSAGES_POISONED, Kind.QUEUE_STALLED, Kind.NO_MEMBERS, Kind.QUEUE_UNSERVED),
+                *(Kind.PARTITION_UNSERVED, Kind.QUEUE_FULL, Kind.CHANGE_STANDS, Kind.MESSAGE_RETRIED),
+                *(Kind.MESSAGE_DELAYED, Kind.SESSIONS_STRANDED, Kind.KEYS_PARKED, Kind.PARKING_FULL),
+                *(Kind.GROUP_UNFINISHED, Kind.RECORD_UNREADABLE, Kind.RECORD_NEWER, Kind.RECORD_UNAVAILABLE),
+                *(Kind.UNDER_WAY, Kind.TAKEN_BACK, Kind.INGRESS_CLOSED, Kind.PUBLISHES_NOT),
+                *(Kind.RESUME_NOT_FOLLOWED,),
+            ),
+        ),
+        (
+            Severity.LATE,
+            (
+                *(Kind.MESSAGE_SUSPECT, Kind.QUEUE_BLOCKED, Kind.HANDOFF_POSTPONED, Kind.MEMBER_OVERLOADED),
+                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED),
+            ),
+        ),
+        (
+            Severity.DIFFERS,
+            (
+                *(Kind.QUEUES_NARROWED, Kind.QUEUES_PAUSE, Kind.EXCHANGE_DIFFERS, Kind.QUEUE_DIFFERS),
+                *(
+                    Kind.BINDING_ADDED,
+                    Kind.PERMISSIONS_DIFFER,
+                    Kind.PUBLISHES_IN_PAUSE,
+                    Kind.PUBLISHER_MISSING,
+                ),
+                *(Kind.PAUSE_NOT_FOLLOWED,),
+            ),
+        ),
+        (
+            Severity.NOTE,
+            (
+                *(Kind.QUEUES_CHANGE, Kind.PARTITIONS_CHANGE, Kind.CHANGE_LEFT, Kind.CHANGE_LEFT_TO_OPERATOR),
+                *(Kind.DEAD_LETTERS, Kind.GROUP_PAUSED, Kind.FORMER_USER, Kind.PART_UNKNOWN),
+            ),
+        ),
+    )
+    for kind in kinds
+}
+"""The worst first, within a severity too."""
+
+_RANKS = {kind: rank for rank, kind in enumerate(_SEVERITIES)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,11 +544,17 @@ class Problem:
     def to_json(self) -> dict[str, Any]:
         return {
             "kind": self.kind.word,
+            "severity": self.kind.severity.word,
             "subject": asdict(self.subject),
             "figures": dict(self.figures),
             "text": self.sentence(self.kind.sentence),
             "remedy": None if self.remedy is None else asdict(self.remedy),
         } | ({"causes": [one.to_json() for one in self.causes]} if self.causes else {})
+
+
+def worst_first(problems: Iterable[Problem]) -> tuple[Problem, ...]:
+    """In the order of their kinds' severity; those of one kind as they come."""
+    return tuple(sorted(problems, key=lambda one: (one.kind.severity, one.kind.rank)))
 
 
 def sentence_of(template: str, fields: Mapping[str, object]) -> str:
@@ -421,6 +579,13 @@ def lines_of(problems: Iterable[Problem]) -> Iterator[str]:
         yield from map(text_of, same[:NAMED_MAX])
         if len(same) > NAMED_MAX:
             yield f"{len(same) - NAMED_MAX} more like the last"
+
+
+def marked_lines(problems: Iterable[Problem]) -> Iterator[tuple[Severity, str]]:
+    """Lines of a list that has the worst first, each with a mark, and the severity by which it is coloured."""
+    for severity, same in groupby(problems, key=lambda one: one.kind.severity):
+        mark = "-" if severity is Severity.NOTE else "!"
+        yield from ((severity, f"{mark} {line}") for line in lines_of(same))
 
 
 def difference_of(problem: Problem) -> str:
@@ -491,6 +656,11 @@ Report = Callable[[Progress], None]
 
 def unreported(progress: Progress) -> None:
     """A report that nobody reads."""
+
+
+def moment_text(time_us: int) -> str:
+    """A time since the epoch, in microseconds."""
+    return f"{datetime.fromtimestamp(time_us / 1e6, UTC):%Y-%m-%d %H:%M:%S} UTC"
 
 
 def listed(names: Sequence[str], shown: int = NAMED_MAX) -> str:

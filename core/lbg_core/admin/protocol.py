@@ -29,6 +29,10 @@ class BrokerAdmin(Protocol):
         changed the group. Raises Busy."""
         ...
 
+    async def drive(self, group: str, *, is_over: bool = False) -> None:
+        """Have others see that a command goes on with the change of the group's number of queues, until it is over."""
+        ...
+
     async def observe(self, group: str, *, desired: GroupSpec | None = None) -> Snapshot:
         """One round of reading; the objects follow from `desired`, or else from the group's record."""
         ...

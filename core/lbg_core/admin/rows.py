@@ -110,6 +110,11 @@ class ObservedQueue:
         """The node that leads it; None where there is none or it is not known."""
         return self.status.leader if isinstance(self.status, QueueStatus) else None
 
+    @property
+    def is_in_use(self) -> bool:
+        """True if it has messages, as far as that is known."""
+        return any(isinstance(count := self.count(one), int) and count for one in ("ready", "unacked"))
+
     def count(self, field: str) -> Count | None:
         if self.status is None or self.status is UNKNOWN:
             return self.status

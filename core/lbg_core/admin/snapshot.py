@@ -309,6 +309,7 @@ class Snapshot:
     than one user. `permissions` are those of the user in the desired or the recorded attributes,
     `publisher_permissions` those of the publishers' user, if the record names one. `prefixes`
     maps every other group to its hash prefix; they are only read for a group that is to be made and has no record.
+    `is_driven`: a command goes on with the change of the number of separate queues; None: not known.
     `channel_max`: channels that the broker allows on a connection; None: not read.
     `has_parked_stream`: there is no record, and a stream of parked keys, which a group gets with its parking queue.
     `why` has the reason of each UNKNOWN, by the parts and objects that it is of.
@@ -327,6 +328,7 @@ class Snapshot:
     prefixes: Mapping[str, str] | Unknown = UNKNOWN
     has_parked_stream: bool = False
     channel_max: int | None = None
+    is_driven: bool | None = None
     why: Mapping[tuple[str, ...], str] = field(default_factory=dict)
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from lbg_core.admin import (
@@ -348,12 +349,11 @@ def _count(number: int, unit: str) -> str:
     return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
-_FIRST = (
-    *(Reason.POISONED, Reason.HANDOFFS_PUT_OFF, Reason.SESSIONS_STRANDED),
-    *(Reason.REPAIR_NEEDED, Reason.UNROUTED, Reason.PREFETCH_DIFFERS, Reason.OVERLOADED),
-)
 _REASONS = {
     Kind.MESSAGES_POISONED: Reason.POISONED,
+    Kind.MESSAGE_RETRIED: Reason.POISONED,
+    Kind.MESSAGE_DELAYED: Reason.POISONED,
+    Kind.MESSAGE_SUSPECT: Reason.POISONED,
     Kind.HANDOFF_POSTPONED: Reason.HANDOFFS_PUT_OFF,
     Kind.UNROUTED: Reason.UNROUTED,
     Kind.PREFETCH_DIFFERS: Reason.PREFETCH_DIFFERS,
@@ -361,15 +361,26 @@ _REASONS = {
     Kind.QUEUE_OVERLOADED: Reason.OVERLOADED,
     Kind.MEMBER_OVERLOADED: Reason.OVERLOADED,
     Kind.QUEUES_TOO_LARGE: Reason.OVERLOADED,
-    Kind.QUEUE_FULL: None,
+    Kind.QUEUE_STALLED: Reason.STALLED,
+    Kind.QUEUE_FULL: Reason.MESSAGES_WAIT,
+    Kind.QUEUE_UNSERVED: Reason.MESSAGES_WAIT,
+    Kind.PARTITION_UNSERVED: Reason.MESSAGES_WAIT,
+    Kind.QUEUE_BLOCKED: None,
+    Kind.NO_MEMBERS: None,
+    Kind.KEYS_PARKED: None,
+    Kind.SESSIONS_STRANDED: None,
+    Kind.QUEUES_CHANGE: None,
+    Kind.PARTITIONS_CHANGE: None,
     Kind.CHANGE_LEFT: None,
     Kind.CHANGE_LEFT_TO_OPERATOR: None,
+    Kind.DEAD_LETTERS: None,
+    Kind.PART_UNKNOWN: None,
 }
-"""Of problems that need no repair; None: they pass."""
+"""Of problems that need no repair; None: they pass, or another condition has them."""
 
 
 def degraded(group: GroupManifest, observation: Observation) -> Condition:
-    """Problems of a group that may be served nevertheless; the first of the list counts."""
+    """Problems of a group that may be served nevertheless; the reason is that of the worst."""
     description = observation.description
     if (unapplied := not_taken(observation.unapplied)) is not None:
         return unapplied
@@ -384,17 +395,16 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         return Condition(Reason.PODS_FAILING, pods)
     if description is None or description.members is UNKNOWN:
         return Condition(Reason.NOT_KNOWN, observation.unread)
-    if stalled := description.stalled:
-        return Condition(Reason.STALLED, f"stalled queues: {', '.join(map(str, stalled[:QUEUES_NAMED_MAX]))}")
-    found: dict[Reason, list[str]] = {}
-    for problem in description.problems:
-        if (reason := _REASONS.get(problem.kind, Reason.REPAIR_NEEDED)) is not None:
-            found.setdefault(reason, []).append(text_of(problem))
+    found = [
+        (problem.kind.rank, reason, text_of(problem))
+        for problem in description.problems
+        if (reason := _REASONS.get(problem.kind, Reason.REPAIR_NEEDED)) is not None
+    ]
     if stranded := stranded_of(description, observation.now_s):
-        found[Reason.SESSIONS_STRANDED] = [stranded]
-    for reason in _FIRST:
-        if reason in found:
-            return Condition(reason, "; ".join(found[reason][:QUEUES_NAMED_MAX]))
+        found.append((Kind.SESSIONS_STRANDED.rank, Reason.SESSIONS_STRANDED, stranded))
+    if found:
+        found.sort(key=itemgetter(0))
+        return Condition(found[0][1], "; ".join(text for _, _, text in found[:QUEUES_NAMED_MAX]))
     schedule = None if group.scaling is None else group.scaling.schedule
     if schedule is not None and schedule.problems:
         return Condition(Reason.SCHEDULE_INVALID, "; ".join(schedule.problems[:QUEUES_NAMED_MAX]))

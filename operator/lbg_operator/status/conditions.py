@@ -225,10 +225,15 @@ class Reason(enum.Enum):
     POISONED = (
         Type.DEGRADED,
         State.TRUE,
-        "A message fails repeatedly and its key waits: repair the application, skip the message with lbg group skip, "
-        "or set whenExhausted to Park or DeadLetter.",
+        "A message fails repeatedly, or the application delays it, and its key waits: repair the application, skip the "
+        "message with lbg group skip, or set whenExhausted to Park or DeadLetter.",
     )
     STALLED = (Type.DEGRADED, State.TRUE, "A queue has messages and delivers none to its member.")
+    MESSAGES_WAIT = (
+        Type.DEGRADED,
+        State.TRUE,
+        "A queue is full, or has messages and no consumer: they wait until somebody acts; the message has a remedy.",
+    )
     HANDOFFS_PUT_OFF = (
         Type.DEGRADED,
         State.TRUE,

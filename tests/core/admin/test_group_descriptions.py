@@ -77,7 +77,7 @@ async def test_a_group_is_shown_with_its_attributes_queues_and_members() -> None
     assert shown["dead_letters"] == 3
     assert [member["name"] for member in shown["members"]] == ["m1"]
     assert shown["members"][0]["queues"][1]["in_flight"] == 2
-    assert shown["problems"] == []
+    assert [one["kind"] for one in shown["problems"]] == ["DeadLetters"]
     json.dumps(shown)
 
 
@@ -90,7 +90,7 @@ async def test_a_queue_shows_how_its_members_get_on_and_trouble_first(
 ) -> None:
     admin = await made()
     for name in ("lbg.orders.q.0", "lbg.orders.q.1"):
-        admin.queues[name] = replace(admin.queues[name], consumers=1)
+        admin.queues[name] = replace(admin.queues[name], consumers=1, ready=1)
     mine, other = BEAT["queues"][1], BEAT["queues"][0]
     waits = {**BEAT, "index": 0, "name": "m0", "queues": [{**other, "queue": 1, "progress": secondary}]}
     admin.beats = [{**BEAT, "queues": [{**mine, "progress": primary}]}, waits]
@@ -119,6 +119,7 @@ async def test_poisoned_messages_are_a_problem_that_names_their_keys() -> None:
             "user": "",
         },
         "figures": {"count": 4, "is_more": True},
+        "severity": "Stands",
         "text": "lbg.orders.q.1 has 4 poisoned messages at m1, which block later messages of their keys; keys: "
         "'N14228', 'N1' and others",
         "remedy": None,
@@ -149,7 +150,8 @@ async def test_a_full_queue_is_a_problem_that_says_what_it_does() -> None:
     shown = await show_group(admin, "orders")
     assert problem_lines(shown) == [
         "lbg.orders.q.1 is full (99 % of its size): it refuses messages for which there is no room, and their "
-        "publishers wait until members have acknowledged others",
+        "publishers wait until members have acknowledged others; `lbg consume --group orders …` (in Kubernetes "
+        "`spec.replicas`) adds a member",
     ]
 
 
@@ -218,7 +220,9 @@ async def test_what_is_missing_is_a_problem_that_is_named() -> None:
     await admin.perform(DeleteQueue("lbg.orders.q.0"))
     shown = await show_group(admin, "orders")
     assert shown.to_json()["queues"][0]["exists"] is False
-    assert problem_lines(shown) == ["lbg.orders.q.0 is missing"]
+    assert problem_lines(shown) == [
+        "lbg.orders.q.0 is missing: `lbg group create orders …` with the group's own attributes repairs it"
+    ]
 
 
 async def test_a_group_without_its_record_is_shown_with_what_is_there() -> None:

@@ -40,7 +40,7 @@ from lbg_core.client import (
 from lbg_core.group import UNCOUNTED_MODES, GroupSpec, Names, recounted, routing_key
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
-from testing.admin.problem_lines import problem_lines
+from testing.admin.problem_lines import beside_backlog, problem_lines
 from testing.needs import repeated
 from testing.waiting import GUARD_S
 
@@ -99,7 +99,7 @@ async def require_paused(
 ) -> None:
     assert not any([await is_accepted(one, spec) for one in (place.settings, *logins)])
     shown = await show_group(admin, spec.name, listen_s=0.01)
-    assert (shown.is_ingress_paused, shown.problems) == (True, ())
+    assert (shown.is_ingress_paused, beside_backlog(shown)) == (True, ())
     surveyed = (await survey(admin, {"a": spec}, listen_s=0.01))["a"]
     assert not isinstance(surveyed, Exception)
     assert not [line for line in problem_lines(surveyed) if "permission" in line]
@@ -108,7 +108,7 @@ async def require_paused(
 async def require_open(place: Place, admin: LiveAdmin, spec: GroupSpec, *logins: ConnectionSettings) -> None:
     assert all([await is_accepted(one, spec) for one in (place.settings, *logins)])
     shown = await show_group(admin, spec.name, listen_s=0.01)
-    assert (shown.is_ingress_paused, shown.problems) == (False, ())
+    assert (shown.is_ingress_paused, beside_backlog(shown)) == (False, ())
 
 
 def login(place: Place, username: str, password: str) -> ConnectionSettings:

@@ -156,9 +156,9 @@ async def test_what_somebody_changed_on_a_group_is_shown(
     await admin.perform(Unbind("lbg.orders.q.1", tuple(lost)))
     await admin.perform(Bind("lbg.orders.q.0", (Binding("lbg.orders", "lbg.orders.q.0", "orders.1.#"),)))
     assert problem_lines(await show_group(admin, "orders")) == [
+        "lbg.orders.q.1 lacks 2 bindings: `lbg group create orders …` with the group's own attributes repairs it",
         "changed since its creation (observed -> created): binding of lbg.orders.q.0 to lbg.orders: "
         "'orders.1.#' -> none",
-        "lbg.orders.q.1 lacks 2 bindings: `lbg group create orders …` with the group's own attributes repairs it",
         f"user {orders.client_username} has other permissions than it should: `lbg group create orders …` with the "
         "group's own attributes repairs it",
     ]

@@ -22,6 +22,7 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.parked_messages import open_parked_stream
+from lbg_core.admin.problems import Kind
 from lbg_core.admin.record import read_record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import AccessRefused, Channel, ConfirmingPublisher, Delivery, connect
@@ -205,7 +206,7 @@ async def test_members_report_the_parked_keys_of_their_group(
         shown = await show_group(admin, "orders")
         assert shown.parking is not None
         assert shown.parking == replace(shown.parking, keys=1, messages=3, is_read=True, is_full=True)
-        assert not shown.problems
+        assert [(one.kind, one.figures["count"]) for one in shown.problems] == [(Kind.KEYS_PARKED, 3)]
     await delete_group(admin, "orders", force=True)
 
 

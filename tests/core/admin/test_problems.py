@@ -7,7 +7,7 @@ from string import Formatter
 
 import pytest
 
-from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.admin.problems import Kind, Problem, Subject, text_of, worst_first
 
 BAIT = "w1 `lbg group pause payments`"
 FIGURES: dict[str, object] = {
@@ -57,6 +57,11 @@ FIGURES: dict[str, object] = {
     "remedy": "wait",
     "session": "s",
     "sessions": (),
+    "partitions": 4,
+    "number": 1,
+    "keys_parked": "2 keys",
+    "since": "2026-01-01 00:00:00 UTC",
+    "is_full": True,
     "rebalance_threshold_percent": 20,
     "max_clients": 3,
     "demand": 1.4,
@@ -89,6 +94,17 @@ def test_every_kind_has_a_line_for_people_and_the_same_as_fields(kind: Kind) -> 
     assert line.startswith(fields["text"])
     assert fields["kind"] == kind.word
     assert len(fields["remedy"]["commands"] if fields["remedy"] else ()) == kind.remedy.count("`lbg ")
+
+
+def test_the_worst_comes_first_and_those_of_one_severity_stay_as_they_come() -> None:
+    kinds = (Kind.PART_UNKNOWN, Kind.QUEUE_DIFFERS, Kind.MEMBER_OVERLOADED, Kind.QUEUE_FULL, Kind.UNROUTED)
+    full = [problem_of(Kind.QUEUE_FULL, Subject("orders", f"q.{number}")) for number in range(3)]
+    ordered = worst_first([*map(problem_of, kinds), *full])
+    assert [one.kind.severity.word for one in ordered] == [
+        *("AtRisk", "Stands", "Stands", "Stands", "Stands", "Late", "Differs", "Note")
+    ]
+    assert [one.subject.queue for one in ordered[1:5]] == ["lbg.orders.q.1", "q.0", "q.1", "q.2"]
+    assert problem_of(Kind.UNROUTED).to_json()["severity"] == "AtRisk"
 
 
 @pytest.mark.parametrize("kind", Kind)

@@ -34,7 +34,7 @@ from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop
 from testing.admin.attempts import Attempt, allowed
 from testing.admin.place import Place
-from testing.admin.problem_lines import problem_lines
+from testing.admin.problem_lines import beside_backlog, problem_lines
 from testing.waiting import GUARD_S, until
 
 OWN = Names("orders")
@@ -187,10 +187,10 @@ async def test_a_group_of_one_user_gets_another_for_its_publishers_without_a_sto
     async with GroupPublisher(login, group="orders") as after:
         await after.publish(key="k", body=b"3", topic="")
     shown = await show_group(admin, "orders", listen_s=0)
-    assert (shown.publishers, shown.ready, shown.problems) == (Publishers(added), 3, ())
+    assert (shown.publishers, shown.ready, beside_backlog(shown)) == (Publishers(added), 3, ())
     await separate_publishers(admin, "orders", members_publish=False)
     shown = await show_group(admin, "orders", listen_s=0)
-    assert (shown.publishers, shown.problems) == (Publishers(added, members_publish=False), ())
+    assert (shown.publishers, beside_backlog(shown)) == (Publishers(added, members_publish=False), ())
 
 
 @pytest.mark.long
@@ -202,7 +202,7 @@ async def test_the_users_survive_each_change_of_the_record(
     await rotate_user(admin, "orders", password="members-2")
     await adopt_group(admin, "orders")
     shown = await show_group(admin, "orders", listen_s=0)
-    assert (shown.publishers, shown.problems) == (publishers, ())
+    assert (shown.publishers, beside_backlog(shown)) == (publishers, ())
     connection = await connect(publisher, name="test")
     await publish(await connection.open_channel(), OWN.exchange)
     await connection.close()
@@ -222,7 +222,7 @@ async def test_the_publishers_user_rotates_in_a_pair_and_apart_from_the_members(
     assert [line for line in problem_lines(shown) if publisher.username in line and "--finish" in line]
     deleted = await finish_rotation(admin, "orders", force=True)
     assert [str(action) for action in deleted] == [f"delete user {publisher.username}"]
-    assert (await show_group(admin, "orders", listen_s=0)).problems == ()
+    assert beside_backlog(await show_group(admin, "orders", listen_s=0)) == ()
 
 
 async def test_a_new_group_does_not_take_a_user_of_others_for_its_publishers(
@@ -245,7 +245,7 @@ async def test_a_record_that_was_lost_is_written_again_with_the_publishers(
     await create_group(admin, orders)
     shown = await show_group(admin, "orders", listen_s=0)
     await delete_group(admin, "orders")  # with that user, whom all virtual hosts of the node have
-    assert (shown.publishers, shown.problems) == (Publishers("orders.publisher"), ())
+    assert (shown.publishers, beside_backlog(shown)) == (Publishers("orders.publisher"), ())
 
 
 async def test_a_user_of_others_is_not_taken(
@@ -268,7 +268,7 @@ async def test_create_repairs_the_permissions_of_both_users(
     assert sorted(str(change) for change in again.changes) == sorted(
         f"grant user {user} its permissions" for user in (publisher.username, members.username)
     )
-    assert (await show_group(admin, "orders", listen_s=0)).problems == ()
+    assert beside_backlog(await show_group(admin, "orders", listen_s=0)) == ()
 
 
 async def test_delete_leaves_neither_user_nor_copies(

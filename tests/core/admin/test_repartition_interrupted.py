@@ -50,7 +50,7 @@ from lbg_core.group import (
 from lbg_core.group.parked_keys import ParkEntry
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
-from testing.admin.problem_lines import problem_lines
+from testing.admin.problem_lines import beside_backlog, problem_lines
 from testing.broker.embedded import EmbeddedBroker
 from testing.exploration import over_seeds
 from testing.needs import repeated
@@ -115,7 +115,7 @@ async def require_whole(place: Place, admin: LiveAdmin, spec: GroupSpec) -> None
     topology = topology_of(spec, observed.engine)
     assert observed.bindings == set(topology.bindings)
     assert {one.name for one in topology.queues} == set(observed.queues)
-    assert (await show_group(admin, spec.name, listen_s=0.01)).problems == ()
+    assert beside_backlog(await show_group(admin, spec.name, listen_s=0.01)) == ()
     permissions = await admin.management_for("").all_permissions()
     assert not any(is_without(one.write, Names(spec.name).exchange) for one in permissions.values())
     assert await published(place, spec)

@@ -12,6 +12,7 @@ from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_core.group import GroupSpec, Names, hash_of, recounted, routing_key, topology_of
 from testing.admin.cut_admin import CutAdmin, KilledError
 from testing.admin.place import Place
+from testing.admin.problem_lines import beside_backlog
 from testing.waiting import GUARD_S
 
 pytestmark = pytest.mark.parametrize("place", ["embedded"], indirect=True)
@@ -48,7 +49,7 @@ async def require_whole(admin: LiveAdmin, count: int) -> None:
     assert (await create_group(admin, spec)).changes == ()
     observed = await admin.observe("orders")
     assert {one.name for one in topology_of(spec, observed.engine).queues} == set(observed.queues)
-    assert (await show_group(admin, "orders", listen_s=0.01)).problems == ()
+    assert beside_backlog(await show_group(admin, "orders", listen_s=0.01)) == ()
 
 
 @pytest.mark.long

@@ -101,7 +101,8 @@ async def test_a_queue_has_the_bindings_of_those_that_report_it() -> None:
 async def test_a_queue_without_a_consumer_is_reported_while_it_stalls() -> None:
     """The member that watches it opens another channel for it."""
     description = await shown(report(0, {0: SERVES, 1: {**NOTHING, "progress": "Stalled"}}))
-    assert description.stalled == [1]
+    ((_, queue),) = description.reported_services[1].bindings
+    assert queue.progress == "Stalled"
 
 
 @pytest.mark.parametrize(

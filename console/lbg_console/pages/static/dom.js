@@ -115,6 +115,9 @@ export function clearsText({ clears_s: seconds }) {
   return seconds === null ? "-" : seconds === "never" ? "never" : ageText(seconds);
 }
 
+/** The colour of a problem, as a class; none without one, and of a note. */
+export const severityClass = (severity) => ({ AtRisk: "bad", Stands: "bad", Late: "warn", Differs: "warn" })[severity] ?? "";
+
 export const plural = (count, word, many = `${word}s`) => `${countText(count)} ${count === 1 ? word : many}`;
 
 const INVISIBLE = /[\u0000-\u001f\u007f-\u009f\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]/g;

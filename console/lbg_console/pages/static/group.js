@@ -4,7 +4,8 @@ import { Charts } from "./charts.js";
 import { command, commandLine } from "./copy.js";
 import {
   Facts, Rows, ageText, byId, clearsText, clockText, countText, element, groupPath, keyPath, oldestText, once, pageState, plural, rangesText,
-  rateText, setClass, setHidden, setNote, setText, showSurvey, visible,
+  rateText, setClass, setHidden, setNote, setText, severityClass, showSurvey,
+  visible,
 } from "./dom.js";
 import { History } from "./history.js";
 import { LiveMap, shortNames } from "./live_map.js";
@@ -84,7 +85,7 @@ const memberRows = new Rows(byId("members").tBodies[0], (one) => {
     update(member) {
       setText(index, String(member.index));
       setText(state, memberState(member));
-      setClass(state, member.state === "live" ? "" : "trouble");
+      setClass(state, member.state === "live" ? severityClass(member.severity) : "bad");
       setText(serves, group.is_shared ? "all" : rangesText(member.serves) || "-");
       setText(rate, rateText(member.rate));
       setText(inFlight, countText(member.in_flight));
@@ -112,9 +113,8 @@ const serviceRows = new Rows(byId("services").tBodies[0], (one) => {
   return {
     node,
     update(service) {
-      const served = service.status === "Ready" || service.status === "Paused";
       setText(status, service.status);
-      setClass(status, served ? "" : "trouble");
+      setClass(status, severityClass(service.severity));
       showTags(server, service.member === null ? [] : [service.member]);
       const of = (role) => service.bindings.filter((binding) => binding.role === role).map((binding) => binding.member);
       showTags(primary, of("primary"));
@@ -123,10 +123,9 @@ const serviceRows = new Rows(byId("services").tBodies[0], (one) => {
       setText(ready, countText(service.ready));
       setText(unacked, countText(service.unacked));
       setText(full, service.full_percent === null ? "-" : `${service.full_percent} %`);
-      setClass(full, service.full_percent >= 90 ? "number trouble" : "number");
       const worst = ["Stalled", "Blocked", "Working", "Idle"].find((word) => service.bindings.some((binding) => binding.progress === word));
       setText(progress, worst ?? "-");
-      setClass(progress, worst === "Stalled" || worst === "Blocked" ? "trouble" : "");
+      setClass(progress, worst === "Stalled" || worst === "Blocked" ? severityClass(service.severity) : "");
     },
   };
 });
@@ -144,12 +143,13 @@ const problemRows = new Rows(byId("problems"), (problem) => {
   const node = element("li", "", element("p", "text", visible(problem.text)));
   const { subject, remedy } = problem;
   if (remedy) node.append(element("p", "", visible(remedy.text)));
-  const commands = remedy?.commands.length ? remedy.commands : [["lbg", "group", "show", group.group]];
+  const commands = remedy?.commands ?? [];
   node.append(...commands.map(commandLine).map(command));
   if (problem.kind === "MessagesPoisoned" && subject.message && actsList) {
     const href = `${groupPath(group.group)}/acts/skip?id=${encodeURIComponent(subject.message)}`;
     node.append(element("p", "", actLink({ href, title: "Skip it" })));
   }
+  setClass(node, severityClass(problem.severity));
   return { node, update: () => {} };
 });
 
@@ -217,21 +217,23 @@ function showEvents() {
   setHidden(byId("no-events"), shown.length > 0);
 }
 
+const colourOfKind = (kind) => severityClass(group.problems.find((one) => one.kind === kind)?.severity);
+
 function showFacts() {
   const shown = [
     ["Rate", rateText(group.rate), "/s"],
     ["Ready", countText(group.ready)],
     ["Unacked", countText(group.unacked)],
     ["Oldest", oldestText(group)],
-    ["Clears in", clearsText(group), "", group.clears_s === "never" ? "warn" : ""],
+    ["Clears in", clearsText(group)],
     ["Members", group.members === null ? "unknown" : countText(group.members.length)],
-    ["Dead letters", countText(group.dead_letters), "", group.dead_letters ? "warn" : ""],
+    ["Dead letters", countText(group.dead_letters)],
   ];
   if (group.parked !== null) {
     const keys = group.parked_keys === null ? "" : plural(group.parked_keys, "key");
-    shown.push(["Parked", countText(group.parked), keys, group.parked ? "warn" : ""]);
+    shown.push(["Parked", countText(group.parked), keys, colourOfKind("KeysParked")]);
   }
-  if (group.unrouted) shown.push(["Unrouted", countText(group.unrouted), "", "bad"]);
+  if (group.unrouted) shown.push(["Unrouted", countText(group.unrouted), "", colourOfKind("Unrouted")]);
   facts.show(shown);
 }
 
@@ -244,7 +246,7 @@ function showStates() {
   const states = [];
   if (group.paused) states.push(["paused", "warn"]);
   if (group.ingress_paused) states.push(["ingress paused", "warn"]);
-  if (REBALANCE[group.rebalance]) states.push([REBALANCE[group.rebalance], "warn"]);
+  if (REBALANCE[group.rebalance]) states.push([REBALANCE[group.rebalance], ""]);
   if (group.repartition !== null) states.push([`repartition to ${group.repartition}`, "warn"]);
   if (isDeleted) states.push(["deleted", "bad"]);
   stateRows.show(states, ([text]) => text);
@@ -289,7 +291,7 @@ function sessionTable() {
       node,
       update(row) {
         setText(state, row.state);
-        setClass(state, row.state === "stranded" ? "trouble" : "");
+        setClass(state, row.state === "stranded" ? "bad" : "");
         setText(member, row.server === null ? "-" : visible(row.server));
         setText(assigned, countText(row.assigned));
         setText(acknowledged, countText(row.acknowledged));

@@ -1,6 +1,6 @@
 /** A cell for each queue or partition: who serves it, and how. In modes without them a cell for each member. */
 
-import { byId, clockText, countText, element, rateText, setClass, setText, Rows, visible } from "./dom.js";
+import { byId, clockText, countText, element, rateText, setClass, setText, severityClass, Rows, visible } from "./dom.js";
 
 const DENSE = 40;
 const TROUBLES = { Blocked: "blocked", Stalled: "stalled" };
@@ -46,7 +46,7 @@ export class LiveMap {
   serviceCell(one, group) {
     const primary = one.bindings.find((binding) => binding.role === "primary")?.member ?? null;
     const active = one.bindings.find((binding) => binding.active);
-    const stuck = one.bindings.find((binding) => binding.progress in TROUBLES);
+    const stuck = one.severity !== null && one.bindings.find((binding) => binding.progress in TROUBLES);
     const isPaused = group.paused || one.status === "Paused";
     const isMoving = one.member !== null && primary !== null && primary !== one.member;
     const words = [];
@@ -55,8 +55,7 @@ export class LiveMap {
     else if (isPaused) words.push("paused");
     else if (one.rate !== null) words.push(`${rateText(one.rate)}/s`);
     if (active?.in_flight) words.push(`+${active.in_flight}`);
-    const classes = [one.member === null ? "nobody" : `m${this.colourOf(one.member)}`];
-    if (stuck) classes.push("stuck");
+    const classes = [one.member === null ? "nobody" : `m${this.colourOf(one.member)}`, severityClass(one.severity)];
     if (isPaused) classes.push("paused");
     if (isMoving) classes.push("moving");
     return {
@@ -73,7 +72,7 @@ export class LiveMap {
   memberCell(one) {
     return {
       key: one.name,
-      classes: `m${this.colourOf(one.name)}${one.state === "live" ? "" : " stuck"}${one.paused ? " paused" : ""}`,
+      classes: `m${this.colourOf(one.name)}${one.state === "live" ? ` ${severityClass(one.severity)}` : " bad"}${one.paused ? " paused" : ""}`,
       which: `index ${one.index}`,
       more: one.state === "live" ? "" : one.state,
       server: this.labelOf(one.name),

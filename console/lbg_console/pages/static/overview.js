@@ -2,18 +2,19 @@
 
 import {
   Facts, Rows, ageText, byId, clearsText, countText, element, groupPath, oldestText, once, pageState, plural, rateText, setClass, setNote,
-  setText, showSurvey, visible,
+  setText, severityClass, showSurvey, visible,
 } from "./dom.js";
 import { Stream } from "./stream.js";
 
 const SIGNS = { R: "●", P: "‖", A: "!", U: "×", "?": "?" };
 const STRIP_MAX = 64;
 const SORT_EVERY_MS = 5000;
+const SEVERITIES = ["AtRisk", "Stands", "Late", "Differs", "Note"];
 const SORTS = {
   lag: (row) => -(row.lag ?? row.ready ?? 0),
   rate: (row) => -row.rate,
   oldest: (row) => -(row.oldest_s ?? 0),
-  problems: (row) => -row.problems,
+  problems: (row) => SEVERITIES.indexOf(row.severity) * 1000 - Math.min(row.problems, 999),
   name: () => 0,
 };
 
@@ -53,7 +54,6 @@ function makeRow({ group }) {
     shown = row;
     setText(mode, row.mode ?? "no readable record");
     setText(served, row.services ? `${row.served}/${row.services}` : "-");
-    setClass(served, row.served < row.services ? "number trouble" : "number");
     setCount(members, row.members);
     setText(rate, rateText(row.rate));
     setCount(ready, row.ready);
@@ -64,14 +64,14 @@ function makeRow({ group }) {
     setNote(parked, parkedText(row));
     setText(problems, row.problems ? String(row.problems) : "");
     setText(problem, row.problems ? row.problem : "");
-    setClass(node, row.problems ? "problem" : "");
+    setClass(node, row.problems ? `problem ${severityClass(row.severity)}` : "");
   };
   return { node, update };
 }
 
 function setCount(cell, count) {
   setText(cell, countText(count));
-  setClass(cell, count === null ? "number unknown" : count === 0 ? "number zero" : count > 1000 ? "number high" : "number");
+  setClass(cell, count === null ? "number unknown" : count === 0 ? "number zero" : "number");
 }
 
 function stateText(row) {
@@ -125,13 +125,14 @@ function draw() {
   rows.show(shown, (one) => one.group);
   const sum = (value) => all.reduce((total, one) => (total === null || value(one) === null ? null : total + value(one)), 0);
   const withProblems = all.filter((one) => one.problems).length;
+  const worst = SEVERITIES.find((severity) => all.some((one) => one.severity === severity));
   const unserved = all.reduce((total, one) => total + Math.max(0, one.services - one.served), 0);
   const lag = sum((one) => one.lag);
   const parked = all.reduce((total, one) => total + (one.parked ?? 0), 0);
   facts.show([
     ["Groups", countText(all.length)],
-    ["With problems", countText(withProblems), "", withProblems ? "bad" : ""],
-    ["Queues unserved", countText(unserved), "", unserved ? "bad" : ""],
+    ["With problems", countText(withProblems), "", severityClass(worst)],
+    ["Queues unserved", countText(unserved)],
     ["Members", countText(sum((one) => one.members))],
     ["Rate", rateText(all.reduce((total, one) => total + one.rate, 0)), "/s"],
     ["Lag", countText(lag), lag === null ? "" : "messages"],
