@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from typing import Any
 
 import pytest
@@ -104,6 +105,19 @@ async def test_a_queue_that_stands_still_is_marked_at_the_member_that_should_ser
     assert "!" not in second
     assert (word in text) is not is_compact
     assert ("+8" in text) is (progress == "Blocked" and not is_compact)
+
+
+@pytest.mark.parametrize(("progress", "is_red"), [("Working", False), ("Stalled", True)])
+async def test_only_a_queue_with_a_problem_has_its_colour(progress: str, is_red: bool) -> None:
+    serving = {**queue(0, "primary", active=True, in_flight=8), "progress": progress}
+    description = await two_queues(beat(0, serving, queue(1, "primary", active=True)))
+    console = Console(width=110, file=io.StringIO(), force_terminal=True, color_system="standard")
+    console.print(live_map(description, MEMBERS[:2], {}))
+    assert isinstance(console.file, io.StringIO)
+    lines = console.file.getvalue().splitlines()
+    coloured = [line for line in lines if re.search(r"\x1b\[[0-9;]*3[13]m", line)]
+    assert any("queue 0" in line for line in coloured) is is_red
+    assert not any("queue 1" in line for line in coloured)
 
 
 async def test_a_paused_queue_has_no_arrow_and_a_member_that_is_not_bound_no_line() -> None:

@@ -365,6 +365,25 @@ async def test_two_provisioners_do_not_work_on_one_group_at_once(
     await other.close()
 
 
+async def test_others_see_that_a_command_goes_on_with_a_change_until_it_is_over_or_killed(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    await create_group(admin, orders)
+    async with place.administered() as command, place.administered() as other:
+        assert await admin.amqp.locks.is_driven("orders") is False
+        await command.drive("orders")
+        await other.drive("orders")
+        await other.drive("orders", is_over=True)
+        assert [await one.amqp.locks.is_driven("orders") for one in (admin, command)] == [True, True]
+        assert not [name for name in (await admin.observe("orders")).queues if "provisioning" in name]
+        await command.drive("orders", is_over=True)
+        assert await admin.amqp.locks.is_driven("orders") is False
+        await command.drive("orders")
+    async with asyncio.timeout(GUARD_S):
+        while await admin.amqp.locks.is_driven("orders"):
+            pass
+
+
 async def test_groups_are_listed_by_their_records(admin: LiveAdmin, orders: GroupSpec) -> None:
     await create_group(admin, orders)
     await create_group(
