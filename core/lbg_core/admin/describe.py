@@ -144,6 +144,10 @@ class Description:
         """The worst of each queue or partition, by its number, and of each member, by its name."""
         names, worst = Names(self.group), dict[int | str, Severity]()
         for one in reversed(self.faults):
+            if one.kind in (Kind.NO_MEMBERS, Kind.CHANGE_STANDS):
+                waiting = [row for row in self.reported_services if isinstance(row.ready, int) and row.ready]
+                unserved = (row.number for row in waiting if not row.is_served)
+                worst |= dict.fromkeys(unserved, one.kind.severity)
             number = one.figures.get("partition", names.number_of(one.subject.queue))
             if isinstance(number, int):
                 worst[number] = one.kind.severity

@@ -55,6 +55,7 @@ async def test_messages_that_wait_without_a_member_are_one_problem_with_the_comm
         "`spec.replicas`) starts one"
     ]
     assert described.severity is Severity.STANDS
+    assert [described.severity_of(number) for number in (0, 1)] == [Severity.STANDS, Severity.STANDS]
 
 
 async def test_a_queue_with_messages_that_no_member_consumes_is_named_and_nothing_else_is() -> None:
@@ -144,7 +145,9 @@ async def test_a_change_that_a_command_goes_on_with_is_a_note_and_one_without_st
     ]
     assert [row.number for row in described.services] == list(range(move.queue_count))
     admin.driven.clear()
-    stands = (await shown(admin)).problems[0]
+    described = await shown(admin)
+    assert [described.severity_of(number) for number in (0, 4)] == [None, Severity.STANDS]
+    stands = described.problems[0]
     assert (stands.kind, stands.figures["messages_held"]) == (Kind.CHANGE_STANDS, 68_000)
     assert stands.remedy is not None
     assert stands.remedy.commands == (("lbg", "group", "repartition", "orders", "--queues", "3"),)
