@@ -134,9 +134,9 @@ async def test_whoever_may_look_at_the_management_api_sees_policies_that_lose_me
     async with Place(place, management).administered() as watching:
         problems = problem_lines(await show_group(watching, "orders"))
     assert [problem.partition(" (")[0] for problem in problems] == [
+        "messages can be lost: policy 'ttl' sets message-ttl 60000 on queue lbg.orders.q.0 and 3 more",
         "permissions: unknown",
         "users: unknown",
-        "messages can be lost: policy 'ttl' sets message-ttl 60000 on queue lbg.orders.q.0 and 3 more",
     ]
 
 
