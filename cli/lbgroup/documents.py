@@ -197,10 +197,12 @@ class PeekedMessage(TypedDict):
     id: str
     key: str | None
     queue: int
-    member: Annotated[str | None, "null: it waits at the broker"]
+    member: Annotated[str | None, "that holds it, or held it last; null: it waits at the broker"]
     member_index: int | None
     state: Annotated[
-        str, "ready, waiting, running, retrying, poisoned, refused, parking, moving or processed"
+        str,
+        "ready, parked, dead, unrouted; at a member waiting, running, retrying, poisoned, refused, parking, moving or "
+        "processed",
     ]
     attempts: int
     reason: str
@@ -223,6 +225,28 @@ class Peeked(TypedDict):
         dict[str, int | Unknown], "by queue: messages at the broker that could not be looked at"
     ]
     silent: Annotated[list[str], "members that did not answer"]
+
+
+class KeyPlace(TypedDict):
+    """A place where messages of a key may be."""
+
+    kind: Literal["unrouted", "queue", "member", "parked", "dead letters"]
+    name: Annotated[str, "of the queue or the member"]
+    count: Annotated[int, "messages of the key that were found there"]
+    messages: Annotated[list[PeekedMessage], "the first of them"]
+    unknown: Annotated[str | None, "cause for which it was not read to its end; null: it was"]
+
+
+class KeyFate(TypedDict):
+    """Places of the messages of a key."""
+
+    group: str
+    key: str
+    hash: int
+    queue: int
+    count: Annotated[int, "messages of the key in all places"]
+    is_complete: Annotated[bool, "every place was read to its end"]
+    places: list[KeyPlace]
 
 
 class Password(TypedDict):
@@ -630,6 +654,7 @@ DOCUMENTS: dict[str, Any] = {
     "group show": Group,
     "group list": list[Group],
     "group peek": Peeked,
+    "group key": KeyFate,
     "group skip": Skipped,
     "group pause": Paused,
     "group resume": Paused,

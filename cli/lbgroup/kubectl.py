@@ -313,11 +313,12 @@ class _Forwarded(click.Command):
 
     def __init__(self, inner: click.Command, path: str, summary: str) -> None:
         own = [one for one in inner.params if one.name not in BROKER_OPTIONS | {"name", "names", "url"}]
+        words = " ".join(["flights", *("N14228" for one in own if isinstance(one, click.Argument))])
         super().__init__(
             inner.name,
             params=[click.Argument(["name"]), *own, *_kubectl_options()],
             help=f"{summary}\n\nNAME is that of the LoadBalancedGroup. `lbg {path} --help` has more.",
-            epilog=f"Example: kubectl lbg {path} flights --namespace shop",
+            epilog=f"Example: kubectl lbg {path} {words} --namespace shop",
         )
         self._inner = inner
 
@@ -350,6 +351,7 @@ _PATHS = {
     "lbgroup.console:console": "console",
     "lbgroup.group:show": "group show",
     "lbgroup.group:peek": "group peek",
+    "lbgroup.group:key": "group key",
 }
 """Words of `lbg` for each command."""
 
@@ -361,12 +363,15 @@ _PEEK = LazyCommand("lbgroup.group:peek", "Show messages of a group, in order pe
     table={
         "show": LazyCommand("lbgroup.group:show", "Show a group: its attributes, its queues, its members."),
         "peek": _PEEK,
+        "key": LazyCommand(
+            "lbgroup.group:key", "Show where the messages of a KEY of a group are, and take none."
+        ),
     },
     params=_kubectl_options(),
     no_args_is_help=True,
 )
 def group() -> None:
-    """Show a group, and peek at its messages."""
+    """Show a group, find the messages of a key, and peek at messages."""
 
 
 @click.command(
@@ -374,7 +379,7 @@ def group() -> None:
     table={
         "top": LazyCommand("lbgroup.top:top", "Watch a group: rates, lag, members, problems."),
         "console": LazyCommand("lbgroup.console:console", "Show a group in a browser, live."),
-        "group": LazyCommand("lbgroup.kubectl:group", "Show a group, and peek at its messages."),
+        "group": LazyCommand("lbgroup.kubectl:group", "Show a group, find a key, peek at messages."),
         "peek": _PEEK,
     },
     params=_kubectl_options(),

@@ -24,9 +24,8 @@ from lbg_core.admin.dead_letters import (
     open_dead_queue,
 )
 from lbg_core.admin.describe import Description
+from lbg_core.admin.key_fate import PlaceKind, find_key, places_text
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.member_requests import unread_lines
-from lbg_core.admin.parked_messages import administration
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_core.group import SpecError, hash_of, queue_of
 from lbg_core.group.members_protocol import HeldState, PeekedMessage
@@ -58,37 +57,28 @@ class MessageReader:
         self._address = address
         self._peeks = asyncio.Semaphore(PEEKS_MAX)
 
-    async def key(
-        self, session: Session, one: Description, key: str, reading: asyncio.Lock
-    ) -> tuple[Found, MessageList, MessageList]:
-        """Place of the key, its messages that wait or are at a member, and its parked messages. Raises SpecError for
-        a key that the group's hash function cannot take."""
-        place, waiting, parked = _place_of(one, key), MessageList(), MessageList()
+    async def key(self, session: Session, one: Description, key: str, reading: asyncio.Lock) -> Found:
+        """Place of the key, and its messages wherever they are. Raises SpecError for a key that the group's hash
+        function cannot take."""
+        place = _place_of(one, key)
         now_us = time.time_ns() // 1000
         async with self._admin(session) as admin:
-            groups = GroupAdmin(admin)
             try:
-                found = await groups.peek_group(one.group, key=key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES)
-                waiting.messages = [_message(one.group, message, now_us) for message in found.messages]
-                waiting.notes += unread_lines(found)
+                fate = await find_key(
+                    admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES, alone=reading
+                )
             except ProvisioningError as error:
-                waiting.notes.append(redacted(str(error)))
-            place["parked"] = False
-            if one.parked is not None:
-                place["parked"] = None
-
-                async def read() -> None:
-                    listing = await groups.list_parked(one.group)
-                    count = next((each.messages for each in listing.keys if each.key == key), None)
-                    place["parked"], parked.total = count is not None, count
-                    if count:
-                        letters = await administration.show_parked(
-                            admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES
-                        )
-                        parked.messages = _letters(one.group, letters, now_us, ("discard-parked",))
-
-                await _read(reading, parked.notes, read)
-        return place, waiting, parked
+                return {**place, "text": redacted(str(error)), "messages": [], "parked": None, "dead": None}
+        parked, dead = fate.at(PlaceKind.PARKED), fate.at(PlaceKind.DEAD)
+        return {
+            **place,
+            "text": places_text(fate),
+            "messages": [
+                _message(one.group, message, now_us) for each in fate.places for message in each.messages
+            ],
+            "parked": None if parked is None else parked.count,
+            "dead": None if dead is None else dead.count,
+        }
 
     async def parked_keys(self, session: Session, group: str, reading: asyncio.Lock) -> MessageList:
         """The parked keys of a group, in the order in which they were parked."""
@@ -178,7 +168,6 @@ def _place_of(one: Description, key: str) -> Found:
         "word": "partition" if one.has_partitions else "queue",
         "status": "Unknown" if service is None else service.status,
         "member": None if service is None or service.member is None else service.member.name,
-        "parked": None,
         "is_shared": one.is_shared,
     }
 
@@ -191,8 +180,16 @@ def _message(group: str, message: PeekedMessage, now_us: int) -> Found:
         "key": None,
         "at": message.member or "the broker",
         "age_s": message.age_s(now_us),
-        "acts": [offer(ACTS["skip"], group, id=message.id)] if message.state is HeldState.POISONED else [],
+        "acts": [offer(ACTS[act], group, id=message.id) for act in _ACTS_OF.get(message.state, ())],
     }
+
+
+_ACTS_OF = {
+    HeldState.POISONED: ("skip",),
+    HeldState.PARKED: ("discard-parked",),
+    HeldState.DEAD: ("replay", "discard"),
+}
+"""By the state of a message, the acts on it."""
 
 
 def _letters(group: str, listing: Listing, now_us: int, acts: tuple[str, ...]) -> list[Found]:

@@ -19,9 +19,8 @@ from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from lbg_console.acts import ACTS, Act, ActRefused, ActRunner, Request, offer
-from lbg_console.documents import known
 from lbg_console.event_streams import EventStreams
-from lbg_console.messages import LETTERS_MAX, MessageList, MessageReader
+from lbg_console.messages import LETTERS_MAX, MessageReader
 from lbg_console.protection import local_path, require_token
 from lbg_console.sessions import (
     CHECKS_MAX,
@@ -356,21 +355,19 @@ class Views:
     async def key(self, request: web.Request) -> web.Response:
         session, group = self._group(request)
         name, key = group.observed.name, _chosen(request.query, "key")
-        place, waiting, parked, error = None, MessageList(), MessageList(), ""
+        found, error = None, ""
         row = group.observed.row
         acts: list[dict[str, Any]] = []
         if key is not None and row is None:
             error = "the group has not been read yet: load the page again"
         elif key is not None and row is not None:
             try:
-                place, waiting, parked = await self._messages.key(
-                    session, row.description, key, group.reading
-                )
+                found = await self._messages.key(session, row.description, key, group.reading)
             except SpecError as refused:
                 error = str(refused)
             else:
-                names = ["release", "replay-one", "discard-parked"] if place["parked"] else []
-                names += ["replay"] if known(row.description.dead_letters) != 0 else []
+                names = ["release", "replay-one", "discard-parked"] if found["parked"] else []
+                names += ["replay"] if found["dead"] else []
                 acts = [offer(ACTS[one], name, key=key) for one in names]
         return self.page(
             "key.html",
@@ -378,9 +375,7 @@ class Views:
             title=name if key is None else f"{printable(key, max_chars=80)} · {name}",
             name=name,
             key=key,
-            place=place,
-            waiting=waiting,
-            parked=parked,
+            found=found,
             error=error,
             acts_offered=acts,
         )

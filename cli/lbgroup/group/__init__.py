@@ -17,14 +17,15 @@ from lbgroup.group.change import (
     skip,
 )
 from lbgroup.group.create import create
-from lbgroup.group.show import list_, peek, show
+from lbgroup.group.messages import key, peek
+from lbgroup.group.show import list_, show
 
 
 @click.group(no_args_is_help=True)
 def group() -> None:
-    """Create, show, list and delete groups on a broker, peek at their messages and skip poisoned ones, pause and resume
-    groups, rotate their passwords, change how many queues they have and who serves them, adopt them from another owner,
-    and close their sessions."""
+    """Create, show, list and delete groups on a broker, find the messages of a key, peek at messages and skip poisoned
+    ones, pause and resume groups, rotate their passwords, change how many queues they have and who serves them, adopt
+    them from another owner, and close their sessions."""
 
 
 for command in (
@@ -32,6 +33,7 @@ for command in (
     show,
     list_,
     peek,
+    key,
     skip,
     pause,
     resume,

@@ -30,12 +30,10 @@ from lbg_core.admin.snapshot import (
 )
 from lbg_core.command_output import echo_json, output_option, text_table
 from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
-from lbg_core.group.members_protocol import Beat, PeekedMessage, QueueState
+from lbg_core.group.members_protocol import Beat, QueueState
 from lbg_core.group.sizing import Sizing
-from lbg_core.peers import printable
-from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
-from lbgroup.options import body_bytes_option, body_text, broker_options, count_text, counted
+from lbgroup.options import broker_options, count_text, counted
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -393,68 +391,3 @@ def list_(address: BrokerAddress, as_json: bool) -> None:
         click.echo("\n".join(list_lines(groups)))
     else:
         click.echo("no groups", err=True)
-
-
-@click.command(epilog="Example: lbg group peek orders --key N14228")
-@click.argument("name")
-@click.option("--queue", type=click.IntRange(min=0), metavar="N", help="Only messages of this queue.")
-@click.option("--key", metavar="KEY", help="Only messages of this key.")
-@click.option("--id", "id_", metavar="ID", help="Only the message of this id.")
-@click.option(
-    "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="At most N."
-)
-@body_bytes_option
-@output_option("one object.", has_flag=True)
-@broker_options(login=True, management=True)
-def peek(
-    name: str,
-    address: BrokerAddress,
-    queue: int | None,
-    key: str | None,
-    id_: str | None,
-    limit: int,
-    body_bytes: int,
-    as_json: bool,
-) -> None:
-    """Show messages of group NAME, in order per queue, and take none.
-
-    Each message stays in its place, and its redelivered flag too. Members answer with the messages that they hold:
-    running, waiting, retrying or poisoned. The embedded broker shows the next ones, which are ready there, as far as
-    they are in its memory. RabbitMQ shows none of them.
-    """
-    from lbg_core.admin.member_requests import Wanted, peek_group, peeked_json, unread_lines
-
-    wanted = Wanted(queue, key, id_)
-    found = with_admin(
-        address, lambda admin: peek_group(admin, name, wanted, limit=limit, body_bytes=body_bytes)
-    )
-    if as_json:
-        echo_json(found.to_json())
-    else:
-        now_us = time.time_ns() // 1000
-        for message in found.messages:
-            click.echo(_message_line(message, now_us))
-            click.echo(f"  {body_text(peeked_json(message, now_us))}")
-        click.echo(f"{counted(len(found.messages), 'message')} of group {name} shown", err=True)
-        for line in unread_lines(found):
-            click.echo(f"! {line}", err=True)
-    if id_ is not None and not found.messages:
-        raise CliError(
-            f"no member of group {name} holds message {id_}, and it is not among those that the broker shows; "
-            f"`lbg dead list {name}` has the dead letters"
-        )
-
-
-def _message_line(message: PeekedMessage, now_us: int) -> str:
-    age_s = message.age_s(now_us)
-    fields = {
-        "key": message.key,
-        "queue": message.queue,
-        "member": message.member,
-        "attempts": message.attempts,
-        "age": None if age_s is None else f"{age_s:,.0f}s",
-    }
-    columns = "  ".join(f"{name} {'-' if value is None else value}" for name, value in fields.items())
-    redelivered = "  redelivered" if message.redelivered else ""
-    reason = f"  {' '.join(message.reason.split())}" if message.reason else ""
-    return printable(f"{message.id}  {message.state}  {columns}{redelivered}{reason}", max_chars=None)

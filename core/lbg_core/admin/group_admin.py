@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO
 
-from lbg_core.admin import groups, ingress, member_requests
+from lbg_core.admin import groups, ingress, key_fate, member_requests
 from lbg_core.admin.actions import Action
 from lbg_core.admin.dead_letters import DeadLetter, Selection
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import Created
+from lbg_core.admin.key_fate import KeyFate
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.member_requests import PeekResult
@@ -103,12 +104,11 @@ class GroupAdmin:
         name: str,
         *,
         queue: int | None = None,
-        key: str | None = None,
         id: str | None = None,
         limit: int = member_requests.LIMIT,
         body_bytes: int = member_requests.BODY_BYTES,
     ) -> PeekResult:
-        """The first `limit` messages of the group, or of a queue, a key or an id, with `body_bytes` of each body.
+        """The first `limit` messages of the group, or of a queue or an id, with `body_bytes` of each body.
 
         Nothing is taken: each message stays in its place with its redelivered flag. Members answer with what they hold;
         behind it the embedded broker shows what it has in memory, and RabbitMQ nothing: `PeekResult.unread` counts the
@@ -117,8 +117,24 @@ class GroupAdmin:
         Raises GroupNotFound, RecordUnavailable, RecordUnreadable, SpecError for a queue that the group does not have,
         and AdminError.
         """
-        wanted = member_requests.Wanted(queue, key, id)
+        wanted = member_requests.Wanted(queue, id)
         return await member_requests.peek_group(self._admin, name, wanted, limit=limit, body_bytes=body_bytes)
+
+    async def find_key(
+        self,
+        name: str,
+        key: str,
+        *,
+        limit: int = member_requests.LIMIT,
+        body_bytes: int = member_requests.BODY_BYTES,
+    ) -> KeyFate:
+        """All places where messages of a key may be, each with their number, the first `limit` of them, and the cause
+        if it could not be read to its end. Nothing is taken.
+
+        Raises GroupNotFound, RecordUnavailable, RecordUnreadable, SpecError for a key that the group's hash function
+        cannot take, and AdminError.
+        """
+        return await key_fate.find_key(self._admin, name, key, limit=limit, body_bytes=body_bytes)
 
     async def skip_message(
         self, name: str, id: str, *, within_s: float = member_requests.SKIPPED_S

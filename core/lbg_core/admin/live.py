@@ -127,15 +127,15 @@ class LiveAdmin:
             name for name, status in snapshot.queues.items() if status is not None and names.is_served(name)
         ]
 
-    async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]]:
-        """First messages of a queue that wait at the embedded broker, which shows them without taking them; none
-        without its management API, and none to a login that may not use it, as a group's."""
+    async def head_of(self, queue: str, count: int, body_bytes: int) -> Sequence[Mapping[str, Any]] | None:
+        """First messages of a queue that wait at the embedded broker, which shows them without taking them. None
+        without its management API, and for a login that may not use it, as a group's."""
         if self._management is None:
-            return ()
+            return None
         try:
             return await self._management.head_of(queue, count, body_bytes)
         except Denied:
-            return ()
+            return None
 
     async def perform(self, action: Action) -> None:
         match action:

@@ -36,7 +36,6 @@ from lbg_core.group import (
     Names,
     SpecError,
     hash_in,
-    hash_of,
     key_of,
     queue_of,
 )
@@ -68,7 +67,7 @@ ANSWERS_S = 1.5
 BODY_BYTES = 1000
 LIMIT = 10
 READ_MAX = 5000
-"""Messages of a queue that are read at the broker to find those of a key or an id."""
+"""Messages of a queue that are read at the broker, at its first ones, to find those of a key or an id."""
 
 SKIPPED_S = 35.0
 """Longer than a call with the default timeout: a message that is being called is skipped when the call has ended."""
@@ -115,14 +114,11 @@ class Wanted:
     """Selection of messages: all that is given must hold, and nothing given selects everything."""
 
     queue: int | None = None
-    key: str | None = None
     id: str | None = None
 
     def __contains__(self, message: PeekedMessage) -> bool:
-        return (
-            (self.queue is None or message.queue == self.queue)
-            and (self.key is None or message.key == self.key)
-            and (self.id is None or message.id == self.id)
+        return (self.queue is None or message.queue == self.queue) and (
+            self.id is None or message.id == self.id
         )
 
 
@@ -142,7 +138,7 @@ async def peek_group(
             "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
         )
     request = Peek(
-        *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), wanted.queue, wanted.key, wanted.id),
+        *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), wanted.queue, None, wanted.id),
         limit=limit,
         body_bytes=body_bytes,
     )
@@ -336,7 +332,7 @@ async def oldest_waiting_us(admin: LiveAdmin, queues: Iterable[str]) -> int | No
     where the broker does not show them: RabbitMQ does not. Raises AdminError."""
     if (await admin.amqp.engine()).is_rabbitmq:
         return None
-    heads = [message for name in queues for message in await admin.head_of(name, 1, 1)]
+    heads = [message for name in queues for message in await admin.head_of(name, 1, 1) or ()]
     published = (message["properties"].get("headers", {}).get(HEADER_TS) for message in heads)
     return min((one for one in published if isinstance(one, int)), default=None)
 
@@ -352,11 +348,11 @@ async def _at_broker(
         number = names.number_of(name)
         if status is None or not names.is_served(name):
             continue
-        if number is not None and not _may_have(number, spec, wanted):
+        if number is not None and wanted.queue not in (None, number):
             continue
-        count = limit if wanted.key is None and wanted.id is None else READ_MAX
-        shown = () if observed.engine.is_rabbitmq else await admin.head_of(name, count, body_bytes)
-        messages += filter(wanted.__contains__, (_waiting(fields, spec) for fields in shown))
+        count = limit if wanted.id is None else READ_MAX
+        shown = () if observed.engine.is_rabbitmq else await admin.head_of(name, count, body_bytes) or ()
+        messages += filter(wanted.__contains__, (waiting_message(fields, spec) for fields in shown))
         ready = UNKNOWN if status is UNKNOWN else status.ready
         if ready is UNKNOWN:
             unread[name] = UNKNOWN
@@ -365,19 +361,12 @@ async def _at_broker(
     return messages, unread
 
 
-def _may_have(number: int, spec: GroupSpec, wanted: Wanted) -> bool:
-    if wanted.queue is not None:
-        return number == wanted.queue
-    if wanted.key is not None:
-        return number == queue_of(hash_of(wanted.key, spec.hash_count, spec.hash_function), spec.queue_count)
-    return True
-
-
 def _count(spec: GroupSpec) -> int:
     return 1 if spec.mode in UNCOUNTED_MODES else spec.queue_count
 
 
-def _waiting(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
+def waiting_message(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage:
+    """A message that waits, as the embedded broker shows it."""
     properties = fields["properties"]
     headers, routing_key = properties.get("headers", {}), str(fields["routing_key"])
     hash_ = hash_in(routing_key)

@@ -508,11 +508,15 @@ class Peek(Sent):
 
 
 class HeldState(enum.StrEnum):
-    """State of a message: no member holds it. At a member: its turn has not come; the application has it; it failed and
-    is to be called again; its attempts are used up, and it is called again; it goes to the dead letters, to the parking
-    queue, or to the queue to which its key moves; it is processed, and that is not confirmed."""
+    """State of a message: no member holds it, and it is to be delivered, parked, a dead letter, or unrouted. At a
+    member: its turn has not come; the application has it; it failed and is to be called again; its attempts are used
+    up, and it is called again; it goes to the dead letters, to the parking queue, or to the queue to which its key
+    moves; it is processed, and that is not confirmed."""
 
     READY = "ready"
+    PARKED = "parked"
+    DEAD = "dead"
+    UNROUTED = "unrouted"
     WAITING = "waiting"
     RUNNING = "running"
     RETRYING = "retrying"

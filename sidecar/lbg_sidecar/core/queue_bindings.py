@@ -315,12 +315,14 @@ class Bindings:
         """Those by which this member serves queues of the group, without surplus queues."""
         return [one for one in self.own() if one.active and one.queue < self.rules.queue_count]
 
-    def held(self) -> Iterator[InFlight]:
-        """Messages that this member holds, and has not settled, of each queue in the order of delivery."""
+    def held(self, *, with_copies: bool = False) -> Iterator[InFlight]:
+        """Messages that this member holds, and has not settled, of each queue in the order of delivery; `with_copies`:
+        and released copies of parked ones."""
         for binding in self.own():
             attachment = binding.attachment
             if attachment is not None and not attachment.closed:
-                for in_flight in attachment.ack_window.all_unacked():
+                unacked = attachment.unacked if with_copies else attachment.ack_window.all_unacked()
+                for in_flight in unacked:
                     is_open = in_flight.outcome is None and not in_flight.is_over
                     if is_open and not in_flight.ends_session and in_flight.fence is None:
                         yield in_flight

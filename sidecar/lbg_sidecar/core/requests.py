@@ -72,7 +72,7 @@ class Requests(Part):
     def _peek(self, request: Peek, group: str) -> None:
         held = [
             in_flight
-            for in_flight in self._bindings.held()
+            for in_flight in self._bindings.held(with_copies=request.key is not None)
             if request.queue is None or in_flight.queue == request.queue
             if request.key is None or in_flight.key == request.key
             if request.id is None or request.id in (in_flight.id, in_flight.id_in(group))

@@ -15,6 +15,7 @@ from lbg_core.admin.actions import Action, AppendEntry, Bind, DeclareQueue, Unbi
 from lbg_core.admin.dead_letters import Selection
 from lbg_core.admin.errors import MessageNotSkipped
 from lbg_core.admin.groups import create_group, enable_parking, show_group
+from lbg_core.admin.key_fate import PlaceKind, find_key
 from lbg_core.admin.key_move import beginning, key_move_announced
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
@@ -110,7 +111,8 @@ async def scene_on(
 
 
 async def id_of(admin: LiveAdmin, key: str) -> str:
-    held = await peek_group(admin, "orders", Wanted(key=key))
+    held = (await find_key(admin, "orders", key)).at(PlaceKind.MEMBER)
+    assert held is not None
     return held.messages[0].id
 
 
