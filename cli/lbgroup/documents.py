@@ -237,8 +237,51 @@ class KeyPlace(TypedDict):
     unknown: Annotated[str | None, "cause for which it was not read to its end; null: it was"]
 
 
+class KeyStep(TypedDict):
+    """A step in the lane of a key. Times are microseconds since the epoch, 0 where there is none."""
+
+    step: Annotated[
+        Literal["visit", "moved", "gap"],
+        "visit: a message at a member, or where it is without one; moved: from here on another member has the key; "
+        "gap: numbers that no member that answered has or had",
+    ]
+    at_us: NotRequired[Annotated[int, "not of a visit"]]
+    publisher: NotRequired[str | None]
+    seq: NotRequired[Annotated[int | None, "of the publisher and the key's hash; null: without a stamp"]]
+    queue: NotRequired[int]
+    member: NotRequired[Annotated[str | None, "null: at none"]]
+    published_at_us: NotRequired[int]
+    received_us: NotRequired[Annotated[int, "by the member"]]
+    first_call_us: NotRequired[Annotated[int, "at the member"]]
+    last_call_us: NotRequired[int]
+    last_end_us: NotRequired[Annotated[int, "of the last call"]]
+    attempts: NotRequired[int]
+    word: NotRequired[
+        Annotated[
+            str,
+            "finished, finished-unacknowledged, dead, repeat-dropped, parked, forwarded or given-back; or the state "
+            "that it has now",
+        ]
+    ]
+    redelivered: NotRequired[bool]
+    reason: NotRequired[str]
+    is_called_again: NotRequired[Annotated[bool, "it was finished before"]]
+    former: NotRequired[Annotated[str, "the member before"]]
+    first: NotRequired[Annotated[int, "number of a gap"]]
+    last: NotRequired[Annotated[int, "number of a gap"]]
+
+
+class KeyMemory(TypedDict):
+    """Finished messages that a member remembers, of all keys."""
+
+    member: str
+    kept: Annotated[int, "messages"]
+    since_us: Annotated[int, "all since then"]
+    left: Annotated[int, "older messages of the key that it did not send"]
+
+
 class KeyFate(TypedDict):
-    """Places of the messages of a key."""
+    """Places and history of the messages of a key."""
 
     group: str
     key: str
@@ -247,6 +290,8 @@ class KeyFate(TypedDict):
     count: Annotated[int, "messages of the key in all places"]
     is_complete: Annotated[bool, "every place was read to its end"]
     places: list[KeyPlace]
+    steps: Annotated[list[KeyStep], "the lane of the key, in time order"]
+    remembered: Annotated[list[KeyMemory], "by members that answered"]
 
 
 class Password(TypedDict):

@@ -364,7 +364,8 @@ _PEEK = LazyCommand("lbgroup.group:peek", "Show messages of a group, in order pe
         "show": LazyCommand("lbgroup.group:show", "Show a group: its attributes, its queues, its members."),
         "peek": _PEEK,
         "key": LazyCommand(
-            "lbgroup.group:key", "Show where the messages of a KEY of a group are, and take none."
+            "lbgroup.group:key",
+            "Show the fate of a KEY of a group: what became of its messages, and where they are.",
         ),
     },
     params=_kubectl_options(),

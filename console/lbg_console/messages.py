@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any
 
 from lbg_console.acts import ACTS, offer
@@ -25,6 +26,7 @@ from lbg_core.admin.dead_letters import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.key_fate import PlaceKind, find_key, places_text
+from lbg_core.admin.key_lane import HEADER, lane_rows, reach_text
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_core.group import SpecError, hash_of, queue_of
@@ -58,8 +60,8 @@ class MessageReader:
         self._peeks = asyncio.Semaphore(PEEKS_MAX)
 
     async def key(self, session: Session, one: Description, key: str, reading: asyncio.Lock) -> Found:
-        """Place of the key, and its messages wherever they are. Raises SpecError for a key that the group's hash
-        function cannot take."""
+        """Place of the key, its lane, and its messages wherever they are. Raises SpecError for a key that the group's
+        hash function cannot take."""
         place = _place_of(one, key)
         now_us = time.time_ns() // 1000
         async with self._admin(session) as admin:
@@ -68,11 +70,16 @@ class MessageReader:
                     admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES, alone=reading
                 )
             except ProvisioningError as error:
-                return {**place, "text": redacted(str(error)), "messages": [], "parked": None, "dead": None}
+                return {**place, "text": redacted(str(error))}
         parked, dead = fate.at(PlaceKind.PARKED), fate.at(PlaceKind.DEAD)
+        publishers, rows = lane_rows(fate.lane, now_us, UTC)
         return {
             **place,
             "text": places_text(fate),
+            "publishers": publishers,
+            "header": [*HEADER[:-1], "Fate"],
+            "rows": rows,
+            "reach": reach_text(fate.lane, now_us, UTC),
             "messages": [
                 _message(one.group, message, now_us) for each in fate.places for message in each.messages
             ],

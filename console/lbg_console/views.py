@@ -366,8 +366,8 @@ class Views:
             except SpecError as refused:
                 error = str(refused)
             else:
-                names = ["release", "replay-one", "discard-parked"] if found["parked"] else []
-                names += ["replay"] if found["dead"] else []
+                names = ["release", "replay-one", "discard-parked"] if found.get("parked") else []
+                names += ["replay"] if found.get("dead") else []
                 acts = [offer(ACTS[one], name, key=key) for one in names]
         return self.page(
             "key.html",

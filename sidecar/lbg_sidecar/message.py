@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import enum
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,10 +36,11 @@ from lbg_core.group import (
     HEADER_TS,
     key_in,
 )
-from lbg_core.group.members_protocol import HeldState, PeekedMessage
+from lbg_core.group.members_protocol import Ending, Handled, HeldState, PeekedMessage
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.tracing import CallSpan
-from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
+from lbg_sidecar.core.finished import Found
 
 
 class Kind(enum.StrEnum):
@@ -457,8 +458,11 @@ def forwarded(delivery: Delivery) -> Delivery:
 REASON_MAX_CHARS = 200
 
 
-def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: int) -> PeekedMessage:
-    """A message that a member holds, for an administrator. One whose body cannot be read has none."""
+def held_message(
+    in_flight: InFlight, state: HeldState, group: str, body_bytes: int, us: Callable[[float], int]
+) -> PeekedMessage:
+    """A message that a member holds, for an administrator. One whose body cannot be read has none. `us`: microseconds
+    since the epoch of a time of the loop."""
     delivery: Delivery = in_flight.delivery
     body = None
     with suppress(OSError):
@@ -478,6 +482,42 @@ def held_message(in_flight: InFlight, state: HeldState, group: str, body_bytes: 
         body=fields.get("body"),
         body_base64=fields.get("body_base64"),
         body_bytes=in_flight.size,
+        identity=in_flight.identity,
+        received_us=us(in_flight.received_at),
+        first_call_us=0 if in_flight.first_started_at is None else us(in_flight.first_started_at),
+        last_call_us=us(in_flight.started_at) if in_flight.calls else 0,
+    )
+
+
+_ENDINGS = {
+    Outcome.ACK: Ending.ACK,
+    Outcome.DEAD: Ending.DEAD,
+    Outcome.REPEAT: Ending.REPEAT,
+    Outcome.PARKED: Ending.PARKED,
+    Outcome.FORWARDED: Ending.FORWARDED,
+}
+
+
+def handled_message(found: Found, us: Callable[[float], int]) -> Handled:
+    """A message that a member was done with, for an administrator."""
+    message, queue, done_at, settled = found
+    publisher, hash_, seq = message.identity or (None, None, None)
+    first_at = message.first_started_at
+    return Handled(
+        publisher,
+        hash_,
+        seq,
+        queue,
+        max(0, message.published_at_us),
+        us(message.received_at),
+        0 if first_at is None else us(first_at),
+        us(message.started_at) if first_at is not None else 0,
+        0 if message.finished_at is None else us(message.finished_at),
+        us(done_at),
+        message.earlier + message.calls,
+        _ENDINGS.get(message.outcome or Outcome.RELEASED, Ending.RELEASED),
+        message.redelivered,
+        settled,
     )
 
 

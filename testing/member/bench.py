@@ -269,13 +269,13 @@ class Bench:
         self.turn()
 
     def peek(self) -> None:
-        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, None, None, 9, 9), "g", self.now)
+        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, None, 9, 9), "g", self.now)
         self.turn()
 
     def state(self, message: Published) -> str | None:
         """As a peek shows it; None if it is not held."""
         before = len(self.shown)
-        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, None, message.id, 9, 9), "g", self.now)
+        self.machine.requests.receive(Peek(ADMINISTRATOR, "a", None, message.id, 9, 9), "g", self.now)
         self.turn()
         return self.shown[before] if len(self.shown) > before else None
 

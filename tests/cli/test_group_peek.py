@@ -1,4 +1,4 @@
-"""`lbg group peek`: messages at members and at the broker, shown and not taken."""
+"""`lbg group peek` and `lbg group key`: messages where they are, shown and not taken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lbg_core.group import Names, hash_of
 from lbg_core.group.members_protocol import HeldState
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
-from testing.command_line import Lbg, Where
+from testing.command_line import Lbg, Said, Where
 from testing.waiting import until
 
 BODIES = [b"a0", b"\xff\x00", b"a2", b"a3", b"a4"]
@@ -126,3 +126,50 @@ def test_the_command_shows_what_waits_without_a_member_or_says_why_not(
     assert f"`lbg dead list {group}` has the dead letters" in missing.last_line
     beyond = lbg("group", "peek", group, "--queue", "2", *broker.options)
     assert (beyond.status, "must be below 2" in beyond.last_line) == (2, True)
+
+
+def test_the_fate_of_a_key_is_a_table_with_how_far_back_it_reaches(
+    lbg: Lbg, broker: Where, group: str
+) -> None:
+    release = asyncio.Event()
+
+    async def handle(message: Message) -> None:
+        if message.data == b"last":
+            await release.wait()
+
+    async def run() -> tuple[Said, Said]:
+        settings = MemberSettings(broker=broker.broker, group=group, name="m", rebalance_delay_s=0.2)
+        async with Member(settings, handle) as member:
+            await publish(broker, group, [b"first", b"last"])
+            await until(lambda: member.state()["counts"]["acked"] == 1)
+            text = await asyncio.to_thread(lbg, "group", "key", group, "a", "--bodies", *broker.options)
+            document = await asyncio.to_thread(lbg, "group", "key", group, "a", "--json", *broker.options)
+            release.set()
+        return text, document
+
+    text, document = asyncio.run(run())
+    assert text.status == 0, text.err
+    title, publisher, header, first, last, history, places, message, body = text.out.splitlines()
+    assert title == f"key a of group {group}: hash {hash_of('a', 20)}, queue {queue_number('a')}"
+    assert publisher.startswith("publisher publisher-")
+    assert header.split() == [
+        "TIME",
+        "SEQ",
+        "PUBLISHED",
+        "QUEUE",
+        "MEMBER",
+        "WAITED",
+        "TRIES",
+        "LAST",
+        "CALL",
+    ]
+    assert first.endswith("finished")
+    assert last.endswith("RUNS")
+    assert "history: the last messages of all keys at m 1 since " in history
+    assert places == "1 message of this key: 1 at member m"
+    assert "  running  key a  queue " in message
+    assert body == "  body of 4 bytes: last"
+    shown = json.loads(document.out)
+    assert (shown["count"], shown["is_complete"]) == (1, True)
+    assert [(one["seq"], one["word"]) for one in shown["steps"]] == [(0, "finished"), (1, "running")]
+    assert [(one["member"], one["kept"]) for one in shown["remembered"]] == [("m", 1)]

@@ -180,6 +180,14 @@ async def test_parked_messages_are_shown_tried_released_and_discarded(
         assert "<i>" not in page.text
         page = await client.get("/groups/orders/key?key=a")
         assert "3 messages of this key: 3 parked" in page.text
+        assert len(re.findall(r">parked[^<]*</bdi>", page.text)) == 3
+        assert "in all: it is poison</bdi>" in page.text
+        assert "history: the last messages of all keys at m 7 since " in page.text
+        assert re.findall(r'<details name="(\w+)"( open)?', page.text) == [
+            ("message", " open"),
+            ("message", ""),
+            ("message", ""),
+        ]
         assert page.text.count("<article") == 3
         assert "it is poison" in page.text
         assert ">bad a0</bdi>" in page.text

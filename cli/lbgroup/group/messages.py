@@ -17,16 +17,14 @@ from lbgroup.options import body_bytes_option, body_text, broker_options, counte
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress
 
-limit_option = click.option(
-    "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="At most N."
-)
-
 
 @click.command(epilog="Example: lbg group peek orders --queue 3")
 @click.argument("name")
 @click.option("--queue", type=click.IntRange(min=0), metavar="N", help="Only messages of this queue.")
 @click.option("--id", "id_", metavar="ID", help="Only the message of this id.")
-@limit_option
+@click.option(
+    "--limit", type=click.IntRange(1, 1000), default=10, show_default=True, metavar="N", help="At most N."
+)
 @body_bytes_option
 @output_option("one object.", has_flag=True)
 @broker_options(login=True, management=True)
@@ -92,18 +90,23 @@ def _message_line(message: PeekedMessage, now_us: int) -> str:
     default=10,
     show_default=True,
     metavar="N",
-    help="At most N of a place.",
+    help="Show at most N messages that are in one place.",
 )
+@click.option("--bodies", is_flag=True, help="Show each message that waits, with its body.")
 @body_bytes_option
 @output_option("one object.", has_flag=True)
 @broker_options(login=True, management=True)
-def key(name: str, key: str, address: BrokerAddress, limit: int, body_bytes: int, as_json: bool) -> None:
-    """Show where the messages of a KEY of group NAME are, and take none.
+def key(
+    name: str, key: str, address: BrokerAddress, limit: int, bodies: bool, body_bytes: int, as_json: bool
+) -> None:
+    """Show the fate of a KEY of group NAME: what became of its messages, and where the others are.
 
-    They may be in the key's queue (while the number of queues changes in several), at members, parked, dead letters or
-    unrouted. What could not be read to its end is reported with the cause.
+    A line for each message at each member, in time order: those that the members finished lately, and those that are
+    in the key's queues, at members, parked, dead letters or unrouted now. Nothing is taken. What could not be read to
+    its end is reported with the cause.
     """
     from lbg_core.admin.key_fate import find_key, places_text
+    from lbg_core.admin.key_lane import lane_lines
     from lbg_core.admin.member_requests import peeked_json
 
     found = with_admin(address, lambda admin: find_key(admin, name, key, limit=limit, body_bytes=body_bytes))
@@ -111,8 +114,9 @@ def key(name: str, key: str, address: BrokerAddress, limit: int, body_bytes: int
         echo_json(found.to_json())
         return
     now_us = time.time_ns() // 1000
-    for place in found.places:
-        for message in place.messages:
-            click.echo(_message_line(message, now_us))
-            click.echo(f"  {body_text(peeked_json(message, now_us))}")
+    click.echo(f"key {printable(key)} of group {name}: hash {found.hash_}, queue {found.queue}")
+    click.echo("\n".join(lane_lines(found.lane, now_us)))
     click.echo(printable(places_text(found), max_chars=None))
+    for message in (one for place in found.places for one in place.messages if bodies):
+        click.echo(_message_line(message, now_us))
+        click.echo(f"  {body_text(peeked_json(message, now_us))}")

@@ -1,4 +1,4 @@
-"""The fate of a key: where its messages are.
+"""The fate of a key: where its messages are, and what became of those before them.
 
 A message passes these places in their order, and they are read in it: unrouted, its queue (while the number of queues
 changes: the old one, a staging queue, the new one), a member, the parking queue, the dead letters. So one that goes on
@@ -21,6 +21,7 @@ from lbg_core.admin.actions import ADMINISTRATOR
 from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Selection, open_dead_queue
 from lbg_core.admin.dead_letters.queue import Copy, DeadQueue
 from lbg_core.admin.errors import ProvisioningError, plain_reason
+from lbg_core.admin.key_lane import Lane, lane_of
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import (
     BODY_BYTES,
@@ -40,9 +41,12 @@ from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.client import AccessRefused, BodyExcerpt, ClientError, ConnectionSettings, Delivery
 from lbg_core.group import IDENTITY_BYTES, UNCOUNTED_MODES, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.errors import EntryError
-from lbg_core.group.members_protocol import Beat, HeldState, Peek, Peeked, PeekedMessage
+from lbg_core.group.members_protocol import Beat, HeldState, KeyAnswer, KeyRequest, PeekedMessage
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.redaction import redacted
+
+RECORDS = 200
+"""Finished messages of the key that each member sends, the last ones."""
 
 READ_S = 10.0
 """For one of the queues that are read by a consumer. Dead letters of a key behind 100,000 others take 3 s."""
@@ -112,6 +116,7 @@ class KeyFate:
     hash_: int
     queue: int
     places: tuple[KeyPlace, ...]
+    lane: Lane
 
     @property
     def count(self) -> int:
@@ -135,6 +140,7 @@ class KeyFate:
             "count": self.count,
             "is_complete": not self.unknown,
             "places": [one.to_json(now_us) for one in self.places],
+            **self.lane.to_json(),
         }
 
 
@@ -219,14 +225,15 @@ async def find_key(
     queues = _queues_of(hash_, spec, observed)
     unrouted = await search.letters(PlaceKind.UNROUTED)
     waiting = await search.queues(queues)
-    members, beats = await search.members()
+    members, answers, beats = await search.members()
     parked = [await search.parked()] if record.has_parking else []
     dead = await search.letters(PlaceKind.DEAD)
     if not any(one.count for one in (unrouted, *waiting, *members, *parked, dead)):
         waiting = await search.queues(queues)
     _judge_delivered(waiting, observed, members, beats)
+    elsewhere = [one for place in (unrouted, *waiting, *parked, dead) for one in place.messages]
     places = (unrouted, *waiting, *members, *parked, dead)
-    return KeyFate(group, key, hash_, queue, places)
+    return KeyFate(group, key, hash_, queue, places, lane_of(answers, elsewhere))
 
 
 def _queues_of(hash_: int, spec: GroupSpec, observed: Snapshot) -> list[str]:
@@ -281,27 +288,24 @@ class _Search:
             return replace(place, unread=Unread.NOT_SHOWN if is_rabbitmq else not_shown, left=left)
         return place
 
-    async def members(self) -> tuple[list[KeyPlace], list[Beat]]:
-        request = Peek(
-            ADMINISTRATOR,
-            secrets.token_hex(IDENTITY_BYTES),
-            None,
-            self.key,
-            None,
-            self.limit,
-            self.body_bytes,
+    async def members(self) -> tuple[list[KeyPlace], list[KeyAnswer], list[Beat]]:
+        request = KeyRequest(
+            *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), self.key),
+            limit=self.limit,
+            body_bytes=self.body_bytes,
+            records=RECORDS,
         )
-        answers, beats = await ask_members(self.admin.amqp, self.spec.name, request)
-        places, answered = [], set()
-        for answer in answers:
-            if isinstance(answer, Peeked):
-                me = answer.sender
-                answered.add(me.incarnation)
-                messages = [replace(one, member=me.name, member_index=me.index) for one in answer.messages]
-                places.append(KeyPlace(PlaceKind.MEMBER, me.name, answer.held, messages))
+        replies, beats = await ask_members(self.admin.amqp, self.spec.name, request)
+        answers = [one for one in replies if isinstance(one, KeyAnswer)]
+        places = []
+        for one in answers:
+            me = one.sender
+            messages = [replace(each, member=me.name, member_index=me.index) for each in one.messages]
+            places.append(KeyPlace(PlaceKind.MEMBER, me.name, one.held, messages))
+        answered = {one.sender.incarnation for one in answers}
         silent = (one.name for one in members_of(beats) if one.incarnation not in answered)
         places += [KeyPlace(PlaceKind.MEMBER, name, unread=Unread.SILENT) for name in silent]
-        return sorted(places, key=lambda one: one.name), beats
+        return sorted(places, key=lambda one: one.name), answers, beats
 
     async def letters(self, kind: PlaceKind) -> KeyPlace:
         """Dead letters, or unrouted messages."""
@@ -372,6 +376,7 @@ class _Search:
             body_bytes=body["body_bytes"],
             member=letter.member_name,
             member_index=letter.member,
+            identity=letter.identity,
         )
 
     async def _read_alone(self, place: KeyPlace, read: Callable[[], Awaitable[None]]) -> None:

@@ -46,6 +46,7 @@ from lbg_core.group.members_protocol import (
     Activity,
     Beat,
     HeldState,
+    KeyRequest,
     Message,
     Pause,
     Peek,
@@ -79,7 +80,9 @@ PAUSED_S = 5.0
 def peeked_json(message: PeekedMessage, now_us: int) -> dict[str, Any]:
     """For `--json`."""
     fields = asdict(message)
-    del fields["published_at_us"], fields["body" if message.body is None else "body_base64"]
+    for name in ("published_at_us", "identity", "received_us", "first_call_us", "last_call_us"):
+        del fields[name]
+    del fields["body" if message.body is None else "body_base64"]
     return {**fields, "age_s": message.age_s(now_us)}
 
 
@@ -138,7 +141,7 @@ async def peek_group(
             "queue", wanted.queue, f"must be below {_count(spec)}, the number of the group's queues"
         )
     request = Peek(
-        *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), wanted.queue, None, wanted.id),
+        *(ADMINISTRATOR, secrets.token_hex(IDENTITY_BYTES), wanted.queue, wanted.id),
         limit=limit,
         body_bytes=body_bytes,
     )
@@ -257,7 +260,7 @@ _NOT_SKIPPED = {
 async def ask_members(
     amqp: AmqpAdmin,
     group: str,
-    request: Peek | Skip,
+    request: Peek | KeyRequest | Skip,
     *,
     to: int | None = None,
     within_s: float = ANSWERS_S,
@@ -388,6 +391,9 @@ def waiting_message(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage
         body=fields["payload"] if is_text else None,
         body_base64=None if is_text else fields["payload"],
         body_bytes=int(fields["payload_bytes"]),
+        identity=(publisher, hash_, seq)
+        if isinstance(publisher, str) and isinstance(seq, int) and hash_ is not None
+        else None,
     )
 
 

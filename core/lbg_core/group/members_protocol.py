@@ -496,12 +496,11 @@ class SuspectReport(Sent):
 
 @dataclass(frozen=True, slots=True)
 class Peek(Sent):
-    """To all, from an administrator: each member answers with the messages that it holds of this queue, key and id
-    (None: of all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
+    """To all, from an administrator: each member answers with the messages that it holds of this queue and id (None: of
+    all), at most `limit`, with `body_bytes` of each body. `answer.{answer}` is the answer's routing key."""
 
     answer: Answer
     queue: int | None
-    key: str | None
     id: str | None
     limit: int
     body_bytes: int
@@ -531,7 +530,9 @@ class HeldState(enum.StrEnum):
 class PeekedMessage:
     """A message of a group where it is. `attempts` and `reason` are of its calls at the member that holds it. Its body
     is text or in base64, perhaps not all of it; `body_bytes` is the size of all of it. `member` and `member_index` are
-    of the sender of the answer, for who receives it; None: it waits at the broker."""
+    of the sender of the answer, for who receives it; None: it waits at the broker. `identity`: None without a stamp.
+    `received_us`, `first_call_us` and `last_call_us` are of that member, in microseconds since the epoch; 0 where there
+    is none."""
 
     id: str
     key: str | None
@@ -548,6 +549,10 @@ class PeekedMessage:
     body_bytes: int
     member: str | None = None
     member_index: int | None = None
+    identity: tuple[str, int, int] | None = None
+    received_us: Time = 0
+    first_call_us: Time = 0
+    last_call_us: Time = 0
 
     def age_s(self, now_us: int) -> float | None:
         """Age since it was published; None without that time."""
@@ -561,6 +566,66 @@ class Peeked(Sent):
 
     held: int
     messages: tuple[PeekedMessage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyRequest(Sent):
+    """To all, from an administrator: each member answers with the messages of this key that it holds, as to a peek, and
+    with those that it was done with lately, at most `records`."""
+
+    answer: Answer
+    key: str
+    limit: int
+    body_bytes: int
+    records: int
+
+
+class Ending(enum.StrEnum):
+    """End of a message at a member: processed; refused, and a dead letter; dropped, as it was processed before; in the
+    parking queue; in the queue to which its key moved; given back to its queue after a call."""
+
+    ACK = "ack"
+    DEAD = "dead"
+    REPEAT = "repeat"
+    PARKED = "parked"
+    FORWARDED = "forwarded"
+    RELEASED = "released"
+
+
+class Handled(NamedTuple):
+    """A message of a key that a member was done with. `publisher`, `hash` and `seq` are None without a stamp. Times are
+    microseconds since the epoch, 0 where there is none. `acknowledged` False: it is delivered again."""
+
+    publisher: str | None
+    hash: int | None
+    seq: int | None
+    queue: int
+    published_at_us: Time
+    received_us: Time
+    first_call_us: Time
+    last_call_us: Time
+    last_end_us: Time
+    done_us: Time
+    attempts: int
+    ending: Ending
+    redelivered: bool
+    acknowledged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyAnswer(Sent):
+    """To an administrator: the messages of a key. `held` and `messages` as in `Peeked`. `handled`: in the order in
+    which the member was done with them; `left` earlier ones are not sent. The member remembers `kept` messages of all
+    keys, which are all since `since_us`. `numbers`: those that it has or had of the same publishers and hash, of any
+    key."""
+
+    held: int
+    messages: tuple[PeekedMessage, ...]
+    handled: tuple[Handled, ...]
+    left: int
+    kept: int
+    since_us: Time
+    numbers: tuple[StreamRuns, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,6 +763,8 @@ Message = (
     | SuspectReport
     | Peek
     | Peeked
+    | KeyRequest
+    | KeyAnswer
     | Skip
     | Skipped
     | Pause
@@ -710,5 +777,5 @@ Message = (
     | Activity
 )
 
-Request = Peek | Skip | Pause | Watch
+Request = Peek | KeyRequest | Skip | Pause | Watch
 """Of administrators."""

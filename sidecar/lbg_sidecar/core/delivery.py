@@ -269,6 +269,11 @@ class Processed:
         stream = self._streams.get(identity[:2])
         return stream is not None and identity[2] in stream
 
+    def runs_of(self, name: tuple[str, int]) -> list[tuple[int, int]]:
+        """Numbers of a stream that were processed."""
+        stream = self._streams.get(name)
+        return [] if stream is None else stream.runs()
+
     def add(self, identity: MessageIdentity) -> None:
         name = identity[:2]
         stream = self._used(name)

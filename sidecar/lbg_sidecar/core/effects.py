@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
-from lbg_core.group.members_protocol import HeldState, Message, Peek, Takeover
+from lbg_core.group.members_protocol import HeldState, KeyRequest, Message, Peek, Takeover
 from lbg_core.group.parked_keys import Entry
-from lbg_core.group.sequences import MessageIdentity
+from lbg_core.group.sequences import MessageIdentity, StreamRuns
 from lbg_sidecar.core.delivery import Attachment, InFlight
+from lbg_sidecar.core.finished import Found
 from lbg_sidecar.errors import MemberError
 
 
@@ -318,6 +319,21 @@ class Show(BaseEffect):
     request: Peek
     held: int
     shown: tuple[tuple[InFlight, HeldState], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowKey(BaseEffect):
+    """Answer an administrator about a key: with these messages, of `held` that this member holds, and with those that
+    it was done with; fields as of `KeyAnswer`."""
+
+    request: KeyRequest
+    held: int
+    shown: tuple[tuple[InFlight, HeldState], ...]
+    records: tuple[Found, ...]
+    left: int
+    kept: int
+    since: float | None
+    numbers: tuple[StreamRuns, ...]
 
 
 class Failure(enum.StrEnum):

@@ -27,6 +27,7 @@ from lbg_sidecar.core.effects import (
     StoodDown,
     TimedOut,
 )
+from lbg_sidecar.core.finished import FinishedMessages
 from lbg_sidecar.core.hooks import Hooks
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.message_states import NO_HOLD, State
@@ -114,7 +115,8 @@ class MemberCore:
             self._lost, self._forced_before = former._lost, former._forced_before
             self.bindings.consumer_timeout_s = former.bindings.consumer_timeout_s
         self.suspects = SuspectReports(self.context)
-        self.requests = Requests(self.context, ActivityMonitor(self.context))
+        self.finished: FinishedMessages = FinishedMessages() if former is None else former.finished
+        self.requests = Requests(self.context, ActivityMonitor(self.context), self.finished)
         self._on_observed, self._on_after = hooks.of(Part.observed), hooks.of(Part.after)
         self._on_activated, self._on_progressed = hooks.of(Part.activated), hooks.of(Part.progressed)
         self._on_flushed, self._on_tick = hooks.of(Part.flushed), hooks.of(Part.tick)

@@ -107,7 +107,9 @@ class Driver:
         self.on_exit = on_exit
         self.on_stood_down = on_stood_down
         self.on_reread = on_reread
-        self._executor = EffectExecutor(app, self, group=group, journal=journal, observer=observer)
+        self._executor = EffectExecutor(
+            app, self, group=group, wall_us=clock.us, journal=journal, observer=observer
+        )
         self._loop = asyncio.get_running_loop()
         self._tick_timer: asyncio.TimerHandle | None = None
         self._flush_timer: asyncio.Handle | None = None

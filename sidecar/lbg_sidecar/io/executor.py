@@ -6,9 +6,18 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from lbg_core.group.members_protocol import ANSWER_PREFIX, Identity, Peeked, Takeover
+from lbg_core.group.members_protocol import (
+    ANSWER_PREFIX,
+    HeldState,
+    Identity,
+    KeyAnswer,
+    Peeked,
+    PeekedMessage,
+    Takeover,
+)
 from lbg_sidecar.app.channel import AppChannel
 from lbg_sidecar.core import effects as fx
+from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.io.connection import MemberConnection
@@ -18,7 +27,7 @@ from lbg_sidecar.io.log_events import EffectLogger
 from lbg_sidecar.io.member_events import MemberEvents
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
-from lbg_sidecar.message import Message, held_message
+from lbg_sidecar.message import Message, handled_message, held_message
 
 ANSWER_BYTES = 1 << 20
 """Of bodies in an answer to an administrator: escaped in JSON, they are within the size limit of brokers."""
@@ -34,6 +43,7 @@ class EffectExecutor:
         events: MemberEvents,
         *,
         group: str,
+        wall_us: Callable[[float], int],
         journal: DeliveryJournal | None,
         observer: Callable[[fx.Effect], None] | None,
     ) -> None:
@@ -44,9 +54,11 @@ class EffectExecutor:
         self._app = app
         self._events = events
         self._group = group
+        self._wall_us = wall_us
         self._journal = journal
         self._observer = observer
         self._loop = asyncio.get_running_loop()
+        self._began_us = wall_us(self._loop.time())
         self._me: Identity | None = None
         self._log = EffectLogger(events.machine.name, group)
 
@@ -84,6 +96,7 @@ class EffectExecutor:
         parking, key_moves = self._parking, self._key_moves
         match effect:
             case fx.Done(deliveries, settled):  # is in the journal already
+                self._events.machine.finished.add(deliveries, self._loop.time(), settled=settled)
                 if outgoing is not None and not settled and self._events.machine.dispatcher.rules.republish:
                     for in_flight in deliveries:
                         if in_flight.finished_at is not None:
@@ -126,9 +139,12 @@ class EffectExecutor:
             case Post():
                 link.post(effect)
             case fx.Show(request, held, shown) if self._me is not None:
-                body_bytes = min(request.body_bytes, ANSWER_BYTES // max(1, len(shown)))
-                messages = tuple(held_message(*one, self._group, body_bytes) for one in shown)
+                messages = self._held_messages(shown, request.body_bytes)
                 link.post(Post(Peeked(self._me, held, messages), to=f"{ANSWER_PREFIX}{request.answer}"))
+            case fx.ShowKey() if self._me is not None:
+                link.post(
+                    Post(self._key_answer(effect, self._me), to=f"{ANSWER_PREFIX}{effect.request.answer}")
+                )
             case fx.Ack() | fx.Refuse() | fx.Requeue() | fx.Limit() | fx.Capacity():
                 link.consumers.perform(effect)
             case fx.Attach():
@@ -143,6 +159,24 @@ class EffectExecutor:
                 outgoing.dead_letter(in_flight)
             case fx.Republish(in_flight):
                 outgoing.republish(in_flight)
+
+    def _held_messages(
+        self, shown: tuple[tuple[InFlight, HeldState], ...], body_bytes: int
+    ) -> tuple[PeekedMessage, ...]:
+        body_bytes = min(body_bytes, ANSWER_BYTES // max(1, len(shown)))
+        return tuple(held_message(*one, self._group, body_bytes, self._wall_us) for one in shown)
+
+    def _key_answer(self, effect: fx.ShowKey, me: Identity) -> KeyAnswer:
+        return KeyAnswer(
+            me,
+            effect.held,
+            self._held_messages(effect.shown, effect.request.body_bytes),
+            tuple(handled_message(one, self._wall_us) for one in effect.records),
+            effect.left,
+            effect.kept,
+            self._began_us if effect.since is None else self._wall_us(effect.since),
+            effect.numbers,
+        )
 
     def _record(self, due: Iterable[fx.Effect]) -> None:
         """Writes completed deliveries to the journal before their acks: a member that is killed may have recorded an

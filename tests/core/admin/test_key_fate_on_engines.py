@@ -12,6 +12,7 @@ import pytest
 
 from lbg_core.admin.groups import create_group, enable_parking
 from lbg_core.admin.key_fate import KeyFate, KeyPlace, PlaceKind, Unread, find_key, places_text
+from lbg_core.admin.key_lane import Gap, Moved, Visit, Word
 from lbg_core.admin.key_move import beginning
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import BasicProperties, ConfirmingPublisher, ConnectionSettings, connect
@@ -20,6 +21,7 @@ from lbg_core.group.key_moves import KeyMove
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop, retry
 from testing.admin.place import Place
+from testing.member.balance import active, primary
 from testing.waiting import until
 
 PASSWORD = "secret"
@@ -192,3 +194,71 @@ async def test_what_could_not_be_read_is_named_with_the_cause(
         assert causes.keys() == {PlaceKind.QUEUE, PlaceKind.DEAD}
         assert set(causes.values()) <= {Unread.DENIED, Unread.NOT_SHOWN}
         assert "only an administrator may read them" in places_text(fate)
+
+
+@pytest.mark.long
+async def test_the_lane_of_a_key_has_all_that_became_of_it(
+    place: Place, admin: LiveAdmin, orders: GroupSpec
+) -> None:
+    """Processed, retried twice, moved to another member, a dead letter, given back with a call that ran when a member
+    lost its connection and delivered again, and parked."""
+    keys = {hash_of(one, orders.hash_count) % orders.queue_count: one for one in map(str, range(99))}
+    async with (
+        scene_on(place, admin, orders) as scene,
+        GroupPublisher(scene.url, group="orders") as publisher,
+    ):
+        app = scene.app
+
+        async def publish(*bodies: bytes) -> None:
+            for body in bodies:
+                await publisher.publish(key=body.partition(b"/")[2].decode(), body=body, topic="t")
+            await publisher.flush()
+
+        async with scene.member("m1", when_exhausted="park") as first:
+            await publish(
+                *(b"%s/%s" % (what, key.encode()) for key in keys.values() for what in (b"plain", b"bad2"))
+            )
+            await until(lambda: first.state()["counts"]["acked"] == 8)
+            async with scene.member("m2", when_exhausted="park") as second:
+                members = (first, second)
+                await until(lambda: len(primary(second)) == 2, what="two queues to be the second member's")
+                number = min(primary(second))
+                await until(lambda: number not in active(first), what="the move")
+                key = keys[number].encode()
+                await publish(b"drop/" + key, b"after/" + key)
+                await until(lambda: second.state()["counts"]["acked"] == 1)
+                app.goes.clear()
+                await publish(b"held/" + key)
+                await until(lambda: b"held/" + key in app.called)
+                second.drop_connection()
+                await until(lambda: app.called.count(b"held/" + key) == 2)
+                app.goes.set()
+                await until(lambda: first.state()["counts"]["acked"] == 9)
+                await publish(b"bad9/" + key)
+                await until(lambda: sum(one.state()["counts"]["parked"] for one in members) == 1)
+                await until(lambda: second.state()["connected"])
+                fate = await scene.fate(key.decode())
+
+    steps = [one for one in fate.lane.steps if isinstance(one, Visit)]
+    assert [(one.word, one.member, one.attempts) for one in steps[:-1]] == [
+        (Word.FINISHED, "m1", 1),
+        (Word.FINISHED, "m1", 3),
+        (Word.DEAD, "m2", 1),
+        (Word.FINISHED, "m2", 1),
+        (Word.RELEASED, "m2", 1),
+        (Word.FINISHED, "m1", 1),
+    ]
+    assert (steps[-1].word, steps[-1].attempts) == (Word.PARKED, 3)
+    assert [one.redelivered for one in steps[:6]] == [False] * 5 + [True]
+    assert [one.seq for one in steps[:6]] == [0, 1, 2, 3, 4, 4]
+    assert len({one.publisher for one in steps}) == 1
+    plain, retried = steps[:2]
+    assert plain.published_at_us <= plain.received_us <= plain.first_call_us == plain.last_call_us
+    assert retried.first_call_us < retried.last_call_us <= retried.last_end_us
+    moves = [(one.former, one.member) for one in fate.lane.steps if isinstance(one, Moved)]
+    assert moves[:2] == [("m1", "m2"), ("m2", "m1")]
+    assert not [one for one in fate.lane.steps if isinstance(one, Gap)]
+    assert [one.member for one in fate.lane.memories] == ["m1", "m2"]
+    assert sum(one.kept for one in fate.lane.memories) >= 13
+    assert all(0 < one.since_us < plain.published_at_us or one.member == "m2" for one in fate.lane.memories)
+    assert places_text(fate) == "2 messages of this key: 1 parked, 1 dead letters"

@@ -21,7 +21,9 @@ from lbg_core.group.members_protocol import (
     Beat,
     Changes,
     Directory,
+    Ending,
     Gone,
+    Handled,
     Handover,
     HeldState,
     HeldSuspect,
@@ -29,6 +31,8 @@ from lbg_core.group.members_protocol import (
     Identity,
     IndexOffer,
     IndexRequest,
+    KeyAnswer,
+    KeyRequest,
     KeysMove,
     Knowledge,
     KnowledgeRequest,
@@ -104,6 +108,10 @@ HELD = PeekedMessage(
     *("p-0-1", None, 3, HeldState.POISONED, 2, "refused", True, 12, "0.3.k", None, None, "AAE="),
     body_bytes=2,
 )
+HANDLED = Handled("p", 7, 3, 1, 10, 11, 12, 13, 14, 15, 2, Ending.ACK, redelivered=True, acknowledged=True)
+UNSTAMPED = Handled(
+    *(None, None, None, 1, 10, 11, 0, 0, 0, 15, 0, Ending.RELEASED), redelivered=True, acknowledged=False
+)
 MESSAGES: list[Message] = [
     Hello(A),
     Hello(A, 2),
@@ -128,8 +136,10 @@ MESSAGES: list[Message] = [
     SuspectReport(A, (Suspected(("p", 7, 5), 1, 2, 0, "m9"),)),
     Repartition(A, 6, done=True),
     KeysMove(A, "3-6-abc"),
-    Peek(ADMINISTRATOR, "a1", None, None, "id", 10, 1000),
+    Peek(ADMINISTRATOR, "a1", None, "id", 10, 1000),
     Peeked(A, 1, (HELD,)),
+    KeyRequest(ADMINISTRATOR, "a1", "k", 10, 1000, 500),
+    KeyAnswer(A, 1, (HELD,), (HANDLED, UNSTAMPED), 3, 10_000, 12, (("p", 7, ((0, 4), (6, 9))),)),
     Skip(ADMINISTRATOR, "a1", "p-0-1"),
     Skipped(A, SkipOutcome.RUNNING),
     Pause(ADMINISTRATOR, consumption=True),
@@ -250,7 +260,7 @@ def changed(message: Message, **fields: Any) -> bytes:
         changed(Activity(A), keys=[["k", -1]]),
         changed(Activity(A), keys=[["k"]]),
         changed(Peeked(A, 1, (HELD,)), messages=[{}]),
-        changed(Peek(ADMINISTRATOR, "a1", None, None, "id", 10, 1000), limit=-1),
+        changed(Peek(ADMINISTRATOR, "a1", None, "id", 10, 1000), limit=-1),
     ],
     ids=lambda body: body[:60],
 )

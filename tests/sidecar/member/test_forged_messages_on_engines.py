@@ -82,7 +82,7 @@ def forge(channel: BlockingChannel, place: Place, messages: Iterable[MemberMessa
     members = place.names.members
     answers = channel.queue_declare("", exclusive=True).method.queue
     channel.queue_bind(answers, members, "answer.forger")
-    peek = Peek(FORGER, "forger", queue=None, key=None, id=None, limit=1, body_bytes=0)
+    peek = Peek(FORGER, "forger", queue=None, id=None, limit=1, body_bytes=0)
     for message in (*messages, peek):
         channel.basic_publish(members, TO_ALL, encode(message), mandatory=True)
     deadline = time.monotonic() + 60

@@ -185,7 +185,7 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
     machine = member.machine
 
     def shown(**wanted: Any) -> list[tuple[str | None, HeldState]]:
-        fields: dict[str, Any] = {"queue": None, "key": None, "id": None, "limit": 9, "body_bytes": 1}
+        fields: dict[str, Any] = {"queue": None, "id": None, "limit": 9, "body_bytes": 1}
         machine.requests.receive(Peek(Identity(0, "", ""), "a", **fields | wanted), "g", 0.0)
         (effect,) = [one for one in machine.effects if isinstance(one, Show)]
         machine.effects.remove(effect)
@@ -196,7 +196,6 @@ def test_a_peek_is_answered_with_what_is_held_in_order_and_its_states() -> None:
     assert shown() == held
     assert shown(limit=1) == held[:1]
     assert shown(queue=1) == []
-    assert shown(key="good") == []
     fine(world)
 
 

@@ -139,10 +139,15 @@ function showTags(cell, members) {
   cell.firstElementChild.replaceChildren(...members.map(memberTag));
 }
 
+/** Members cut a key in a report to so many characters: one as long as that may be another key. */
+const REPORTED_KEY_CHARS = 64;
+
 const problemRows = new Rows(byId("problems"), (problem) => {
   const node = element("li", "", element("p", "text", visible(problem.text)));
   const { subject, remedy } = problem;
   if (remedy) node.append(element("p", "", visible(remedy.text)));
+  const keys = subject.keys.filter((key) => key.length < REPORTED_KEY_CHARS);
+  if (keys.length) node.append(element("p", "keys", ...keys.flatMap((key) => [keyLink(key), " "])));
   const commands = remedy?.commands ?? [];
   node.append(...commands.map(commandLine).map(command));
   if (problem.kind === "MessagesPoisoned" && subject.message && actsList) {
