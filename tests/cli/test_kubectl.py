@@ -100,10 +100,11 @@ def test_top_show_and_peek_are_of_the_group_by_its_secret_and_the_password_is_no
                 "show": ("-n", "shop", "group", "show", "flights", "--context", "here", "--json"),
                 "top": ("top", *OPTIONS, "flights", "--once", "--json"),
                 "peek": ("peek", "flights", *OPTIONS, "--json"),
+                "key": ("group", "key", "flights", "a", *OPTIONS, "--json"),
             }
             said = {name: await asyncio.to_thread(plugin, *words) for name, words in commands.items()}
             ends.set()
-        assert [one.err for one in said.values()] == [""] * 3
+        assert [one.err for one in said.values()] == [""] * 4
         return {name: json.loads(one.out) for name, one in said.items()}
 
     found = asyncio.run(asyncio.wait_for(seen(), GUARD_S))
@@ -112,6 +113,7 @@ def test_top_show_and_peek_are_of_the_group_by_its_secret_and_the_password_is_no
     assert [one["group"] for one in found["top"]["groups"]] == [unique]
     ((message,), silent) = found["peek"]["messages"], found["peek"]["silent"]
     assert (message["state"], message["body"], silent) == ("running", "first", [])
+    assert [one["word"] for one in found["key"]["steps"]] == ["running"]
     assert kubectl.commands[:2] == ["get loadbalancedgroups.lbg.dev flights", "get secrets flights-lbg"]
     assert kubectl.commands[2:3] == ["port-forward service/main :5672"]
     assert all("--context=here" in call["arguments"] for call in kubectl.calls)

@@ -8,9 +8,9 @@ asks. docs/adr/0095-members-remember-finished-messages.md has what it costs.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
-from operator import attrgetter, itemgetter
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.delivery import InFlight, Outcome
@@ -23,7 +23,6 @@ KEY_CHARS_MAX = 1_000_000
 class Finished(NamedTuple):
     """A message as `InFlight` has it. Times are of the machine's clock, in seconds."""
 
-    key: str | None
     identity: MessageIdentity | None
     published_at_us: int
     received_at: float
@@ -45,17 +44,13 @@ class Found(NamedTuple):
     settled: bool
 
 
+_key = attrgetter("key")
 _row = attrgetter(*Finished._fields)
-_key = itemgetter(0)
 
 
-class _Batch(NamedTuple):
-    done_at: float
-    queue: int
-    partitions: int
-    settled: bool
-    chars: int
-    rows: Sequence[tuple[object, ...]]
+_Batch = tuple[float, int, int, bool, int, tuple[str | None, ...], tuple[tuple[Any, ...], ...]]
+"""Fields of `Found` but the message, with the number of partitions of the queue and of characters of the keys; the key
+and the row of each message."""
 
 
 class FinishedMessages:
@@ -74,37 +69,35 @@ class FinishedMessages:
     def __len__(self) -> int:
         return self._count
 
-    def add(self, deliveries: Collection[InFlight], now: float, *, settled: bool) -> None:
+    def add(self, deliveries: Sequence[InFlight], now: float, *, settled: bool) -> None:
         """These are over, all of one queue. What was given back and never called is not remembered: a move gives all of
         a window back."""
         if not settled:
             deliveries = [one for one in deliveries if one.calls or one.outcome is not Outcome.RELEASED]
-        attachment = next((one.attachment for one in deliveries), None)
-        if attachment is None:
+        if not deliveries:
             return
-        rows = tuple(map(_row, deliveries))
+        keys, rows = tuple(map(_key, deliveries)), tuple(map(_row, deliveries))
         try:
-            chars = sum(map(len, map(_key, rows)))
+            chars = sum(map(len, keys))
         except TypeError:  # one has no key
-            chars = sum(len(row[0]) for row in rows if row[0] is not None)
-        self._batches.append(_Batch(now, attachment.queue, attachment.partitions, settled, chars, rows))
-        self._count += len(rows)
+            chars = sum(len(key) for key in keys if key is not None)
+        attachment = deliveries[0].attachment
+        self._batches.append((now, attachment.queue, attachment.partitions, settled, chars, keys, rows))
+        self._count += len(keys)
         self._chars += chars
         while self._count > self._messages_max or self._chars > self._chars_max:
-            self._forget()
-
-    def _forget(self) -> None:
-        oldest = self._batches.popleft()
-        self._count -= len(oldest.rows)
-        self._chars -= oldest.chars
-        self.since = oldest.done_at
+            self.since, _, _, _, former_chars, former_keys, _ = self._batches.popleft()
+            self._count -= len(former_keys)
+            self._chars -= former_chars
 
     def of_key(self, key: str) -> Iterator[Found]:
         """In the order in which they were done."""
-        for done_at, queue, partitions, settled, _, rows in self._batches:
-            for row in rows:
-                if row[0] == key:
+        for done_at, queue, partitions, settled, _, keys, rows in self._batches:
+            if key not in keys:
+                continue
+            for one, row in zip(keys, rows, strict=True):
+                if one == key:
                     message = Finished._make(row)
-                    is_split = partitions > 1 and message.identity is not None
-                    number = message.identity[1] % partitions if is_split and message.identity else queue
-                    yield Found(message, number, done_at, settled)
+                    if partitions > 1 and message.identity is not None:
+                        queue = message.identity[1] % partitions
+                    yield Found(message, queue, done_at, settled)
