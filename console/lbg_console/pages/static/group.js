@@ -146,7 +146,7 @@ const problemRows = new Rows(byId("problems"), (problem) => {
   const node = element("li", "", element("p", "text", visible(problem.text)));
   const { subject, remedy } = problem;
   if (remedy) node.append(element("p", "", visible(remedy.text)));
-  const keys = subject.keys.filter((key) => key.length < REPORTED_KEY_CHARS);
+  const keys = (subject.keys ?? []).filter((key) => key.length < REPORTED_KEY_CHARS);
   if (keys.length) node.append(element("p", "keys", ...keys.flatMap((key) => [keyLink(key), " "])));
   const commands = remedy?.commands ?? [];
   node.append(...commands.map(commandLine).map(command));
