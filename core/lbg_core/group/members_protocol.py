@@ -28,6 +28,9 @@ SUSPECTS_MAX = 512
 """Suspects that a member remembers, and reports at once: as many calls ran when a process with `concurrency` of that
 died."""
 
+HOLES_MAX = 512
+"""Holes in streams that are reported of one queue."""
+
 COUNT_MAX = 1_000_000
 
 YEAR_9999_US = 253_402_300_799_000_000
@@ -278,6 +281,54 @@ class ParkingState:
     oldest_us: Time = 0
 
 
+class Hole(NamedTuple):
+    """Numbers of a stream, from `first` to `last`, that were skipped: a gap, or it is unknown whether another member
+    had them."""
+
+    publisher: str
+    hash: int
+    first: int
+    last: int
+    since_us: Time
+    is_gap: bool
+
+
+class Repeats(NamedTuple):
+    """Messages called again since then, after the member of this name was gone; empty: its name is unknown."""
+
+    member: str
+    since_us: Time
+    messages: int
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceReport:
+    """Sequence numbers that a member was delivered. Counts are since it started, and all else is of the queues that it
+    serves now. A stream is what one publisher sent of one hash.
+
+    `missed`: messages that were skipped, of which `late` came later, or are known as processed. `missing`: those that
+    are skipped now, in `gap_streams`, the first of them since then. `unknown_streams`: what came before
+    `unknown_before_us` may have gaps. `out_of_order`: messages processed for the first time after a later one of their
+    key; `order_unknown`: those of which that is unknown. `repeated`: messages called again that a member which is gone
+    may have processed, in `repeats` by the last of these members.
+    """
+
+    streams: int = 0
+    missed: int = 0
+    late: int = 0
+    missing: int = 0
+    gap_streams: int = 0
+    gap_since_us: Time = 0
+    first_missing: str = ""
+    unknown_streams: int = 0
+    unknown_before_us: Time = 0
+    out_of_order: int = 0
+    out_of_order_id: str = ""
+    order_unknown: int = 0
+    repeated: int = 0
+    repeats: tuple[Repeats, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Sent:
     """A message of this protocol."""
@@ -346,7 +397,7 @@ class Beat(Sent):
     that it has not settled, 0 also where it is unknown. `parking` is None if it does not follow parked keys.
     `queue_count`: the group's, as the sender has it. `concurrency`: calls at a time, at most. `prefetch`: window of
     each of its consumers, if all members need the same; else 0. `behind_s`: in which it could do what waits for it, if
-    that is much and it has been busy for a while; else 0.
+    that is much and it has been busy for a while; else 0. `sequences` is None in modes without the audit.
     """
 
     queues: tuple[QueueState, ...] = ()
@@ -359,6 +410,7 @@ class Beat(Sent):
     concurrency: int = 0
     prefetch: int = 0
     behind_s: Amount = 0.0
+    sequences: SequenceReport | None = None
 
     @property
     def index(self) -> int:
@@ -442,6 +494,8 @@ class Handover(Sent):
 
     `paused_s` is how long the sender had not started a call of the queue when it sent this. `waiting`: the queue had
     messages then; else the pause until the next delivery is unknown. `proof`: as the successor's answer has it.
+    `is_clean`: nothing behind the positions was settled, and `holes` are all that the sender knows of, if it
+    `has_holes`.
     """
 
     queue: int
@@ -450,6 +504,9 @@ class Handover(Sent):
     paused_s: float
     waiting: bool = True
     proof: str = ""
+    is_clean: bool = False
+    has_holes: bool = False
+    holes: Annotated[tuple[Hole, ...], of_length(HOLES_MAX)] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from typing import Any
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
 from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions, Suspected
-from lbg_core.group.sequences import MessageIdentity
+from lbg_core.group.sequences import MessageIdentity, Run
 from lbg_sidecar.core.message_states import HANDOFF_HOLDS, IS_RUNNING, NO_HOLD, Hold, State
 
 
@@ -62,7 +62,7 @@ class InFlight:
     None of any other message. `suspect`: what is known of it as one; None of any other message. `is_copyable`: its
     headers leave room for those of a copy, in the parking queue or the queue to which its hash went; else it is a dead
     letter. `is_only_stamped`: it has the headers of our publisher and no others. `settles_as`: the outcome to come of
-    one that is SETTLING.
+    one that is SETTLING. `audited`: of the sequence audit alone.
     """
 
     attachment: Attachment
@@ -97,6 +97,7 @@ class InFlight:
     abort_reason: str | None = None
     outcome: Outcome | None = None
     settles_as: Outcome = Outcome.ACK
+    audited: Any = None
     reason: str = ""
     suspect: Suspect | None = None
 
@@ -264,6 +265,8 @@ class Processed:
         """The one used last is the last."""
         self._attempts: dict[MessageIdentity, int] = {}
         self._reported_attempts: dict[MessageIdentity, int] = {}  # by the former consumer, and not read yet
+        self.merges = 0
+        """Grows with each merge."""
 
     def __contains__(self, identity: MessageIdentity) -> bool:
         stream = self._streams.get(identity[:2])
@@ -284,6 +287,18 @@ class Processed:
             self.write(*name, stream)
         if self._attempts or self._reported_attempts:
             self.forget_attempts(identity)
+
+    def highest(self, name: tuple[str, int]) -> int:
+        """The highest number of this stream; -1 without one."""
+        stream = self._streams.get(name)
+        return -1 if stream is None else stream.highest
+
+    def missing(self, name: tuple[str, int], first: int, last: int) -> list[Run]:
+        """Numbers from `first` to `last` that are not in this stream, as rising runs."""
+        stream = self._streams.get(name)
+        if stream is None:
+            return [(first, last)]
+        return [(max(first, low), high) for low, high in stream.holes(last + 1) if high >= first]
 
     def failed(self, identity: MessageIdentity, attempts: int) -> None:
         """Records the count of attempts, for handoffs in either direction."""
@@ -328,6 +343,7 @@ class Processed:
         `queues`: only those whose hash has a queue among these (None: all).
         """
         is_here = None if queues is None else _HashesOf(self.queues_of, queues)
+        self.merges += 1
         for publisher, hash_, runs in positions.streams:
             if is_here is not None and not is_here[hash_]:
                 continue

@@ -85,7 +85,8 @@ class Counts:
 
     `stalls`: how often this member attached anew to a queue that had messages and delivered none. `overlaps`:
     how often another member served a queue that this one counted as its own. `calls`: that have ended, in whatever way;
-    `busy_us`: how long they took together, in microseconds.
+    `busy_us`: how long they took together, in microseconds. `during_standstill`: calls that still ran when the process
+    turned out to have stood still for longer than a heartbeat.
     """
 
     delivered: int = 0
@@ -104,6 +105,7 @@ class Counts:
     overlaps: int = 0
     calls: int = 0
     busy_us: int = 0
+    during_standstill: int = 0
 
 
 CONFIRMED_AS = {

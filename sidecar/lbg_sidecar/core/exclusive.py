@@ -24,6 +24,7 @@ from lbg_sidecar.core.parked_keys import Parking
 from lbg_sidecar.core.part import Context, Part
 from lbg_sidecar.core.queue_consumers import QueueReports, Sweep, WantedQueues
 from lbg_sidecar.core.rebalance import Balancer, SuccessorBinding
+from lbg_sidecar.core.sequence_audit import SequenceAudit
 from lbg_sidecar.core.stall_watchdog import Watchdog
 from lbg_sidecar.core.status_report import queue_state
 from lbg_sidecar.core.takeover import Takeovers
@@ -85,6 +86,7 @@ class ExclusiveMember(MemberCore):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         context = self.context
+        SequenceAudit(context)
         self.load_meter = LoadMeter(context)
         self.handoffs = Handoffs(context)
         self.takeovers = Takeovers(context)

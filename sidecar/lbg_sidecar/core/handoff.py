@@ -87,6 +87,7 @@ class Handoffs(Part):
         super().__init__(context)
         self.moves: dict[int, Handoff] = {}
         self._state_of = partial(queue_state, context)
+        self._handover_fields = context.hooks.of(Part.handover_fields)
         self._may_hand_over = context.hooks.of(Part.may_hand_over)
         self._started = 0
 
@@ -297,7 +298,12 @@ class Handoffs(Part):
             positions = self._processed.of_queue(handoff.queue)
             waiting = self._attachment(handoff).ack_window.oldest is not None
             paused_s = now - handoff.paused_at
-            message = Handover(me, handoff.queue, handoff.move, positions, paused_s, waiting, handoff.proof)
+            fields = dict[str, Any]()
+            for handover_fields in self._handover_fields:
+                fields |= handover_fields(self._attachment(handoff))
+            message = Handover(
+                me, handoff.queue, handoff.move, positions, paused_s, waiting, handoff.proof, **fields
+            )
             self._effects.append(Post(message, to=handoff.to))
         handoff.forced = self._bindings.detach(self._bindings.all[handoff.queue])
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
-from lbg_core.group.members_protocol import Message
+from lbg_core.group.members_protocol import Handover, Message
 from lbg_sidecar.core.acks import AckScheduler
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight
@@ -121,6 +121,16 @@ class Part(MessageHooks):
 
     def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:
         """The first delivery came: this member serves the queue."""
+
+    def taken_over(
+        self, attachment: Attachment, former: int | None, why: str, handover: Handover | None, now: float
+    ) -> None:
+        """It is known how a queue that this member serves came here: handed over, or else for this cause
+        (`ServedQueues.last_server`)."""
+
+    def handover_fields(self, attachment: Attachment) -> Mapping[str, Any]:
+        """Fields of `Handover`."""
+        return {}
 
     def closed(self, binding: Binding, now: float) -> None:
         """The channel is closed, or never came to be."""

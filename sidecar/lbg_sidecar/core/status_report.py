@@ -271,6 +271,7 @@ def description_of(context: Context, now: float) -> dict[str, Any]:
         "counts": report.counts,
         "paused": report.paused,
         "oldest_us": report.oldest_us,
+        "sequences": None if report.sequences is None else asdict(report.sequences),
         "parking": None if report.parking is None else asdict(report.parking),
         "index": me.index if me is not None else None,
         "incarnation": me.incarnation if me is not None else None,

@@ -37,6 +37,7 @@ class IncomingQueue:
     handover_at: float | None = None
     paused_s: float = 0.0
     waited: bool = True
+    proved: Handover | None = None
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class Takeovers(Part):
         self._waiting: dict[int, Waiting] = {}
         self._announced_moves: dict[int, tuple[int, str, str]] = {}
         """By queue, the latest to this member: mover, id and proof."""
+        self._on_taken = context.hooks.of(Part.taken_over)
 
     def handlers(self) -> Mapping[type[Message], Callable[[Any, float], None]]:
         return {Handover: self._handover_received}
@@ -90,7 +92,8 @@ class Takeovers(Part):
         The announcement was sent before, over the same channel and so into the same mailbox.
         """
         announced = self._announced_moves.get(handover.queue)
-        if announced == (handover.sender.index, handover.move, handover.proof):
+        is_proved = announced == (handover.sender.index, handover.move, handover.proof)
+        if is_proved:
             self._processed.merge(handover.positions, queues=(handover.queue,))
         incoming = self._incoming.get(handover.queue)
         if incoming is None:
@@ -101,6 +104,7 @@ class Takeovers(Part):
         if incoming.move == handover.move:
             incoming.handover_at, incoming.waited = now, handover.waiting
             incoming.paused_s = handover.paused_s
+            incoming.proved = handover if is_proved else None
             self._resume(handover.queue, now)
 
     def activated(self, attachment: Attachment, first: InFlight, now: float) -> None:
@@ -155,6 +159,7 @@ class Takeovers(Part):
             if why == UNSERVED and redelivered:
                 why = LOST  # by a member that was gone before its first message arrived here
             self._report(Takeover(queue, former, why, planned=False, pause_s=None))
+            self._tell(attachment, former, why, None, now)
             return None
         within_s = max(self._rules.answers_s, self._rules.max_handoff_s)
         self._waiting[queue] = Waiting(attachment, incoming, now, now + within_s)
@@ -173,8 +178,15 @@ class Takeovers(Part):
         if incoming.handover_at is not None and (incoming.waited or incoming.handover_at >= waiting.since):
             pause_s = incoming.paused_s + now - min(incoming.handover_at, waiting.since)
         self._report(Takeover(queue, incoming.former, incoming.why, planned=True, pause_s=pause_s))
+        self._tell(attachment, incoming.former, incoming.why, incoming.proved, now)
         if not attachment.closed:
             self._lanes.let_go(attachment, Hold.TAKEOVER)
+
+    def _tell(
+        self, attachment: Attachment, former: int | None, why: str, handover: Handover | None, now: float
+    ) -> None:
+        for taken_over in self._on_taken:
+            taken_over(attachment, former, why, handover, now)
 
     def _report(self, effect: Takeover) -> None:
         """For the log, and for who watches, without a request: a member that has just joined takes queues over before

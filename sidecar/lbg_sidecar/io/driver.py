@@ -25,6 +25,7 @@ from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.key_moves import KeyMoves
 from lbg_sidecar.core.member_core import MemberCore
 from lbg_sidecar.core.parked_keys import Parking
+from lbg_sidecar.core.sequence_audit import SequenceAudit
 from lbg_sidecar.core.session import Session
 from lbg_sidecar.core.state_log import AttemptLog
 from lbg_sidecar.io.body_memory import COUNTED_MIN_BYTES, BodyMemory
@@ -102,6 +103,8 @@ class Driver:
         self._prefix = prefix
         self._members_exchange = Names(group).members
         self._clock = clock
+        if (audit := machine.part(SequenceAudit)) is not None:
+            audit.wall_us = clock.us
         self._bodies = bodies
         self._on_lost = on_lost
         self.on_exit = on_exit
@@ -483,6 +486,7 @@ class Driver:
     def _fence(self, now: float) -> None:
         """This process stood still (stopped, starved, swapped) for longer than the broker waits for a heartbeat, so
         others may have its queues by now: nothing more may start."""
+        self.machine.dispatcher.counts.during_standstill += len(self.machine.dispatcher.running)
         self.disconnect(
             f"this process was stopped for {now - self._turned_at:.1f} s, longer than a heartbeat"
         )

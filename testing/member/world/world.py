@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lbg_core.group import Assignment
 from lbg_core.group.members_protocol import Place, Placement
+from lbg_sidecar.core.sequence_audit import SequenceAudit
 from testing.member.world.application import Application
 from testing.member.world.broker import Broker
 from testing.member.world.history import History, Item
@@ -18,6 +19,22 @@ class World(History):
         self.application = Application(self.broker)
         self.members: list[SimMember] = []
         self.queues, self.publish = self.broker.queues, self.broker.publish
+        self.claims: dict[str, tuple[int, int]] = {}
+        """By member, messages that it ever claimed to be missing, and out of order: a violation, unless something was
+        planted (`is_planted`)."""
+        self.is_planted = False
+
+    def run(self, seconds: float) -> None:
+        super().run(seconds)
+        for member in self.members:
+            audit = member.machine.part(SequenceAudit)
+            assert audit is not None
+            claim = audit.missed, audit.out_of_order
+            if claim != self.claims.get(member.name, (0, 0)):
+                self.claims[member.name] = claim
+                if not self.is_planted:
+                    text = f"{claim[0]} are missing, and {claim[1]} out of order"
+                    self.violations.append(f"{self.now:.3f} {member.name} claims that {text}")
 
     # What happens to members
 
