@@ -128,6 +128,37 @@ class Demand(TypedDict):
     queue: Annotated[int | None, "QueueLimits: the queue that more members do not help"]
 
 
+class Repeats(TypedDict):
+    """Messages called again after a member was lost that may have processed them."""
+
+    member: Annotated[str, "name of the lost member; empty: unknown"]
+    since_us: Annotated[int, "time of the first, in microseconds since 1970"]
+    messages: int
+
+
+class Sequences(TypedDict):
+    """Sequence numbers of a group, as all its members report them. A stream is what one publisher sent of one hash.
+    Nothing is known of messages after the last one of a stream that was delivered."""
+
+    streams: int
+    missed: Annotated[int, "messages that were ever skipped, since the members started"]
+    late: Annotated[int, "of these, messages that came later"]
+    missing: Annotated[int, "messages that are skipped now"]
+    gap_streams: Annotated[int, "streams with missing messages"]
+    gap_since_us: Annotated[int, "time of the first gap, in microseconds since 1970; 0 without one"]
+    first_missing: Annotated[str, "id of the first missing message"]
+    unknown_streams: Annotated[int, "streams in which earlier messages may be missing, as after a crash"]
+    unknown_before_us: Annotated[int, "what came before this time may be missing there"]
+    out_of_order: Annotated[int, "messages first processed after a later one of their key"]
+    out_of_order_id: Annotated[str, "id of the last of them"]
+    order_unknown: Annotated[int, "messages of which that is not known"]
+    repeated: Annotated[int, "messages called again after the loss of a member"]
+    repeats: Annotated[list[Repeats], "those of the last losses"]
+    during_standstill: Annotated[int, "calls that ran while a member's process stood still"]
+    unreported_queues: Annotated[list[int], "queues served by a consumer that sends no report"]
+    text: Annotated[str, "all of it, for people"]
+
+
 class Group(TypedDict):
     """A group as it is now."""
 
@@ -143,6 +174,9 @@ class Group(TypedDict):
     unrouted: Count
     parked: NotRequired[Annotated[Count, "messages in the parking queue, if there is one"]]
     oldest_published_at_us: Annotated[int | None, "of the oldest message that a member has not settled"]
+    sequences: Annotated[
+        Sequences | None, "null: no member reports them, as in modes in which the broker shares one queue out"
+    ]
     repartition: Annotated[int | None, "number of queues that the group is being changed to"]
     paused: bool | Unknown
     ingress_paused: bool | Unknown

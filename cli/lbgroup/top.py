@@ -85,6 +85,8 @@ def text_lines(seen: Observations, sort: str, chosen: str) -> Iterator[str]:
     rows = seen.ordered(sort, chosen)
     yield from (printable(line, max_chars=None) for line in text_table(HEADER, [cells(row) for row in rows]))
     for row in rows:
+        if (sequences := row.description.sequences) is not None:
+            yield printable(f"{row.description.group}: {sequences.line}", max_chars=None)
         for line in lines_of(row.description.faults):
             yield printable(f"! {row.description.group}: {line}", max_chars=None)
 
@@ -310,6 +312,8 @@ def _one_group(
         f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead{state}"
     )
     lines = list[Text]()
+    if one.sequences is not None:
+        lines.append(Text(printable(one.sequences.line, max_chars=None)))
     now_s = time.monotonic()
     if hot := seen.hot_keys(now_s):
         shown = "   ".join(f"{printable(key)} {rate:,.1f}/s" for key, rate in hot)

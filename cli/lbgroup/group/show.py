@@ -188,6 +188,8 @@ def description_lines(shown: Description) -> Iterator[str]:
         yield f"  ingress paused: publishers wait until `lbg group resume {shown.group} --ingress`"
     parked = "" if shown.parked is None else f", parked {count_text(shown.parked)}"
     yield f"  dead letters {count_text(shown.dead_letters)}, unrouted {count_text(shown.unrouted)}{parked}"
+    if shown.sequences is not None:
+        yield f"  {shown.sequences.line}"
     yield ""
     yield from text_table(
         ("QUEUE", "READY", "UNACKED", "CONSUMERS", "ACTIVE", "PROGRESS"),

@@ -30,6 +30,7 @@ from lbg_core.admin.rows import (
     members_of,
     plain,
 )
+from lbg_core.admin.sequences import GroupSequences, sequence_problems, sequences_of
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MovingKeys,
@@ -313,6 +314,13 @@ class Description:
             return []
         return [one.name for one in self._member_rows if not one.primaries and not self.served_by[one.index]]
 
+    @cached_property
+    def sequences(self) -> GroupSequences | None:
+        """Sequence numbers, as the members report them; None where none does."""
+        rows = self.reported_services
+        unreported = [one.number for one in rows if one.consumer is not None and one.member is None]
+        return sequences_of(self._member_rows, unreported)
+
     @property
     def parking(self) -> ParkingState | None:
         """The parked keys as reported by the member that has read most of them; None without a report. `parked` may be
@@ -335,6 +343,7 @@ class Description:
             "dead_letters": plain(self.dead_letters),
             "unrouted": plain(self.unrouted),
             "oldest_published_at_us": self.oldest_us,
+            "sequences": None if self.sequences is None else self.sequences.to_json(),
             "repartition": self.queue_count_to_be,
             "paused": "unknown" if self.is_paused is None else self.is_paused,
             "ingress_paused": "unknown" if self.is_ingress_paused is None else self.is_ingress_paused,
@@ -494,6 +503,8 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
     problems += backlog_problems(names, queues, members, staging=staging)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:
+        if (sequences := sequences_of(members, ())) is not None:
+            problems += sequence_problems(group, sequences, unrouted if isinstance(unrouted, int) else 0)
         problems += member_problems(
             names,
             members,

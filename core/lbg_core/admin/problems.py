@@ -315,6 +315,21 @@ class Kind(Enum):
         "`lbg unrouted replay {group}` publishes {count:it|them} again, once `lbg group create {group} …` has repaired "
         "what is missing",
     )
+    GAP_OPEN = (
+        "{count:,} {count:message is|messages are} missing in {streams} {streams:stream|streams} since {since}: later "
+        "ones of the same publisher and hash were delivered, and {count:it|they} never; the first is {message}",
+        "`lbg pipeline validate …` with the journals names all",
+    )
+    GAP_UNROUTED = (
+        "{count:,} {count:message is|messages are} missing in {streams} {streams:stream|streams} since {since}, "
+        "perhaps among the {unrouted:,} that no queue took; the first is {message}",
+        "`lbg unrouted list {group}` has those, and `lbg pipeline validate …` with the journals names all",
+    )
+    OUT_OF_ORDER = (
+        "{count:,} {count:message was|messages were} processed for the first time after later ones of the same keys, "
+        "the last of them {message}",
+        "`lbg pipeline validate …` with the journals names all",
+    )
     MESSAGES_POISONED = (
         "{queue} has {count} poisoned {count:message|messages} at {members}, which {count:blocks|block} later "
         "messages of {count:its key|their keys}; keys: {keys!r}{is_more: and others}",

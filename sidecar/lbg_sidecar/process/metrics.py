@@ -155,6 +155,31 @@ SERIES: Mapping[str, Series] = {
         "counter", "Messages published to the dead letters.", "counts.dead_lettered"
     ),
     "lbg_messages_parked_total": Series("counter", "Messages moved to the parking queue.", "counts.parked"),
+    "lbg_streams": Series(
+        "gauge", "Streams of a publisher and a hash in the queues that are served here.", "sequences.streams"
+    ),
+    "lbg_streams_unknown": Series(
+        "gauge", "Streams of which earlier messages may be missing.", "sequences.unknown_streams"
+    ),
+    "lbg_messages_missing": Series(
+        "gauge", "Messages that were skipped, while later ones were delivered.", "sequences.missing"
+    ),
+    "lbg_messages_missing_timestamp_seconds": Series(
+        "gauge", "Time since which the first of them is missing."
+    ),
+    "lbg_messages_out_of_order_total": Series(
+        "counter",
+        "Messages processed for the first time after a later one of their key.",
+        "sequences.out_of_order",
+    ),
+    "lbg_messages_repeated_total": Series(
+        "counter", "Messages called that a lost member may have processed.", "sequences.repeated"
+    ),
+    "lbg_calls_during_standstill_total": Series(
+        "counter",
+        "Calls that ran when this process had stood still for longer than a heartbeat.",
+        "counts.during_standstill",
+    ),
     "lbg_repeats_dropped_total": Series(
         "counter", "Deliveries of messages that were processed before.", "counts.repeats_dropped"
     ),
@@ -223,6 +248,8 @@ def _families(state: Mapping[str, Any], measures: Measures) -> Iterator[Metric]:
     for name, series in SERIES.items():
         if series.path and (value := _at(state, series.path)) is not None:
             yield _metric(name, {(): value})
+    if since_us := _at(state, "sequences.gap_since_us"):
+        yield _metric("lbg_messages_missing_timestamp_seconds", {(): since_us / 1e6})
     if "queues" in state:
         yield from _queues(state["queues"])
     results: dict[tuple[str, ...], float] = {

@@ -35,10 +35,19 @@ STATE = {
     ],
     "bodies": {"memory_bytes": 5_000, "file_bytes": 200, "limit_bytes": 64_000_000},
     "parking": {"is_read": True, "keys": 2, "messages": 30, "size_bytes": 4_000, "is_full": False},
+    "sequences": {
+        "streams": 8,
+        "unknown_streams": 1,
+        "missing": 2,
+        "gap_since_us": 1_700_000_000_000_000,
+        "out_of_order": 0,
+        "repeated": 14,
+    },
     "lanes": {"running": 2, "blocked": 1, "concurrency": 16},
     "counts": {
         **dict.fromkeys(("delivered", "acked", "dead_lettered", "parked", "repeats_dropped", "retried"), 5),
         **dict.fromkeys(("timed_out", "aborted", "given_back", "taken", "forced", "stalls", "overlaps"), 1),
+        "during_standstill": 2,
     },
 }
 
@@ -96,6 +105,14 @@ def test_the_window_is_of_the_queues_that_are_served() -> None:
     assert told[("lbg_prefetch_used_ratio", ())] == 0.25
     assert told[("lbg_messages_poisoned", ())] == 1
     assert told[("lbg_queues_put_off", ())] == 1
+
+
+def test_what_is_missing_has_a_time_and_nothing_missing_has_none() -> None:
+    told = samples(STATE)
+    assert told[("lbg_messages_missing", ())] == 2
+    assert told[("lbg_messages_missing_timestamp_seconds", ())] == 1_700_000_000
+    whole = STATE | {"sequences": {"missing": 0, "gap_since_us": 0}}
+    assert ("lbg_messages_missing_timestamp_seconds", ()) not in samples(whole)
 
 
 def test_parked_keys_are_reported_by_members_of_groups_that_have_them() -> None:

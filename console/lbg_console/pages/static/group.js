@@ -240,6 +240,8 @@ function showFacts() {
   }
   if (group.unrouted) shown.push(["Unrouted", countText(group.unrouted), "", colourOfKind("Unrouted")]);
   facts.show(shown);
+  setHidden(byId("sequences"), group.sequences === null);
+  setText(byId("sequences"), group.sequences ?? "");
 }
 
 const stateRows = new Rows(byId("states"), () => {
