@@ -40,6 +40,9 @@ ESTABLISHED = 8
 """Consecutive first deliveries after which a stream is known to come here alone: of fewer, some may be copies that its
 publisher sent twice, between messages that a former consumer processed."""
 
+MERGES_EVERY_S = 1.0
+"""Holes are compared with what other members processed no more often than that."""
+
 STREAMS_MAX = 65_536
 KEYS_MAX = 65_536
 HOLES_OF_STREAM_MAX = 16
@@ -148,12 +151,13 @@ class SequenceAudit(Part):
         self._histories: OrderedDict[tuple[str, int], _History] = OrderedDict()
         self._keys: OrderedDict[tuple[_History, str], list[Any]] = OrderedDict()
         """By history and key: stream and number of the latest message that was finished."""
-        self._holed: dict[_Stream, None] = {}
+        self._holed: dict[int, dict[_Stream, None]] = {}
+        """Streams with holes, by hash."""
         self._unsure: deque[tuple[float, _Hole]] = deque()
         self._losses: deque[_Losses] = deque(maxlen=REPEATS_MAX)
         self._live: dict[int, Identity] = {}
         self._names: dict[int, str] = {}
-        self._merges = 0
+        self._merges, self._merged_at = 0, 0.0
         self.missed = self.late = self.out_of_order = self.order_unknown = self.repeated = 0
         self.out_of_order_id = ""
 
@@ -162,6 +166,7 @@ class SequenceAudit(Part):
         self.wall_us = former.wall_us
         self._streams, self._histories, self._keys = former._streams, former._histories, former._keys
         self._holed, self._losses, self._names = former._holed, former._losses, former._names
+        self._unsure = former._unsure
         self.missed, self.late = former.missed, former.late
         self.out_of_order, self.order_unknown = former.out_of_order, former.order_unknown
         self.out_of_order_id, self.repeated = former.out_of_order_id, former.repeated
@@ -259,8 +264,8 @@ class SequenceAudit(Part):
         if len(self._streams) >= self.streams_max:
             _, idle = self._streams.popitem(last=False)
             self._leave(idle)
-            self._holed.pop(idle, None)
             idle.holes.clear()
+            self._is_whole(idle)
         stream = self._streams[name] = _Stream(name, history, epoch.began_us)
         return stream
 
@@ -284,7 +289,7 @@ class SequenceAudit(Part):
             stream.holes[0].first = min(stream.holes[0].first, lowest.first)
             stream.holes[0].is_gap = False
         stream.holes.append(hole)
-        self._holed[stream] = None
+        self._is_holed(stream)
         self._unsure.append((due, hole))
 
     def _filled(self, stream: _Stream, number: int) -> _Hole | None:
@@ -306,8 +311,27 @@ class SequenceAudit(Part):
         if hole.is_gap is None:
             self._unsure.extend((hole.since + SURE_AFTER_S, part) for part in parts)
         if not stream.holes:
-            self._holed.pop(stream, None)
+            self._is_whole(stream)
         return parts
+
+    def _is_holed(self, stream: _Stream) -> None:
+        self._holed.setdefault(stream.name[1], {})[stream] = None
+
+    def _is_whole(self, stream: _Stream) -> None:
+        of_hash = self._holed.get(stream.name[1], {})
+        of_hash.pop(stream, None)
+        if not of_hash:
+            self._holed.pop(stream.name[1], None)
+
+    def _holed_in(self, queue: int | None = None) -> list[_Stream]:
+        """Streams with holes whose messages may come through this queue; None: all."""
+        queues_of = self._processed.queues_of
+        return [
+            stream
+            for hash_, streams in self._holed.items()
+            if queue is None or queue in queues_of(hash_)
+            for stream in streams
+        ]
 
     def _judge(self, hole: _Hole, now: float) -> None:
         """It is late enough to tell what it is."""
@@ -354,9 +378,9 @@ class SequenceAudit(Part):
     def tick(self, now: float) -> None:
         while self._unsure and self._unsure[0][0] <= now:
             self._judge(self._unsure.popleft()[1], now)
-        if self._holed and self._merges != self._processed.merges:
-            self._merges = self._processed.merges
-            for stream in list(self._holed):
+        if self._merges != self._processed.merges and now >= self._merged_at + MERGES_EVERY_S:
+            self._merges, self._merged_at = self._processed.merges, now
+            for stream in self._holed_in():
                 for hole in list(stream.holes):
                     rest = self._unprocessed(hole)
                     if rest != [(hole.first, hole.last)]:
@@ -384,16 +408,15 @@ class SequenceAudit(Part):
             sitting.reached = {
                 (publisher, hash_): runs[-1][1] + 1 for publisher, hash_, runs in handover.positions.streams
             }
-        for stream in list(self._holed):
-            if attachment.queue in self._processed.queues_of(stream.name[1]):
-                for hole in list(stream.holes):
-                    if hole.is_gap is None and hole.sitting is sitting:
-                        continue
-                    if handover is not None and handover.has_holes:
-                        hole.is_gap = False
-                        self._replace(hole, ())
-                    elif hole.is_gap is not False:
-                        hole.is_gap, hole.since = False, now
+        for stream in self._holed_in(attachment.queue):
+            for hole in list(stream.holes):
+                if hole.is_gap is None and hole.sitting is sitting:
+                    continue
+                if handover is not None and handover.has_holes:
+                    hole.is_gap = False
+                    self._replace(hole, ())
+                elif hole.is_gap is not False:
+                    hole.is_gap, hole.since = False, now
         if handover is not None:
             self._adopt(handover.holes, sitting, now)
 
@@ -418,7 +441,7 @@ class SequenceAudit(Part):
             hole = _Hole(stream, one.first, one.last, since, is_sure=one.is_gap)
             stream.next = max(stream.next, one.last + 1)
             stream.holes.append(hole)
-            self._holed[stream] = None
+            self._is_holed(stream)
             hole.is_gap = one.is_gap
 
     def handover_fields(self, attachment: Attachment) -> Mapping[str, Any]:
@@ -483,7 +506,7 @@ class SequenceAudit(Part):
     def closing(self, attachment: Attachment) -> None:
         sitting = self._sittings.pop(attachment, None)
         if sitting is not None:
-            sitting.is_open = False
+            sitting.is_open, sitting.reached = False, None
 
     # Order
 
@@ -532,9 +555,8 @@ class SequenceAudit(Part):
     # Views
 
     def _served_holes(self, queue: int | None = None) -> Iterator[_Hole]:
-        for stream in self._holed:
-            is_served = stream.sitting is not None and stream.sitting.is_open
-            if is_served and (queue is None or queue in self._processed.queues_of(stream.name[1])):
+        for stream in self._holed_in(queue):
+            if stream.sitting is not None and stream.sitting.is_open:
                 yield from stream.holes
 
     def report(self) -> SequenceReport:

@@ -34,6 +34,7 @@ from testing.exploration import example_count
 from testing.member.bare_member import setup_of
 from testing.member.world import World
 from testing.member.world.key_moves import KeyMover
+from testing.member.world.member import HEARTBEAT_S
 from testing.member.world.situations import feed, settled
 
 FORMER = Identity(0, "orders-4", "0-1")
@@ -358,6 +359,16 @@ def test_keys_that_move_between_queues_are_claimed_by_nobody() -> None:
     assert not world.violations
     assert world.queue_count == 3
     assert world.claims == {}
+
+
+def test_calls_that_ran_while_a_process_stood_still_are_counted() -> None:
+    world, (member,) = settled(1, queue_count=2, hash_count=2)
+    world.service_s[member.name] = 5.0
+    feed(world, 0.5)
+    running = len(member.calls)
+    world.stall(member, 2 * HEARTBEAT_S)
+    world.run(3 * HEARTBEAT_S)
+    assert member.machine.dispatcher.counts.during_standstill == running > 0
 
 
 # Histories
