@@ -241,6 +241,11 @@ class Reason(enum.Enum):
         "attempt waits longer.",
     )
     REPAIR_NEEDED = (Type.DEGRADED, State.TRUE, "An object of the group is missing or changed on the broker.")
+    MESSAGES_MISSING = (
+        Type.DEGRADED,
+        State.TRUE,
+        "Messages are missing, or were processed after later ones of their key: lbg group show has their number.",
+    )
     UNROUTED = (
         Type.DEGRADED,
         State.TRUE,
