@@ -451,6 +451,7 @@ _SEVERITIES: dict[Kind, Severity] = {
             Severity.AT_RISK,
             (
                 *(Kind.RECORD_MISSING, Kind.EXCHANGE_MISSING, Kind.QUEUE_MISSING, Kind.BINDINGS_MISSING),
+                *(Kind.GAP_OPEN, Kind.GAP_UNROUTED, Kind.OUT_OF_ORDER),
                 *(Kind.MESSAGES_LOST, Kind.PARKED_KEYS_LOST, Kind.MESSAGES_REORDERED, Kind.UNROUTED),
                 *(Kind.PARKED_KEYS_NOT_FOLLOWED, Kind.PREFETCH_DIFFERS),
             ),

@@ -63,7 +63,6 @@ FIGURES: dict[str, object] = {
     "partitions": 4,
     "number": 1,
     "keys_parked": "2 keys",
-    "since": "2026-01-01 00:00:00 UTC",
     "is_full": True,
     "rebalance_threshold_percent": 20,
     "max_clients": 3,
