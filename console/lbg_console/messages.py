@@ -70,7 +70,8 @@ class MessageReader:
                     admin, one.group, key, limit=MESSAGES_MAX, body_bytes=BODY_BYTES, alone=reading
                 )
             except ProvisioningError as error:
-                return {**place, "text": redacted(str(error))}
+                nothing = {"publishers": [], "header": [], "rows": [], "reach": "", "messages": []}
+                return {**place, **nothing, "parked": None, "dead": None, "text": redacted(str(error))}
         parked, dead = fate.at(PlaceKind.PARKED), fate.at(PlaceKind.DEAD)
         publishers, rows = lane_rows(fate.lane, now_us, UTC)
         return {

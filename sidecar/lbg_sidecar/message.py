@@ -36,7 +36,7 @@ from lbg_core.group import (
     HEADER_TS,
     key_in,
 )
-from lbg_core.group.members_protocol import Ending, Handled, HeldState, PeekedMessage
+from lbg_core.group.members_protocol import YEAR_9999_US, Ending, Handled, HeldState, PeekedMessage
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
@@ -417,7 +417,7 @@ def in_flight_of(attachment: Attachment, delivery: Delivery, prefix: str) -> InF
     in_flight.is_only_stamped = is_only_stamped
     if delivery.exchange == "":
         in_flight.fence = _fence_of(delivery)
-    in_flight.published_at_us = published_at_us or 0
+    in_flight.published_at_us = min(max(0, published_at_us or 0), YEAR_9999_US)
     in_flight.redelivered = delivery.redelivered
     in_flight.size = len(delivery.body)
     if attachment.session is not None:
@@ -476,7 +476,7 @@ def held_message(
         attempts=in_flight.attempts,
         reason=in_flight.reason[:REASON_MAX_CHARS],
         redelivered=in_flight.redelivered,
-        published_at_us=max(0, in_flight.published_at_us),
+        published_at_us=in_flight.published_at_us,
         routing_key=_unicode(delivery.routing_key),
         content_type=content_type_of(delivery.header),
         body=fields.get("body"),

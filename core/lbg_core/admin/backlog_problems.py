@@ -31,7 +31,12 @@ def backlog_problems(
             yield from _of_sessions(names, native)
     waiting = [(one, count) for one in queues if isinstance(count := one.count("ready"), int) and count]
     reports = () if members is UNKNOWN else members
-    if waiting and not reports and all(one.count("consumers") == 0 for one, _ in waiting):
+    if (
+        waiting
+        and members is not UNKNOWN
+        and not reports
+        and all(one.count("consumers") == 0 for one, _ in waiting)
+    ):
         figures = {"count": sum(count for _, count in waiting), "queues": len(waiting)}
         yield Problem(Kind.NO_MEMBERS, Subject(names.group), figures)
         return
@@ -43,7 +48,7 @@ def backlog_problems(
         of_queue = states.get(queue.number or 0, [])
         if isinstance(native := _native(queue), PartitionsStatus):
             yield from _of_partitions(names, queue, native)
-        elif queue.number not in staging:
+        elif queue.number not in staging and members is not UNKNOWN:
             yield from _unserved(names, queue, of_queue, reports)
         yield from _held_up(names, queue, of_queue)
 

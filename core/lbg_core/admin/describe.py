@@ -499,7 +499,10 @@ def describe(group: str, observed: Snapshot, *, beats: Iterable[Beat] | AdminErr
         problems.append(Problem(Kind.UNROUTED, Subject(group, names.unrouted), {"count": unrouted}))
     parked = ready(names.parking) if observed.has_parking else None
     problems += parking_problems(group, None if members is UNKNOWN else _parking(members), parked)
-    staging = () if (move := observed.key_move(group)) is None else move.sources
+    staging = set() if (move := observed.key_move(group)) is None else {*move.sources}
+    if spec is not None:
+        # Of an interrupted change, too: its own problem says what takes these messages away.
+        staging |= {one.number for one in queues if one.number is not None and one.number >= spec.queue_count}
     problems += backlog_problems(names, queues, members, staging=staging)
     is_paused = None if observed.paused is None else CONSUMPTION in observed.paused
     if members is not UNKNOWN:

@@ -228,7 +228,7 @@ async def find_key(
     members, answers, beats = await search.members()
     parked = [await search.parked()] if record.has_parking else []
     dead = await search.letters(PlaceKind.DEAD)
-    if not any(one.count for one in (unrouted, *waiting, *members, *parked, dead)):
+    if not any(one.count for one in (*waiting, *members)):  # one may have gone back to its queue meanwhile
         waiting = await search.queues(queues)
     _judge_delivered(waiting, observed, members, beats)
     elsewhere = [one for place in (unrouted, *waiting, *parked, dead) for one in place.messages]

@@ -302,9 +302,12 @@ class _Clock:
         return datetime.fromtimestamp(us / 1e6, self._zone)
 
     def of(self, us: int) -> str:
-        if not us:
+        try:
+            at = self._at(us)
+        except (ValueError, OverflowError, OSError):  # as a foreign publisher stamped it
             return "-"
-        at = self._at(us)
+        if us <= 0:
+            return "-"
         time = f"{at:%H:%M:%S}.{at.microsecond // 1000:03}"
         return time if at.date() == self._today else f"{at:%m-%d} {time}"
 

@@ -385,7 +385,7 @@ def waiting_message(fields: Mapping[str, Any], spec: GroupSpec) -> PeekedMessage
         attempts=0,
         reason="",
         redelivered=bool(fields["redelivered"]),
-        published_at_us=headers.get(HEADER_TS) or 0,
+        published_at_us=at if isinstance(at := headers.get(HEADER_TS), int) else 0,
         routing_key=routing_key,
         content_type=properties.get("content_type"),
         body=fields["payload"] if is_text else None,

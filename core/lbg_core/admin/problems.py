@@ -327,7 +327,7 @@ class Kind(Enum):
     )
     OUT_OF_ORDER = (
         "{count:,} {count:message was|messages were} processed for the first time after later ones of the same keys, "
-        "the last of them {message}",
+        "the last of them, {message}, within the last hour",
         "`lbg pipeline validate …` with the journals names all",
     )
     MESSAGES_POISONED = (
@@ -461,7 +461,7 @@ _SEVERITIES: dict[Kind, Severity] = {
             (
                 *(Kind.MESSAGES_POISONED, Kind.QUEUE_STALLED, Kind.NO_MEMBERS, Kind.QUEUE_UNSERVED),
                 *(Kind.PARTITION_UNSERVED, Kind.QUEUE_FULL, Kind.CHANGE_STANDS, Kind.MESSAGE_RETRIED),
-                *(Kind.MESSAGE_DELAYED, Kind.SESSIONS_STRANDED, Kind.KEYS_PARKED, Kind.PARKING_FULL),
+                *(Kind.SESSIONS_STRANDED, Kind.KEYS_PARKED, Kind.PARKING_FULL),
                 *(Kind.GROUP_UNFINISHED, Kind.RECORD_UNREADABLE, Kind.RECORD_NEWER, Kind.RECORD_UNAVAILABLE),
                 *(Kind.UNDER_WAY, Kind.TAKEN_BACK, Kind.INGRESS_CLOSED, Kind.PUBLISHES_NOT),
                 *(Kind.RESUME_NOT_FOLLOWED,),
@@ -471,7 +471,7 @@ _SEVERITIES: dict[Kind, Severity] = {
             Severity.LATE,
             (
                 *(Kind.MESSAGE_SUSPECT, Kind.QUEUE_BLOCKED, Kind.HANDOFF_POSTPONED, Kind.MEMBER_OVERLOADED),
-                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED),
+                *(Kind.QUEUES_TOO_LARGE, Kind.QUEUE_OVERLOADED, Kind.KEY_OVERLOADED, Kind.MESSAGE_DELAYED),
             ),
         ),
         (
@@ -484,13 +484,13 @@ _SEVERITIES: dict[Kind, Severity] = {
                     Kind.PUBLISHES_IN_PAUSE,
                     Kind.PUBLISHER_MISSING,
                 ),
-                *(Kind.PAUSE_NOT_FOLLOWED,),
+                *(Kind.PAUSE_NOT_FOLLOWED, Kind.CHANGE_LEFT, Kind.CHANGE_LEFT_TO_OPERATOR),
             ),
         ),
         (
             Severity.NOTE,
             (
-                *(Kind.QUEUES_CHANGE, Kind.PARTITIONS_CHANGE, Kind.CHANGE_LEFT, Kind.CHANGE_LEFT_TO_OPERATOR),
+                *(Kind.QUEUES_CHANGE, Kind.PARTITIONS_CHANGE),
                 *(Kind.DEAD_LETTERS, Kind.GROUP_PAUSED, Kind.FORMER_USER, Kind.PART_UNKNOWN),
             ),
         ),

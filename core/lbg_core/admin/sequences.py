@@ -100,7 +100,7 @@ def sequence_problems(group: str, sequences: GroupSequences, unrouted: int) -> I
         }
         kind = Kind.GAP_UNROUTED if unrouted else Kind.GAP_OPEN
         yield Problem(kind, Subject(group, message=one.first_missing), figures)
-    if one.out_of_order:
+    if one.out_of_order_id:
         subject = Subject(group, message=one.out_of_order_id)
         yield Problem(Kind.OUT_OF_ORDER, subject, {"count": one.out_of_order})
 

@@ -21,7 +21,7 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import MembersRun, NotJoined
-from lbg_core.admin.problems import Kind, lines_of, text_of
+from lbg_core.admin.problems import Kind, Severity, lines_of, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
@@ -352,7 +352,6 @@ def _count(number: int, unit: str) -> str:
 _REASONS = {
     Kind.MESSAGES_POISONED: Reason.POISONED,
     Kind.MESSAGE_RETRIED: Reason.POISONED,
-    Kind.MESSAGE_DELAYED: Reason.POISONED,
     Kind.MESSAGE_SUSPECT: Reason.POISONED,
     Kind.HANDOFF_POSTPONED: Reason.HANDOFFS_PUT_OFF,
     Kind.UNROUTED: Reason.UNROUTED,
@@ -368,6 +367,8 @@ _REASONS = {
     Kind.QUEUE_FULL: Reason.MESSAGES_WAIT,
     Kind.QUEUE_UNSERVED: Reason.MESSAGES_WAIT,
     Kind.PARTITION_UNSERVED: Reason.MESSAGES_WAIT,
+    Kind.PARKING_FULL: Reason.MESSAGES_WAIT,
+    Kind.MESSAGE_DELAYED: None,
     Kind.QUEUE_BLOCKED: None,
     Kind.NO_MEMBERS: None,
     Kind.KEYS_PARKED: None,
@@ -402,6 +403,7 @@ def degraded(group: GroupManifest, observation: Observation) -> Condition:
         (problem.kind.rank, reason, text_of(problem))
         for problem in description.problems
         if (reason := _REASONS.get(problem.kind, Reason.REPAIR_NEEDED)) is not None
+        and problem.kind.severity is not Severity.NOTE
     ]
     if stranded := stranded_of(description, observation.now_s):
         found.append((Kind.SESSIONS_STRANDED.rank, Reason.SESSIONS_STRANDED, stranded))

@@ -175,8 +175,8 @@ class AckScheduler:
                 at = max(at, attachment.ack_frames.next_room_at)
             joins = is_one_sent and room > 0 and now >= at - interval_s / 2
             if now >= at or _is_window_due(attachment) or joins:
-                is_one_sent = True
                 self._ack(attachment, now, singly_max=min(SINGLE_ACKS_AT_ONCE, max(0, room - 1)))
+                is_one_sent = is_one_sent or attachment.acked_at == now
                 at = now + _interval(attachment)
             if ack_window.prefix:
                 due = min(due, at)

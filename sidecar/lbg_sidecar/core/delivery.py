@@ -166,7 +166,7 @@ class Attachment:
     """One consumer on one queue, as long as its channel lives: all its state ends with the channel.
 
     `holds` and the collections of messages are changed by `Lanes` alone: `lanes` maps a lane to those that wait
-    behind its first one (None while nobody does); `ready`, a heap by tag, may start now, and `shelved` would but for
+    behind its first one (None while nobody does); `ready`, a heap, may start now, and `shelved` would but for
     the holds; `running` are called, in order of start; `underway` wait for an answer of the broker. `poisoned` are
     those whose attempts are used up and which are retried, with the time since then. `limit`: what was delivered up to
     this tag may start while it is drained. `highest`: the highest tag that was taken.
@@ -186,7 +186,7 @@ class Attachment:
     ack_window: AckWindow[InFlight] = field(init=False)
     ack_frames: AckFrames = field(default_factory=AckFrames)
     lanes: dict[Hashable, deque[InFlight] | None] = field(default_factory=dict)
-    ready: list[tuple[int, InFlight]] = field(default_factory=list)
+    ready: list[tuple[int, int, InFlight]] = field(default_factory=list)
     shelved: deque[InFlight] = field(default_factory=deque)
     running: dict[InFlight, None] = field(default_factory=dict)
     underway: dict[InFlight, None] = field(default_factory=dict)
@@ -346,6 +346,8 @@ class Processed:
         self.merges += 1
         for publisher, hash_, runs in positions.streams:
             if is_here is not None and not is_here[hash_]:
+                continue
+            if not runs:
                 continue
             stream = self._used((publisher, hash_))
             for first, last in runs:

@@ -98,6 +98,7 @@ class FinishedMessages:
             for one, row in zip(keys, rows, strict=True):
                 if one == key:
                     message = Finished._make(row)
+                    number = queue
                     if partitions > 1 and message.identity is not None:
-                        queue = message.identity[1] % partitions
-                    yield Found(message, queue, done_at, settled)
+                        number = message.identity[1] % partitions
+                    yield Found(message, number, done_at, settled)

@@ -76,7 +76,7 @@ class Lanes:
                 attachment.listed = False
                 continue
             rota.rotate(-1)
-            _, in_flight = heappop(ready)
+            _, _, in_flight = heappop(ready)
             in_flight.state = State.TAKEN  # as `move` does, and faster
             if self.after_call and self._call_before(in_flight) is not None:
                 self.move(in_flight, Event.WAIT)
@@ -98,8 +98,10 @@ class Lanes:
         return None
 
     def put_back(self, in_flight: InFlight) -> None:
-        """Undoes the last `take`: it is the next again, unless an older one of its queue comes to its turn."""
+        """Undoes the last `take`: it is the next again."""
         self.move(in_flight, Event.PUT_BACK)
+        self._leave_ready(in_flight)
+        heappush(in_flight.attachment.ready, (0, in_flight.tag, in_flight))
         self._rota.rotate(1)
 
     @property
@@ -151,7 +153,9 @@ class Lanes:
         if holds is not NO_HOLD and (holds is not Hold.DRAIN or in_flight.tag > attachment.limit):
             attachment.shelved.append(in_flight)
             return
-        heappush(attachment.ready, (in_flight.tag, in_flight))
+        # One that is retried goes behind all that are here: its key is not to keep others waiting.
+        place = attachment.delivered + 1 if in_flight.calls else in_flight.tag
+        heappush(attachment.ready, (place, in_flight.tag, in_flight))
         if not attachment.listed:
             attachment.listed = True
             self._rota.append(attachment)
@@ -159,14 +163,15 @@ class Lanes:
     def _leave_ready(self, in_flight: InFlight) -> None:
         attachment = in_flight.attachment
         ready = attachment.ready
-        place = (in_flight.tag, in_flight)
-        if ready and ready[0] == place:
+        if ready and ready[0][-1] is in_flight:
             heappop(ready)
-        elif place in ready:
-            ready.remove(place)
-            heapify(ready)
-        else:
+            return
+        number = next((number for number, (*_, one) in enumerate(ready) if one is in_flight), None)
+        if number is None:
             attachment.shelved.remove(in_flight)
+        else:
+            del ready[number]
+            heapify(ready)
 
     def _enter_behind(self, in_flight: InFlight) -> None:
         lanes, lane = in_flight.attachment.lanes, in_flight.lane
@@ -263,7 +268,7 @@ class Lanes:
 
     def _held_by(self, attachment: Attachment, holds: Hold) -> None:
         attachment.holds = holds
-        waiting, attachment.ready = [*(one for _, one in attachment.ready), *attachment.shelved], []
+        waiting, attachment.ready = [*(one for *_, one in attachment.ready), *attachment.shelved], []
         attachment.shelved.clear()
         for in_flight in waiting:
             self._enter_ready(in_flight)

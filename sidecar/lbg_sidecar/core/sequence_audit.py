@@ -44,7 +44,17 @@ MERGES_EVERY_S = 1.0
 """Holes are compared with what other members processed no more often than that."""
 
 STREAMS_MAX = 65_536
+GAP_S = 86_400.0
+"""A gap that is older is unknown again."""
+
+INVERSION_S = 3_600.0
+"""The id of the last message out of order is reported for so long."""
+
+AGED_EVERY_S = 60.0
 KEYS_MAX = 65_536
+KEY_MAX_CHARS = 1_000
+"""The order of longer keys is unknown."""
+
 HOLES_OF_STREAM_MAX = 16
 REPEATS_MAX = 4
 
@@ -160,6 +170,7 @@ class SequenceAudit(Part):
         self._merges, self._merged_at = 0, 0.0
         self.missed = self.late = self.out_of_order = self.order_unknown = self.repeated = 0
         self.out_of_order_id = ""
+        self._inverted_at = self._aged_at = float("-inf")
 
     def resume(self, former: Self) -> None:
         """All attachments of the former one are gone."""
@@ -170,6 +181,7 @@ class SequenceAudit(Part):
         self.missed, self.late = former.missed, former.late
         self.out_of_order, self.order_unknown = former.out_of_order, former.order_unknown
         self.out_of_order_id, self.repeated = former.out_of_order_id, former.repeated
+        self._inverted_at = former._inverted_at
 
     # Deliveries
 
@@ -264,6 +276,8 @@ class SequenceAudit(Part):
         if len(self._streams) >= self.streams_max:
             _, idle = self._streams.popitem(last=False)
             self._leave(idle)
+            if idle.sitting is not None and idle.sitting.reached is not None:
+                idle.sitting.reached.pop(idle.name, None)  # what was processed here is forgotten, too
             idle.holes.clear()
             self._is_whole(idle)
         stream = self._streams[name] = _Stream(name, history, epoch.began_us)
@@ -284,13 +298,17 @@ class SequenceAudit(Part):
 
     def _add_hole(self, hole: _Hole, due: float) -> None:
         stream = hole.stream
-        if len(stream.holes) >= HOLES_OF_STREAM_MAX:
+        stream.holes.append(hole)
+        self._fold(stream)
+        self._is_holed(stream)
+        self._unsure.append((due, hole))
+
+    def _fold(self, stream: _Stream) -> None:
+        """Of too many holes the lowest become one, of which nothing is claimed."""
+        while len(stream.holes) > HOLES_OF_STREAM_MAX:
             lowest = stream.holes.pop(0)
             stream.holes[0].first = min(stream.holes[0].first, lowest.first)
             stream.holes[0].is_gap = False
-        stream.holes.append(hole)
-        self._is_holed(stream)
-        self._unsure.append((due, hole))
 
     def _filled(self, stream: _Stream, number: int) -> _Hole | None:
         """The hole that this number was in."""
@@ -310,9 +328,10 @@ class SequenceAudit(Part):
             self.late += hole.size - sum(part.size for part in parts)
         if hole.is_gap is None:
             self._unsure.extend((hole.since + SURE_AFTER_S, part) for part in parts)
+        self._fold(stream)
         if not stream.holes:
             self._is_whole(stream)
-        return parts
+        return [part for part in parts if part in stream.holes]
 
     def _is_holed(self, stream: _Stream) -> None:
         self._holed.setdefault(stream.name[1], {})[stream] = None
@@ -386,6 +405,19 @@ class SequenceAudit(Part):
                     if rest != [(hole.first, hole.last)]:
                         self._replace(hole, rest)
 
+        if now >= self._aged_at + AGED_EVERY_S:
+            self._aged_at = now
+            self._age(now)
+
+    def _age(self, now: float) -> None:
+        """Ends claims that nobody can act on any more; the counters keep them."""
+        if now - self._inverted_at > INVERSION_S:
+            self.out_of_order_id = ""
+        for stream in self._holed_in():
+            for hole in stream.holes:
+                if hole.is_gap and now - hole.since > GAP_S:
+                    hole.is_gap = False
+
     def next_due(self, now: float) -> float:
         return self._unsure[0][0] if self._unsure else NEVER
 
@@ -406,7 +438,9 @@ class SequenceAudit(Part):
                 sitting.losses = self._losses_of(name, now)
         elif handover.is_clean:
             sitting.reached = {
-                (publisher, hash_): runs[-1][1] + 1 for publisher, hash_, runs in handover.positions.streams
+                (publisher, hash_): runs[-1][1] + 1
+                for publisher, hash_, runs in handover.positions.streams
+                if runs
             }
         for stream in self._holed_in(attachment.queue):
             for hole in list(stream.holes):
@@ -435,14 +469,15 @@ class SequenceAudit(Part):
         for one in holes:
             name = one.publisher, one.hash
             stream = self._streams.get(name) or self._open(name)
-            if stream.sitting is None:
+            if stream.sitting is None or not stream.sitting.is_open:
                 self._move_to(stream, sitting)
             since = now - max(0, now_us - one.since_us) / 1e6
             hole = _Hole(stream, one.first, one.last, since, is_sure=one.is_gap)
             stream.next = max(stream.next, one.last + 1)
-            stream.holes.append(hole)
-            self._is_holed(stream)
             hole.is_gap = one.is_gap
+            stream.holes.append(hole)
+            self._fold(stream)
+            self._is_holed(stream)
 
     def handover_fields(self, attachment: Attachment) -> Mapping[str, Any]:
         holes: list[Hole] = []
@@ -501,7 +536,11 @@ class SequenceAudit(Part):
         """Hashes come through other queues."""
         for attachment, sitting in list(self._sittings.items()):
             sitting.is_open = False
-            self._sit(attachment).is_decided = True
+            following = self._sit(attachment)
+            following.is_decided = True
+            for stream in self._holed_in(attachment.queue):
+                if stream.sitting is sitting:
+                    self._move_to(stream, following)
 
     def closing(self, attachment: Attachment) -> None:
         sitting = self._sittings.pop(attachment, None)
@@ -522,6 +561,9 @@ class SequenceAudit(Part):
         key, identity = in_flight.key, in_flight.identity
         if key is None:
             return
+        if len(key) > KEY_MAX_CHARS:
+            self.order_unknown += 1
+            return
         place = audited.history, key
         number = identity[2]  # type: ignore[index]  # what is audited has an identity
         last = self._keys.get(place)
@@ -533,7 +575,7 @@ class SequenceAudit(Part):
             last[1] = number
             self._keys.move_to_end(place)
         else:
-            self._compare(last, audited, in_flight)
+            self._compare(last, audited, in_flight, now)
 
     def _keep(self, place: tuple[_History, str], stream: _Stream, number: int) -> None:
         if len(self._keys) >= self.keys_max:
@@ -541,14 +583,14 @@ class SequenceAudit(Part):
             history.evicted = max(history.evicted, (idle.began_us, highest))
         self._keys[place] = [stream, number]
 
-    def _compare(self, last: list[Any], stream: _Stream, in_flight: InFlight) -> None:
+    def _compare(self, last: list[Any], stream: _Stream, in_flight: InFlight, now: float) -> None:
         identity = in_flight.identity
         assert identity is not None
         if (stream.began_us, identity[2]) >= (last[0].began_us, last[1]):
             last[:] = stream, identity[2]
         elif stream.is_established or stream is last[0]:
             self.out_of_order += 1
-            self.out_of_order_id = id_of(identity)
+            self.out_of_order_id, self._inverted_at = id_of(identity), now
         else:
             self.order_unknown += 1
 

@@ -203,7 +203,7 @@ def progress_of(attachment: Attachment | None) -> Progress:
     if oldest is not None and not IS_UNDERWAY[oldest.state]:
         has_failed = oldest.attempts > oldest.is_called
         others_run = len(attachment.running) > oldest.is_called or any(
-            one is not oldest for _, one in attachment.ready
+            one is not oldest for *_, one in attachment.ready
         )
         if has_failed and (attachment.ack_window.unacked >= attachment.prefetch or not others_run):
             return Progress.BLOCKED

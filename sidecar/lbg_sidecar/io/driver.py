@@ -486,7 +486,8 @@ class Driver:
     def _fence(self, now: float) -> None:
         """This process stood still (stopped, starved, swapped) for longer than the broker waits for a heartbeat, so
         others may have its queues by now: nothing more may start."""
-        self.machine.dispatcher.counts.during_standstill += len(self.machine.dispatcher.running)
+        if self.link is not None:
+            self.machine.dispatcher.counts.during_standstill += len(self.machine.dispatcher.running)
         self.disconnect(
             f"this process was stopped for {now - self._turned_at:.1f} s, longer than a heartbeat"
         )

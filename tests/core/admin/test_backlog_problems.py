@@ -161,7 +161,7 @@ async def test_what_a_command_has_not_removed_yet_is_not_left() -> None:
     admin.driven.clear()
     described = await shown(admin)
     assert [one.kind for one in described.problems] == [Kind.CHANGE_LEFT]
-    assert described.faults == ()
+    assert described.faults == described.problems, "a command has to remove it"
 
 
 async def test_sessions_without_a_consumer_are_one_problem() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC
 
 from lbg_core.admin.key_lane import Gap, Lane, Moved, Visit, Word, lane_lines, lane_of
@@ -116,3 +117,10 @@ def test_without_an_answer_there_is_no_history() -> None:
         "no message of this key is remembered",
         "history: no member answered; what was finished is in the journals",
     ]
+
+
+def test_a_time_that_no_clock_has_is_shown_as_unknown() -> None:
+    for stamp_us in (-1, 1_700_000_000_000_000_000, 1 << 62):
+        odd = replace(message(4, 0.0, HeldState.WAITING, received=True), published_at_us=stamp_us)
+        lane = lane_of([answer("m0", held=(odd,))], [])
+        assert lane_lines(lane, START_US, UTC)

@@ -65,6 +65,31 @@ def test_of_a_queue_the_oldest_that_may_start_is_the_next_so_that_acks_are_cumul
         lanes.move(message, Event.FINISH)
 
 
+def test_a_message_that_is_retried_goes_behind_all_that_are_there() -> None:
+    lanes, queue = Lanes(concurrency=1), Attachment(0, 1)
+    a1, b2, c3 = admitted(lanes, queue, "a", "b", "c")
+    assert all_called(lanes) == [a1]
+    a1.calls = 1
+    lanes.delay(a1, due=0.0)
+    lanes.wake(0.0)
+    (d4,) = admitted(lanes, queue, "d")
+    for message in (b2, c3, a1, d4):
+        assert all_called(lanes) == [message]
+        lanes.move(message, Event.FINISH)
+
+
+def test_a_message_that_is_put_back_is_the_next_before_an_older_one() -> None:
+    lanes, queue = Lanes(concurrency=2), Attachment(0, 1)
+    a1, a2, b3 = admitted(lanes, queue, "a", "a", "b")
+    assert lanes.take() is a1
+    lanes.move(a1, Event.CALL)
+    assert lanes.take() is b3
+    lanes.put_back(b3)
+    lanes.move(a1, Event.FINISH)
+    assert lanes.take() is b3
+    assert lanes.take() is a2
+
+
 def test_a_message_that_is_put_back_is_the_next_again() -> None:
     lanes, one, two = Lanes(concurrency=4), Attachment(0, 1), Attachment(1, 1)
     first, *_ = admitted(lanes, one, "a", "b", "c")

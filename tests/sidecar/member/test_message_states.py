@@ -108,7 +108,7 @@ class Situation:
         """The collections that have the message."""
         of, lanes, message = self.attachment, self.lanes, self.message
         collections = {
-            "ready": [one for _, one in of.ready],
+            "ready": [one for *_, one in of.ready],
             "shelved": of.shelved,
             "behind": of.lanes.get("k") or (),
             "running": of.running,

@@ -28,7 +28,14 @@ from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, Post
 from lbg_sidecar.core.exclusive import ExclusiveMember
 from lbg_sidecar.core.queue_bindings import BalancingRules
-from lbg_sidecar.core.sequence_audit import ESTABLISHED, SURE_AFTER_S, SequenceAudit
+from lbg_sidecar.core.sequence_audit import (
+    ESTABLISHED,
+    GAP_S,
+    HOLES_OF_STREAM_MAX,
+    KEY_MAX_CHARS,
+    SURE_AFTER_S,
+    SequenceAudit,
+)
 from lbg_sidecar.message import ACK, drop, retry
 from testing.exploration import example_count
 from testing.member.bare_member import setup_of
@@ -281,6 +288,33 @@ def test_after_a_handover_with_positions_a_skipped_number_is_missing() -> None:
 def test_after_a_handover_that_was_not_clean_a_skipped_number_is_unknown() -> None:
     report = taken_with(range(5), is_clean=False).take(7)
     assert (report.missing, report.unknown_streams) == (0, 1)
+
+
+def test_a_former_consumer_that_reports_a_stream_without_numbers_does_no_harm() -> None:
+    consumer = taken_with(())
+    assert consumer.take(0, 1, 2).missing == 0
+
+
+def test_a_gap_that_is_older_than_a_day_is_unknown() -> None:
+    consumer = Consumer()
+    assert consumer.take(0, 1, 3).missing == 1
+    report = consumer.later(GAP_S)
+    assert (report.missing, report.unknown_streams, report.missed) == (0, 1, 1)
+
+
+def test_the_order_of_very_long_keys_is_unknown() -> None:
+    consumer = Consumer()
+    report = consumer.take(0, 1, key="k" * (KEY_MAX_CHARS + 1))
+    assert (report.out_of_order, report.order_unknown) == (0, 2)
+
+
+def test_of_very_many_holes_the_lowest_are_one_of_which_nothing_is_claimed() -> None:
+    consumer = Consumer()
+    for number in range(0, 8 * HOLES_OF_STREAM_MAX, 2):
+        consumer.deliver(number)
+    consumer.work()
+    report = consumer.later()
+    assert (report.missing, report.unknown_streams) == (HOLES_OF_STREAM_MAX - 1, 1)
 
 
 def test_a_gap_goes_with_its_queue() -> None:
