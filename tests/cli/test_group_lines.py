@@ -89,7 +89,7 @@ async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_
     admin.bindings.add(Binding(names.members, names.queue(0), forwarded_key(0)))
     left = await show_group(admin, "orders")
     assert list(description_lines(left))[-1] == (
-        "- a change of the number of queues has left its stream, 1 bindings and these queues with 3 messages: "
+        "! a change of the number of queues has left its stream, 1 bindings and these queues with 3 messages: "
         "lbg.orders.q.2; `lbg group repartition orders --queues 2` removes them"
     )
     *_, problem = left.problems
