@@ -27,16 +27,8 @@ from bench.workers import Worker, say
 from lbg_core.client import Channel, ClientConnection, ResourceLocked, connect
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.assignment import backed_up, balanced_primaries
-from lbg_core.group.members_protocol import (
-    Beat,
-    Identity,
-    Knowledge,
-    Positions,
-    QueueState,
-    Reattached,
-    Role,
-    Status,
-)
+from lbg_core.group.member_state import Identity, Positions, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat, Knowledge, Reattached
 from lbg_core.group.message_codec import decode, encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message

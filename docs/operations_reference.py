@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from lbg_core.admin.problems import Kind, Severity
+from lbg_core.admin.problem_kinds import Kind, Severity
 from lbg_operator.status.conditions import Reason, Type
 
 DOCS = Path(__file__).resolve().parent

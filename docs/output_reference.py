@@ -28,7 +28,8 @@ from typing import (
 )
 
 from lbg_core.declaration import declarations, without_links
-from lbgroup.documents import DOCUMENTS, STREAMS, Declared, Extended
+from lbgroup.documents import DOCUMENTS, STREAMS, Extended
+from lbgroup.group_documents import Declared
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 PLAIN = {int: "integer", float: "number", str: "string", bool: "boolean", types.NoneType: "null"}

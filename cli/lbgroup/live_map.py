@@ -19,7 +19,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from lbg_core.admin.problems import Severity
+from lbg_core.admin.problem_kinds import Severity
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
 from lbg_core.group import SESSIONS
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lbg_core.admin.describe import Description
     from lbg_core.admin.rows import ServiceRow
     from lbg_core.admin.snapshot import SessionStatus
-    from lbg_core.group.members_protocol import QueueState
+    from lbg_core.group.member_state import QueueState
 
 RATE_OVER_S = 2.0
 

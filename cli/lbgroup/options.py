@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from lbg_core.admin.problems import Progress, line_of
+from lbg_core.admin.progress import Progress, line_of
 from lbg_core.admin.rows import Count
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import AddressConflict, BrokerAddress, split_urls

@@ -23,7 +23,8 @@ from lbg_core.admin.dead_letters import replay as replay_letters
 from lbg_core.admin.describe import Description
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.parked_messages import administration
-from lbg_core.admin.problems import Progress, Report, argv, command_line, line_of
+from lbg_core.admin.problems import argv, command_line
+from lbg_core.admin.progress import Progress, Report, line_of
 from lbg_core.admin.record import is_of_kubernetes
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BrokerAddress, ClientError

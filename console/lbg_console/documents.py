@@ -9,7 +9,8 @@ from typing import Any
 from lbg_console.observed_group import SILENT_S, ObservedGroup
 from lbg_console.timeline import milliseconds
 from lbg_core.admin.describe import Description
-from lbg_core.admin.problems import Severity, text_of
+from lbg_core.admin.problem_kinds import Severity
+from lbg_core.admin.problems import text_of
 from lbg_core.admin.record import is_of_kubernetes
 from lbg_core.admin.rows import Count, ServiceRow
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus, SessionsStatus

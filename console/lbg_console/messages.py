@@ -30,7 +30,7 @@ from lbg_core.admin.key_lane import HEADER, lane_rows, reach_text
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import AccessRefused, BodyExcerpt, BrokerAddress, ClientError
 from lbg_core.group import SpecError, hash_of, queue_of
-from lbg_core.group.members_protocol import HeldState, PeekedMessage
+from lbg_core.group.held_messages import HeldState, PeekedMessage
 from lbg_core.redaction import redacted
 
 MESSAGES_MAX = 20

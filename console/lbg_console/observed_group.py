@@ -13,10 +13,12 @@ from typing import Any
 from lbg_console.timeline import Event, Timeline
 from lbg_core.admin.describe import Description
 from lbg_core.admin.observations import REPORTED_FOR_S, Change, GroupRow, Observations
-from lbg_core.admin.problems import Kind, Subject, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Subject, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.errors import MessageError
-from lbg_core.group.members_protocol import Activity, Beat, Changes, Gone, Identity, Leave, Message, Move
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Activity, Beat, Changes, Gone, Leave, Message, Move
 from lbg_core.group.message_codec import decode
 
 SILENT_S = 3.0

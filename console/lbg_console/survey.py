@@ -22,12 +22,13 @@ from lbg_core.admin.errors import AdminError, GroupNotFound, ProvisioningError
 from lbg_core.admin.group_reader import EVERY_S, GroupRecords, waiting_us
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import watch_activity
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot
 from lbg_core.admin.status_reports import BIND_AGAIN_S, VIEW_KEYS, WATCH_AGAIN_S, watch_reports
 from lbg_core.client import Delivery
 from lbg_core.group import GroupSpec, Names
-from lbg_core.group.members_protocol import Activity, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Activity
 
 log = logging.getLogger("lbg.console")
 

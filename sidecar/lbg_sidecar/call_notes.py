@@ -40,7 +40,7 @@ from typing import NamedTuple
 from weakref import WeakSet
 
 from lbg_core.client import ConnectionSettings
-from lbg_core.group.members_protocol import Suspected
+from lbg_core.group.member_state import Suspected
 from lbg_core.private_files import DIRECTORY_MODE, allocate, open_private
 from lbg_sidecar.core.delivery import InFlight
 

@@ -15,7 +15,7 @@ from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
 from lbg_core.group import STATIC, Names, is_recount
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_core.tracing import tracing
 from lbg_sidecar.app.callable import AsyncHandler, SyncHandler, handler_channel
 from lbg_sidecar.app.channel import CONCURRENCY, AppChannel
@@ -32,15 +32,7 @@ from lbg_sidecar.io.key_move_channels import KeyMoveChannels
 from lbg_sidecar.io.log_events import StateLogger
 from lbg_sidecar.io.outbox import Outbox
 from lbg_sidecar.io.parking_channels import ParkingChannels
-from lbg_sidecar.io.startup import (
-    DurableState,
-    Group,
-    app_ready,
-    group_now,
-    group_of,
-    machine_of,
-    record_now,
-)
+from lbg_sidecar.io.startup import DurableState, Group, app_ready, group_now, group_of, machine_of, record_now
 from lbg_sidecar.settings import MemberSettings, balancing_rules
 
 

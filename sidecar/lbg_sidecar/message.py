@@ -36,7 +36,8 @@ from lbg_core.group import (
     HEADER_TS,
     key_in,
 )
-from lbg_core.group.members_protocol import YEAR_9999_US, Ending, Handled, HeldState, PeekedMessage
+from lbg_core.group.held_messages import Ending, Handled, HeldState, PeekedMessage
+from lbg_core.group.member_state import YEAR_9999_US
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.tracing import CallSpan
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
@@ -490,7 +491,7 @@ def held_message(
 
 
 _ENDINGS = {
-    Outcome.ACK: Ending.ACK,
+    Outcome.ACK: Ending.FINISHED,
     Outcome.DEAD: Ending.DEAD,
     Outcome.REPEAT: Ending.REPEAT,
     Outcome.PARKED: Ending.PARKED,
@@ -503,21 +504,23 @@ def handled_message(found: Found, us: Callable[[float], int]) -> Handled:
     message, queue, done_at, settled = found
     publisher, hash_, seq = message.identity or (None, None, None)
     first_at = message.first_started_at
+    ending = _ENDINGS.get(message.outcome or Outcome.RELEASED, Ending.RELEASED)
+    if ending is Ending.FINISHED and not settled:
+        ending = Ending.UNACKNOWLEDGED
     return Handled(
         publisher,
         hash_,
         seq,
         queue,
-        max(0, message.published_at_us),
+        message.published_at_us,
         us(message.received_at),
         0 if first_at is None else us(first_at),
         us(message.started_at) if first_at is not None else 0,
         0 if message.finished_at is None else us(message.finished_at),
         us(done_at),
         message.earlier + message.calls,
-        _ENDINGS.get(message.outcome or Outcome.RELEASED, Ending.RELEASED),
+        ending,
         message.redelivered,
-        settled,
     )
 
 

@@ -11,17 +11,10 @@ from lbg_core.admin.actions import AppendEntry
 from lbg_core.admin.errors import AdminError, NotMoved
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.plan import recorded
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
-from lbg_core.client import (
-    BasicProperties,
-    Channel,
-    ClientConnection,
-    ConfirmingPublisher,
-    Delivery,
-    connect,
-)
+from lbg_core.client import BasicProperties, Channel, ClientConnection, ConfirmingPublisher, Delivery, connect
 from lbg_core.group import HEADER_FENCE, TO_OBSERVERS, Names, forwarded_key, hash_in
 from lbg_core.group.key_moves import BarrierEntry, JoinEntry, KeyMoveState, PassEntry, Turn
 from testing.admin.place import Place

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.problems import Kind, Problem, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, text_of
 
 _OF_BACKLOG = frozenset({Kind.NO_MEMBERS, Kind.QUEUE_UNSERVED, Kind.PARTITION_UNSERVED, Kind.DEAD_LETTERS})
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from lbg_core.group.key_moves import BarrierEntry, BeginEntry, KeyMove, PassEntry
-from lbg_core.group.members_protocol import Identity, Peek, Skip, SkipOutcome, Skipped
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Peek, Skip, SkipOutcome, Skipped
 from lbg_core.group.parked_keys import ParkEntry, ReleaseEntry
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core import effects as fx

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbg_core.group.members_protocol import Identity, Message
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Message
 from lbg_sidecar.core.effects import Effect
 from lbg_sidecar.core.membership import Membership
 from lbg_sidecar.core.roster import Roster

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from lbg_core.group.members_protocol import Place, Placement
+from lbg_core.group.member_state import Placement
+from lbg_core.group.members_protocol import Place
 from testing.simulation.faults import Fault, Installation, chosen_member, fault
 from testing.simulation.member import SimMember
 

@@ -8,8 +8,9 @@ from typing import cast
 from lbg_core.amqp.events import DeliverEvent
 from lbg_core.client import ClientConnection, ConnectError, ConnectionSettings
 from lbg_core.group import BY_LOAD
-from lbg_core.group.members_protocol import Identity, Pause
+from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import Message as GroupMessage
+from lbg_core.group.members_protocol import Pause
 from lbg_core.group.message_codec import encode
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.by_load import LOAD

@@ -14,7 +14,7 @@ from lbg_core.admin.dead_letters.letter import DeadLetterError
 from lbg_core.admin.errors import ProvisioningError
 from lbg_core.admin.parked_messages import ParkedStream, Released, discard_parked, release_parked
 from lbg_core.admin.parked_messages.release import release_first
-from lbg_core.admin.problems import Progress, line_of
+from lbg_core.admin.progress import Progress, line_of
 from lbg_core.client import ClientConnection, ClientError, ConfirmingPublisher
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.parked_keys import (

@@ -31,7 +31,8 @@ from lbg_core.admin.amqp_link import AmqpLink
 from lbg_core.admin.errors import NotDrained, NotMoved, ProvisioningError, StillInUse, Unreachable
 from lbg_core.admin.ingress_permissions import allows, restored, without
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.problems import Kind, line_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.progress import line_of
 from lbg_core.admin.record import CONSUMPTION, INGRESS, Record, headers_of, paused_words
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import (
@@ -45,18 +46,12 @@ from lbg_core.admin.snapshot import (
 )
 from lbg_core.admin.status_reports import REPORT_KEYS
 from lbg_core.amqp import BasicProperties
-from lbg_core.amqp.methods import (
-    BasicConsume,
-    Method,
-    QueueBind,
-    QueueDeclare,
-    QueueDelete,
-    QueueUnbind,
-)
+from lbg_core.amqp.methods import BasicConsume, Method, QueueBind, QueueDeclare, QueueDelete, QueueUnbind
 from lbg_core.client import ClientConnection, ConnectError
 from lbg_core.group import TO_ALL, GroupSpec, Permissions, is_native, repartition_in, topology_of
 from lbg_core.group.key_moves import KeyMove, KeyMoveState
-from lbg_core.group.members_protocol import Beat, Identity, Watch
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat, Watch
 from lbg_core.group.message_codec import decode, encode
 from lbg_core.group.spec import UNCOUNTED_MODES
 from lbg_core.group.topology import Binding

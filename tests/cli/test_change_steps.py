@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.admin.problems import Kind, Problem, Progress, Stage, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
+from lbg_core.admin.progress import Progress, Stage
 from lbgroup.group.change import Steps
 
 LEFT = Problem(Kind.QUEUE_NOT_EMPTY, Subject("orders", "lbg.orders.q.0"), {"ready": 3, "unacked": 0})

@@ -23,7 +23,8 @@ from lbg_core.admin.snapshot import (
     Snapshot,
 )
 from lbg_core.group import MODES, UNCOUNTED_MODES, Engine, GroupSpec
-from lbg_core.group.members_protocol import Beat, Gone, Hello, Identity, Leave, Status
+from lbg_core.group.member_state import Identity, Status
+from lbg_core.group.members_protocol import Beat, Gone, Hello, Leave
 from lbg_core.publisher import BadRow, RowOptions, open_source
 from lbg_core.publisher.input.rows import count_rows
 from lbgroup.demo.command import rate_for

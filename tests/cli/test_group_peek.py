@@ -9,7 +9,7 @@ from typing import Any
 from lbg_core.admin import connect_admin
 from lbg_core.admin.member_requests import PeekResult
 from lbg_core.group import Names, hash_of
-from lbg_core.group.members_protocol import HeldState
+from lbg_core.group.held_messages import HeldState
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
 from testing.command_line import Lbg, Said, Where

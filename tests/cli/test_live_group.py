@@ -10,7 +10,8 @@ from lbg_core.admin.groups import create_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import ConnectionSettings, connect
 from lbg_core.group import TO_ALL, TO_OBSERVERS, GroupSpec, Names
-from lbg_core.group.members_protocol import Beat, Identity, Leave, Message, Watch
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat, Leave, Message, Watch
 from lbg_core.group.message_codec import encode
 from lbgroup.live_group import observed
 from testing.command_line import Where

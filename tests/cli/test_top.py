@@ -26,17 +26,14 @@ from lbg_core.admin.member_requests import PeekResult
 from lbg_core.admin.observations import Observations
 from lbg_core.admin.snapshot import PartitionStatus
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Activity, HeldState, Identity, PeekedMessage, Takeover
+from lbg_core.group.held_messages import HeldState, PeekedMessage
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Activity, Takeover
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
 from lbgroup.top import HEADER, View, screen, text_lines
 from testing.admin.fake_admin import FakeAdmin
-from testing.command_line import (
-    Lbg,
-    Where,
-    end_started,
-    start_lbg,
-)
+from testing.command_line import Lbg, Where, end_started, start_lbg
 from testing.output_documents import checked
 from testing.rabbitmq.node import wait_until
 from testing.waiting import GUARD_S

@@ -19,7 +19,8 @@ from lbg_console.timeline import (
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Activity, Identity, Takeover
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Activity, Takeover
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.reports import beat_body
 

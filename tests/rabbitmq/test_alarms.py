@@ -15,7 +15,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.status_reports import collect_reports
 from lbg_core.client import ConnectionSettings, Delivery, connect
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_sidecar import Member, Message, Verdict, drop
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.retransmit import RetransmitTimeouts

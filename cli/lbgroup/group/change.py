@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
 from lbg_core.declaration import without_links
 from lbg_core.group import ATTRIBUTES

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_core.command_output import echo_json, output_option
-from lbg_core.group.members_protocol import PeekedMessage
+from lbg_core.group.held_messages import PeekedMessage
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin

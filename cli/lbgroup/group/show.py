@@ -16,10 +16,7 @@ from lbg_core.admin.demand import sample_of, sizer_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
 from lbg_core.admin.problems import marked_lines
 from lbg_core.admin.record import is_of_kubernetes, owner_text
-from lbg_core.admin.rows import (
-    QueueRow,
-    ServiceRow,
-)
+from lbg_core.admin.rows import QueueRow, ServiceRow
 from lbg_core.admin.snapshot import (
     UNKNOWN,
     MessageGroupsStatus,
@@ -30,7 +27,8 @@ from lbg_core.admin.snapshot import (
 )
 from lbg_core.command_output import echo_json, output_option, text_table
 from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
-from lbg_core.group.members_protocol import Beat, QueueState
+from lbg_core.group.member_state import QueueState
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.sizing import Sizing
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text, counted

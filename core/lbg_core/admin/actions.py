@@ -9,7 +9,8 @@ from typing import ClassVar, Final
 from lbg_core.admin.record import Record
 from lbg_core.group import GroupSpec, Permissions
 from lbg_core.group.key_moves import Entry
-from lbg_core.group.members_protocol import Identity, Message
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Message
 from lbg_core.group.topology import Binding, Exchange, Queue, Topology
 
 

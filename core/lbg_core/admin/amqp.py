@@ -31,7 +31,7 @@ from lbg_core.admin.errors import (
     Unsupported,
 )
 from lbg_core.admin.group_locks import Locks
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import HELD_READS, RECORD_READS, Record, headers_of, read_record
 from lbg_core.admin.snapshot import UNKNOWN, ExchangeState, QueueStatus, Unknown
 from lbg_core.amqp import BasicProperties

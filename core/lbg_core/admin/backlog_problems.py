@@ -5,11 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from lbg_core.admin.problems import Kind, Problem, Subject, moment_text
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, moment_text
 from lbg_core.admin.rows import ObservedQueue
 from lbg_core.admin.snapshot import UNKNOWN, Native, PartitionsStatus, QueueStatus, SessionsStatus, Unknown
 from lbg_core.group import Names
-from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState
+from lbg_core.group.member_state import ParkingState, Progress, QueueState
+from lbg_core.group.members_protocol import Beat
 
 FULL_PERCENT = 90
 """Share of its size from which a queue counts as full: it refuses each message for which there is no room."""

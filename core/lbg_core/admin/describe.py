@@ -17,7 +17,8 @@ from lbg_core.admin.drift import problems as drift
 from lbg_core.admin.errors import AdminError, GroupUnfinished, RecordUnreadable, UnderWay
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import held_up, member_problems
-from lbg_core.admin.problems import Kind, Problem, Severity, Subject, worst_first
+from lbg_core.admin.problem_kinds import Kind, Severity
+from lbg_core.admin.problems import Problem, Subject, worst_first
 from lbg_core.admin.queue_changes import forwarding_bindings, surplus_queues
 from lbg_core.admin.record import CONSUMPTION, is_of_kubernetes, spec_in
 from lbg_core.admin.rows import (
@@ -45,7 +46,8 @@ from lbg_core.admin.snapshot import (
     native_json,
 )
 from lbg_core.group import ONE_USER, PARTITIONED, UNCOUNTED_MODES, GroupSpec, Names, Publishers
-from lbg_core.group.members_protocol import Beat, ParkingState, Progress, QueueState, Role, Status
+from lbg_core.group.member_state import ParkingState, Progress, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat
 
 _STATUSES = frozenset(Status)
 _LEAST_SETTLED_FIRST = ("Rebalancing", "HoldDown", "Ready")

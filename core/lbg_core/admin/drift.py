@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 from lbg_core.admin.ingress_permissions import closed
 from lbg_core.admin.policies import DISCONNECTED, effects
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.record import Record
 from lbg_core.admin.rows import plain
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState

@@ -32,7 +32,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
-from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, text_of
 from lbg_core.client.errors import ChannelClosed, ConnectionClosed, ConnectRefused
 from lbg_core.group import Names, group_in
 

@@ -20,7 +20,7 @@ from lbg_core.admin.parked_messages import Released, administration
 from lbg_core.admin.parked_messages.administration import ParkedListing
 from lbg_core.client import BrokerAddress, split_urls
 from lbg_core.group import Assignment, GroupSpec
-from lbg_core.group.members_protocol import PeekedMessage
+from lbg_core.group.held_messages import PeekedMessage
 
 
 @asynccontextmanager

@@ -55,7 +55,8 @@ from lbg_core.admin.plan import (
     require_users,
     unfinished,
 )
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, rewrite_record
 from lbg_core.admin.record import BY_HAND, CLAIM_BY_HAND, Claim, Record, is_of_kubernetes, refuse_change
 from lbg_core.admin.snapshot import CLOSING, SAMPLED_S, UNKNOWN, QueueStatus, SessionsStatus, Snapshot

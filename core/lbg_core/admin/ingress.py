@@ -16,7 +16,7 @@ from lbg_core.admin.ingress_permissions import allows, is_without, without
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management_admin import ManagementAdmin, with_write
 from lbg_core.admin.plan import existing, require_by_hand
-from lbg_core.admin.problems import Progress, Report, Stage, unreported
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, renew_unchanged, rewrite_record
 from lbg_core.admin.record import INGRESS, paused_words
 from lbg_core.admin.snapshot import Snapshot

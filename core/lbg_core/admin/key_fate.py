@@ -41,7 +41,8 @@ from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.client import AccessRefused, BodyExcerpt, ClientError, ConnectionSettings, Delivery
 from lbg_core.group import IDENTITY_BYTES, UNCOUNTED_MODES, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.errors import EntryError
-from lbg_core.group.members_protocol import Beat, HeldState, KeyAnswer, KeyRequest, PeekedMessage
+from lbg_core.group.held_messages import HeldState, PeekedMessage
+from lbg_core.group.members_protocol import Beat, KeyAnswer, KeyRequest
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.redaction import redacted
 

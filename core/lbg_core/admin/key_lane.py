@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, tzinfo
@@ -10,61 +9,32 @@ from typing import Any
 
 from lbg_core.command_output import text_table
 from lbg_core.group import SequenceSet
-from lbg_core.group.members_protocol import Ending, HeldState, KeyAnswer, PeekedMessage
+from lbg_core.group.held_messages import Ending, HeldState, PeekedMessage
+from lbg_core.group.members_protocol import KeyAnswer
 from lbg_core.group.sequences import Run
 from lbg_core.peers import printable
 
+Word = Ending | HeldState
+"""State of a message at the end of a visit to a member: what became of it there, or what it is now."""
 
-class Word(enum.StrEnum):
-    """State of a message at the end of a visit to a member: what became of it there, or what it is now."""
-
-    FINISHED = "finished"
-    UNACKNOWLEDGED = "finished-unacknowledged"
-    """The member lost the queue before the ack: it is delivered again."""
-    DEAD = "dead"
-    REPEAT = "repeat-dropped"
-    PARKED = "parked"
-    FORWARDED = "forwarded"
-    RELEASED = "given-back"
-    WAITING = "waiting"
-    RUNNING = "running"
-    RETRYING = "retrying"
-    POISONED = "poisoned"
-    REFUSED = "refused"
-    PARKING = "parking"
-    MOVING = "moving"
-    PROCESSED = "processed"
-    READY = "ready"
-    UNROUTED = "unrouted"
-
-
-_ENDED = {
-    Ending.ACK: Word.FINISHED,
-    Ending.DEAD: Word.DEAD,
-    Ending.REPEAT: Word.REPEAT,
-    Ending.PARKED: Word.PARKED,
-    Ending.FORWARDED: Word.FORWARDED,
-    Ending.RELEASED: Word.RELEASED,
-}
-
-_TEXTS = {
-    Word.FINISHED: "finished",
-    Word.UNACKNOWLEDGED: "finished, not acknowledged: delivered again",
-    Word.DEAD: "dead letter",
-    Word.REPEAT: "repeat: dropped, not called",
-    Word.PARKED: "parked",
-    Word.FORWARDED: "forwarded to its new queue",
-    Word.RELEASED: "given back to the queue",
-    Word.WAITING: "WAITS at the member",
-    Word.RUNNING: "RUNS",
-    Word.RETRYING: "WAITS for its next try",
-    Word.POISONED: "POISONED: waits for its next try",
-    Word.REFUSED: "on its way to the dead letters",
-    Word.PARKING: "on its way to the parking queue",
-    Word.MOVING: "on its way to its new queue",
-    Word.PROCESSED: "finished, the broker has not confirmed it",
-    Word.READY: "WAITS in the queue",
-    Word.UNROUTED: "unrouted: in no queue",
+_TEXTS: dict[Word, str] = {
+    Ending.FINISHED: "finished",
+    Ending.UNACKNOWLEDGED: "finished, not acknowledged: delivered again",
+    Ending.DEAD: "dead letter",
+    Ending.REPEAT: "repeat: dropped, not called",
+    Ending.PARKED: "parked",
+    Ending.FORWARDED: "forwarded to its new queue",
+    Ending.RELEASED: "given back to the queue",
+    HeldState.WAITING: "WAITS at the member",
+    HeldState.RUNNING: "RUNS",
+    HeldState.RETRYING: "WAITS for its next try",
+    HeldState.POISONED: "POISONED: waits for its next try",
+    HeldState.REFUSED: "on its way to the dead letters",
+    HeldState.PARKING: "on its way to the parking queue",
+    HeldState.MOVING: "on its way to its new queue",
+    HeldState.PROCESSED: "finished, the broker has not confirmed it",
+    HeldState.READY: "WAITS in the queue",
+    HeldState.UNROUTED: "unrouted: in no queue",
 }
 
 
@@ -165,9 +135,6 @@ def _name_of(answer: KeyAnswer) -> str:
 def _visits_at(answer: KeyAnswer) -> Iterator[Visit]:
     member = answer.sender.name
     for one in answer.handled:
-        word = _ENDED[one.ending]
-        if word is Word.FINISHED and not one.acknowledged:
-            word = Word.UNACKNOWLEDGED
         yield Visit(
             one.publisher,
             one.seq,
@@ -179,7 +146,7 @@ def _visits_at(answer: KeyAnswer) -> Iterator[Visit]:
             one.last_call_us,
             one.last_end_us,
             one.attempts,
-            word,
+            one.ending,
             one.redelivered,
         )
     yield from (_visit_of(message, member) for message in answer.messages)
@@ -199,7 +166,7 @@ def _visit_of(message: PeekedMessage, member: str | None) -> Visit:
         message.last_call_us if is_running else 0,
         0,
         message.attempts,
-        Word(message.state),
+        message.state,
         message.redelivered,
         message.reason,
     )
@@ -212,7 +179,7 @@ def _marked(visits: Iterable[Visit]) -> Iterator[Visit]:
         name = (one.publisher, one.seq) if one.seq is not None else None
         if name in finished and one.first_call_us:
             one = replace(one, is_called_again=True)
-        if name is not None and one.word in (Word.FINISHED, Word.UNACKNOWLEDGED):
+        if name is not None and one.word in (Ending.FINISHED, Ending.UNACKNOWLEDGED):
             finished.add(name)
         yield one
 
@@ -302,11 +269,11 @@ class _Clock:
         return datetime.fromtimestamp(us / 1e6, self._zone)
 
     def of(self, us: int) -> str:
+        if us <= 0:
+            return "-"
         try:
             at = self._at(us)
         except (ValueError, OverflowError, OSError):  # as a foreign publisher stamped it
-            return "-"
-        if us <= 0:
             return "-"
         time = f"{at:%H:%M:%S}.{at.microsecond // 1000:03}"
         return time if at.date() == self._today else f"{at:%m-%d} {time}"
@@ -335,7 +302,7 @@ def _visit_row(one: Visit, marks: dict[str, str], clock: _Clock) -> tuple[str, .
     lasted = "-"
     if one.last_call_us and one.last_end_us >= one.last_call_us:
         lasted = duration(one.last_end_us - one.last_call_us)
-    elif one.word is Word.RUNNING:
+    elif one.word is HeldState.RUNNING:
         lasted = f"since {clock.of(one.last_call_us)}"
     words = _TEXTS[one.word]
     if one.is_called_again:

@@ -27,7 +27,9 @@ from lbg_core.admin.errors import Busy, NotJoined, NotMoved, Refused, StillInUse
 from lbg_core.admin.groups import apply, assignment_announced
 from lbg_core.admin.member_problems import held_up
 from lbg_core.admin.plan import additions, existing, record_in, refuse_under_way
-from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, rewrite_record
 from lbg_core.admin.queue_changes import (
     LATE_S,

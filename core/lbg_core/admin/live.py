@@ -29,7 +29,7 @@ from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.management_admin import ManagementAdmin
 from lbg_core.admin.observe import NO_API, SnapshotReader
 from lbg_core.admin.policies import require_order
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import Record
 from lbg_core.admin.snapshot import QueueStatus, Snapshot, Unknown
 from lbg_core.admin.status_reports import CollectedReports, collect_reports, member_reports

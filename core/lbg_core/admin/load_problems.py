@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.group import ATTRIBUTES, BY_LOAD, GroupSpec, Names
 from lbg_core.group.load_plan import moves_from
-from lbg_core.group.members_protocol import Beat, Load, Overload, QueueLoad, QueueState
+from lbg_core.group.member_state import Overload, QueueLoad, QueueState
+from lbg_core.group.members_protocol import Beat, Load
 
 IDLE_BELOW = 0.7
 """Share of what they can do up to which members have time for queues of others."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from lbg_core.admin.problems import Kind, Problem, Subject, listed, moment_text
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, listed, moment_text
 from lbg_core.group import Names
-from lbg_core.group.members_protocol import Beat, QueueState
+from lbg_core.group.member_state import QueueState
+from lbg_core.group.members_protocol import Beat
 
 
 def member_problems(

@@ -19,7 +19,8 @@ from lbg_core.admin.actions import ADMINISTRATOR, Announce
 from lbg_core.admin.amqp import AmqpAdmin
 from lbg_core.admin.errors import MessageNotSkipped, Refused, Unreachable
 from lbg_core.admin.plan import existing, require_by_hand
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.protocol import BrokerAdmin, observe_existing, renew_unchanged, rewrite_record
 from lbg_core.admin.record import paused_words
 from lbg_core.admin.rows import members_of
@@ -40,18 +41,17 @@ from lbg_core.group import (
     queue_of,
 )
 from lbg_core.group.errors import MessageError
+from lbg_core.group.held_messages import HeldState, PeekedMessage
 from lbg_core.group.members_protocol import (
     ACTIVITY,
     ANSWER_PREFIX,
     Activity,
     Beat,
-    HeldState,
     KeyRequest,
     Message,
     Pause,
     Peek,
     Peeked,
-    PeekedMessage,
     Skip,
     SkipOutcome,
     Skipped,

@@ -43,7 +43,8 @@ from lbg_core.admin.errors import (
     Unsupported,
 )
 from lbg_core.admin.policies import require_order
-from lbg_core.admin.problems import Kind, Problem, Subject, difference_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, difference_of
 from lbg_core.admin.record import (
     CLAIM_BY_HAND,
     Claim,

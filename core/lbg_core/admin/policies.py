@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from lbg_core.admin.errors import Unsupported
-from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, text_of
 from lbg_core.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot, Unknown
 from lbg_core.group import Engine, Names, Topology
 from lbg_core.group.topology import DISCONNECTED_MS, Queue

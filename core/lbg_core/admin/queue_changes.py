@@ -8,10 +8,12 @@ from itertools import groupby
 from operator import attrgetter
 
 from lbg_core.admin.actions import Announce
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus, Snapshot
 from lbg_core.group import IDENTITY_BYTES, Names
-from lbg_core.group.members_protocol import Beat, Identity, Rebalance, Repartition
+from lbg_core.group.member_state import Identity, Rebalance
+from lbg_core.group.members_protocol import Beat, Repartition
 from lbg_core.group.topology import Binding
 
 

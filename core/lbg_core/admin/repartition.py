@@ -36,7 +36,9 @@ from lbg_core.admin.plan import (
     require_owner,
     require_supported,
 )
-from lbg_core.admin.problems import Kind, Problem, Progress, Report, Stage, Subject, unreported
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.admin.protocol import BrokerAdmin, renew_unchanged
 from lbg_core.admin.queue_changes import (
     LATE_S,

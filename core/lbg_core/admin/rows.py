@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
-from lbg_core.group.members_protocol import Beat, QueueState, Status
+from lbg_core.group.member_state import QueueState, Status
+from lbg_core.group.members_protocol import Beat
 
 Count = int | Unknown
 

@@ -7,8 +7,10 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from lbg_core.admin.problems import Kind, Problem, Subject, listed
-from lbg_core.group.members_protocol import Beat, Repeats, SequenceReport
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, listed
+from lbg_core.group.member_state import Repeats, SequenceReport
+from lbg_core.group.members_protocol import Beat
 
 
 @dataclass(frozen=True, slots=True)

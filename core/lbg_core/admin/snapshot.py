@@ -8,7 +8,8 @@ from enum import Enum
 from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 from lbg_core.admin.ingress_permissions import allows, closed, is_without, opened
-from lbg_core.admin.problems import Kind, Problem, Subject
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject
 from lbg_core.admin.record import INGRESS, Record
 from lbg_core.group import (
     ONE_USER,

@@ -14,7 +14,8 @@ from lbg_core.admin.errors import AdminError, Refused
 from lbg_core.client import Channel, ClientConnection, Delivery
 from lbg_core.group import MEMBERS_VERSION, TO_ALL, TO_OBSERVERS, Names, group_in
 from lbg_core.group.errors import MessageError, NewerMessage
-from lbg_core.group.members_protocol import Beat, Identity, Message, Watch
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat, Message, Watch
 from lbg_core.group.message_codec import decode
 
 REPORT_KEYS = (TO_OBSERVERS,)

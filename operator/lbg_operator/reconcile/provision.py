@@ -24,7 +24,7 @@ from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.key_move import KeyMoveRun
 from lbg_core.admin.member_requests import pause_announced
 from lbg_core.admin.plan import recorded
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import Claim
 from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN, MovingQueues

@@ -21,7 +21,8 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.describe import Description
 from lbg_core.admin.errors import MembersRun, NotJoined
-from lbg_core.admin.problems import Kind, Severity, lines_of, text_of
+from lbg_core.admin.problem_kinds import Kind, Severity
+from lbg_core.admin.problems import lines_of, text_of
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest

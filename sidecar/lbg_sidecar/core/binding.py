@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from lbg_core.group.members_protocol import Status
+from lbg_core.group.member_state import Status
 from lbg_sidecar.core.delivery import Attachment
 
 

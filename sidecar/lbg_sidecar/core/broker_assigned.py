@@ -11,7 +11,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from lbg_core.group.members_protocol import Message, Repartition, Role
+from lbg_core.group.member_state import Role
+from lbg_core.group.members_protocol import Message, Repartition
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Done, Limit, Reassigned, Recalled, Requeue, Withdraw

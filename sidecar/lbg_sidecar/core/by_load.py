@@ -12,15 +12,8 @@ from typing import Any
 
 from lbg_core.group import BY_LOAD, NOWHERE_ELSE, balanced_owners
 from lbg_core.group.load_plan import PlannedMove, may_give, moves_of
-from lbg_core.group.members_protocol import (
-    Load,
-    LoadRequest,
-    Message,
-    Place,
-    Placed,
-    Placement,
-    Rebalance,
-)
+from lbg_core.group.member_state import Placement, Rebalance
+from lbg_core.group.members_protocol import Load, LoadRequest, Message, Place, Placed
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.load_meter import MEASURED_S, LoadMeter
 from lbg_sidecar.core.part import Context, Part

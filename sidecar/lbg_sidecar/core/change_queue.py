@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from lbg_core.group.members_protocol import Changes, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Changes
 
 CHANGE_S = 0.02
 """A change is passed on after this long, together with those that follow it."""

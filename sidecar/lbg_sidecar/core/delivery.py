@@ -18,7 +18,7 @@ from typing import Any
 
 from lbg_core.client.ack_window import AckFrames, AckWindow
 from lbg_core.group import SequenceSet
-from lbg_core.group.members_protocol import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions, Suspected
+from lbg_core.group.member_state import REPORTED_RUNS_MAX, REPORTED_STREAMS_MAX, Positions, Suspected
 from lbg_core.group.sequences import MessageIdentity, Run
 from lbg_sidecar.core.message_states import HANDOFF_HOLDS, IS_RUNNING, NO_HOLD, Hold, State
 

@@ -6,8 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from lbg_core.group.held_messages import HeldState
 from lbg_core.group.key_moves import Entry as KeyMoveEntry
-from lbg_core.group.members_protocol import HeldState, KeyRequest, Message, Peek, Takeover
+from lbg_core.group.members_protocol import KeyRequest, Message, Peek, Takeover
 from lbg_core.group.parked_keys import Entry
 from lbg_core.group.sequences import MessageIdentity, StreamRuns
 from lbg_sidecar.core.delivery import Attachment, InFlight

@@ -16,7 +16,8 @@ from typing import Any
 
 from lbg_core.client.backoff import doubled_s
 from lbg_core.group import TO_OBSERVERS
-from lbg_core.group.members_protocol import Handover, Identity, Message, Move, QueueReport, Reattached
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Handover, Message, Move, QueueReport, Reattached
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment
 from lbg_sidecar.core.effects import HandoffAbandoned, Moved, Post

@@ -25,7 +25,8 @@ from lbg_core.group.key_moves import (
     PassEntry,
 )
 from lbg_core.group.key_moves import Turn as KeyTurn
-from lbg_core.group.members_protocol import KeysMove, Message, Positions
+from lbg_core.group.member_state import Positions
+from lbg_core.group.members_protocol import KeysMove, Message
 from lbg_core.group.sequences import StreamRuns
 from lbg_sidecar.core.barriers import AGAIN_S, Barrier, Barriers
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome

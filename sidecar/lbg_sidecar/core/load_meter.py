@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from lbg_core.group.load_plan import MOVES_FROM
-from lbg_core.group.members_protocol import COUNT_MAX, Overload, Progress, QueueLoad
+from lbg_core.group.member_state import COUNT_MAX, Overload, Progress, QueueLoad
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.dispatcher import Order

@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from itertools import islice
 
+from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import (
     Changes,
     Directory,
     Gone,
     Hello,
-    Identity,
     IndexOffer,
     IndexRequest,
     Leave,

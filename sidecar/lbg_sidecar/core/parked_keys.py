@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from lbg_core.group.members_protocol import ParkingState
+from lbg_core.group.member_state import ParkingState
 from lbg_core.group.parked_keys import BarrierEntry, Entry, KeyState, ParkedKeys, ParkEntry, SettleEntry
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.barriers import Barrier, Barriers

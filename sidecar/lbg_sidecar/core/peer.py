@@ -9,7 +9,7 @@ from hashlib import blake2b
 from types import MappingProxyType
 from typing import Any
 
-from lbg_core.group.members_protocol import Identity, QueueState, Status
+from lbg_core.group.member_state import Identity, QueueState, Status
 
 CLAIM_S = 3.5
 """Three reports and a half: for so long the primary of a queue believes another member that serves it."""

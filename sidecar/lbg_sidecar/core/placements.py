@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from hashlib import blake2b
 
 from lbg_core.group.assignment import Exceptions
-from lbg_core.group.members_protocol import Placement
+from lbg_core.group.member_state import Placement
 
 
 class Placements:

@@ -9,7 +9,8 @@ from typing import Any
 
 from lbg_core.client.errors import NotFound, channel_closed
 from lbg_core.group import STATIC, Assignment
-from lbg_core.group.members_protocol import Message, QueueReport, QueueState, Role
+from lbg_core.group.member_state import QueueState, Role
+from lbg_core.group.members_protocol import Message, QueueReport
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import CountReady, Post

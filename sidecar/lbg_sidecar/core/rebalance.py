@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from lbg_core.group import STATIC
-from lbg_core.group.members_protocol import Identity, Message, Move, Reattached, Rebalance, Status
+from lbg_core.group.member_state import Identity, Rebalance, Status
+from lbg_core.group.members_protocol import Message, Move, Reattached
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.effects import Post, StandingBy
 from lbg_sidecar.core.handoff import REATTACH_AFTER_S, Handoffs

@@ -5,16 +5,8 @@ from __future__ import annotations
 from itertools import islice
 
 from lbg_core.group import SequenceSet
-from lbg_core.group.members_protocol import (
-    ANSWER_PREFIX,
-    HeldState,
-    KeyRequest,
-    Peek,
-    Skip,
-    SkipOutcome,
-    Skipped,
-    Watch,
-)
+from lbg_core.group.held_messages import HeldState
+from lbg_core.group.members_protocol import ANSWER_PREFIX, KeyRequest, Peek, Skip, SkipOutcome, Skipped, Watch
 from lbg_sidecar.core.delivery import InFlight, Outcome
 from lbg_sidecar.core.effects import Post, Show, ShowKey
 from lbg_sidecar.core.finished import FinishedMessages

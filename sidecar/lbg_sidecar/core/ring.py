@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from lbg_core.group.members_protocol import Identity, Ping
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Ping
 from lbg_sidecar.core.effects import Effect, Post
 from lbg_sidecar.core.peer import Peer, following, neighbour
 from lbg_sidecar.core.roster import Roster

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lbg_core.group.assignment import NOWHERE_ELSE, Exceptions
-from lbg_core.group.members_protocol import Identity, Placement, QueueState
+from lbg_core.group.member_state import Identity, Placement, QueueState
 from lbg_sidecar.core.peer import Peer, digest_of, following
 from lbg_sidecar.core.placements import Placements
 from lbg_sidecar.core.timings import Timings

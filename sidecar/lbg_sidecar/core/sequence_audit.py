@@ -15,17 +15,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Self
 
-from lbg_core.group.members_protocol import (
-    HOLES_MAX,
-    Handover,
-    Hole,
-    Identity,
-    Message,
-    Move,
-    QueueReport,
-    Repeats,
-    SequenceReport,
-)
+from lbg_core.group.member_state import HOLES_MAX, Hole, Identity, Repeats, SequenceReport
+from lbg_core.group.members_protocol import Handover, Message, Move, QueueReport
 from lbg_core.group.sequences import MessageIdentity, epoch_of
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.key_moves import KeyMoves

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from lbg_core.group.members_protocol import Message, Progress, QueueReport
+from lbg_core.group.member_state import Progress
+from lbg_core.group.members_protocol import Message, QueueReport
 from lbg_sidecar.core.binding import Binding, Phase
 from lbg_sidecar.core.effects import CountReady, Stalled, Superseded
 from lbg_sidecar.core.handoff import Handoffs

@@ -9,15 +9,8 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, Self
 
-from lbg_core.group.members_protocol import (
-    ACTIVITY,
-    Activity,
-    Beat,
-    Identity,
-    Progress,
-    QueueState,
-    RetriedMessage,
-)
+from lbg_core.group.member_state import Identity, Progress, QueueState, RetriedMessage
+from lbg_core.group.members_protocol import ACTIVITY, Activity, Beat
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Order

@@ -14,14 +14,8 @@ from dataclasses import replace
 from itertools import islice
 from typing import Any, Self
 
-from lbg_core.group.members_protocol import (
-    SUSPECTS_MAX,
-    HeldSuspect,
-    Hello,
-    Message,
-    Suspected,
-    SuspectReport,
-)
+from lbg_core.group.member_state import HeldSuspect, Suspected
+from lbg_core.group.members_protocol import SUSPECTS_MAX, Hello, Message, SuspectReport
 from lbg_core.group.sequences import MessageIdentity
 from lbg_sidecar.core.binding import Binding
 from lbg_sidecar.core.delivery import InFlight, Outcome, Suspect

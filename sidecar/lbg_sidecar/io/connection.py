@@ -28,7 +28,8 @@ from lbg_core.client import (
 )
 from lbg_core.group import INDEX_MAX, Names, mailbox_of
 from lbg_core.group.errors import MessageError, NewerMessage
-from lbg_core.group.members_protocol import Identity, IndexOffer, IndexRequest
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import IndexOffer, IndexRequest
 from lbg_core.group.message_codec import LOOK, decode, encode
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.core.index_claim import IndexClaim

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 
 from lbg_core.group import EXCLUSIVE, DeliveredRecord
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_core.journal import JournalWriter
 from lbg_sidecar.core.delivery import InFlight, Outcome
 

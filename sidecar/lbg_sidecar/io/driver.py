@@ -13,7 +13,8 @@ from lbg_core.client import ClientError, Delivery
 from lbg_core.client.republication import is_copyable
 from lbg_core.group import HEADER_ROUTING_KEY, Assignment, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
-from lbg_core.group.members_protocol import Assign, KeysMove, Pause, Positions, Request
+from lbg_core.group.member_state import Positions
+from lbg_core.group.members_protocol import Assign, KeysMove, Pause, Request
 from lbg_core.group.message_codec import decode
 from lbg_core.group.sequences import StreamRuns
 from lbg_core.tracing import Tracing

@@ -6,15 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from lbg_core.group.members_protocol import (
-    ANSWER_PREFIX,
-    HeldState,
-    Identity,
-    KeyAnswer,
-    Peeked,
-    PeekedMessage,
-    Takeover,
-)
+from lbg_core.group.held_messages import HeldState, PeekedMessage
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import ANSWER_PREFIX, KeyAnswer, Peeked, Takeover
 from lbg_sidecar.app.channel import AppChannel
 from lbg_sidecar.core import effects as fx
 from lbg_sidecar.core.delivery import InFlight

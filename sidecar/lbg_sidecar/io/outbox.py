@@ -45,7 +45,7 @@ from lbg_core.group import (
     KEY_MAX_BYTES,
     Names,
 )
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.retransmit import Retransmitter, RetransmitTimeouts
 

@@ -7,7 +7,7 @@ from functools import partial
 
 from lbg_core.group import HEADER_PARKED_COPY, Names
 from lbg_core.group.errors import EntryError
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_core.group.parked_keys import PARKED_ENTRIES, Entry
 from lbg_core.group.parked_snapshot import SnapshotPlace
 from lbg_core.stream_follower import StreamFollower, entry_properties, follow_parked

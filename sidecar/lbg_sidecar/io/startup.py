@@ -24,7 +24,7 @@ from lbg_core.group import (
     Names,
     is_native,
 )
-from lbg_core.group.members_protocol import Positions
+from lbg_core.group.member_state import Positions
 from lbg_core.journal import JournalWriter, flush_regularly
 from lbg_sidecar.call_notes import CallNotes, default_directory
 from lbg_sidecar.commit_log import CommitLog, PositionFile, require_directory

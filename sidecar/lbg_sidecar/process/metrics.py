@@ -16,7 +16,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
-from lbg_core.group.members_protocol import Progress, Status, Takeover
+from lbg_core.group.member_state import Progress, Status
+from lbg_core.group.members_protocol import Takeover
 from lbg_sidecar.core.delivery import Outcome
 from lbg_sidecar.core.effects import Done, Effect, HandoffAbandoned, Moved
 from lbg_sidecar.process.lag import Lag

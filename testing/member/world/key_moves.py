@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from lbg_core.group.key_moves import BeginEntry, EndEntry, KeyMove, KeyMoveState
-from lbg_core.group.members_protocol import Identity, KeysMove
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import KeysMove
 from lbg_core.group.message_codec import encode
 from testing.member.world.world import World
 

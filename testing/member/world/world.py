@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lbg_core.group import Assignment
-from lbg_core.group.members_protocol import Place, Placement
+from lbg_core.group.member_state import Placement
+from lbg_core.group.members_protocol import Place
 from lbg_sidecar.core.sequence_audit import SequenceAudit
 from testing.member.world.application import Application
 from testing.member.world.broker import Broker

@@ -9,7 +9,7 @@ import pytest
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.groups import create_group, show_group
-from lbg_core.admin.problems import Kind, Severity
+from lbg_core.admin.problem_kinds import Kind, Severity
 from lbg_core.admin.snapshot import QueueStatus, SessionsStatus, SessionStatus
 from lbg_core.group import GroupSpec, Names
 from lbg_core.group.key_moves import KeyMove

@@ -9,16 +9,10 @@ import pytest
 from lbg_core.admin.demand import sample_of, sizing_json, sizing_text
 from lbg_core.admin.describe import Description
 from lbg_core.admin.rows import ObservedQueue
-from lbg_core.admin.snapshot import (
-    UNKNOWN,
-    Handoffs,
-    PartitionsStatus,
-    PartitionStatus,
-    QueueStatus,
-    Unknown,
-)
+from lbg_core.admin.snapshot import UNKNOWN, Handoffs, PartitionsStatus, PartitionStatus, QueueStatus, Unknown
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
+from lbg_core.group.member_state import Identity, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.sizing import MemberSample, Sample, Sizing, Why
 
 SPEC = GroupSpec("g", "g", hash_count=8, queue_count=2, queue_size_mb=1, client_username="g")

@@ -25,7 +25,7 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementSettings
-from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.record import Claim, Record, kubernetes_owner
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (

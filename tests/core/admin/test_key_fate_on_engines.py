@@ -12,11 +12,12 @@ import pytest
 
 from lbg_core.admin.groups import create_group, enable_parking
 from lbg_core.admin.key_fate import KeyFate, KeyPlace, PlaceKind, Unread, find_key, places_text
-from lbg_core.admin.key_lane import Gap, Moved, Visit, Word
+from lbg_core.admin.key_lane import Gap, Moved, Visit
 from lbg_core.admin.key_move import beginning
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.client import BasicProperties, ConfirmingPublisher, ConnectionSettings, connect
 from lbg_core.group import GroupSpec, Names, hash_of
+from lbg_core.group.held_messages import Ending
 from lbg_core.group.key_moves import KeyMove
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop, retry
@@ -241,14 +242,14 @@ async def test_the_lane_of_a_key_has_all_that_became_of_it(
 
     steps = [one for one in fate.lane.steps if isinstance(one, Visit)]
     assert [(one.word, one.member, one.attempts) for one in steps[:-1]] == [
-        (Word.FINISHED, "m1", 1),
-        (Word.FINISHED, "m1", 3),
-        (Word.DEAD, "m2", 1),
-        (Word.FINISHED, "m2", 1),
-        (Word.RELEASED, "m2", 1),
-        (Word.FINISHED, "m1", 1),
+        (Ending.FINISHED, "m1", 1),
+        (Ending.FINISHED, "m1", 3),
+        (Ending.DEAD, "m2", 1),
+        (Ending.FINISHED, "m2", 1),
+        (Ending.RELEASED, "m2", 1),
+        (Ending.FINISHED, "m1", 1),
     ]
-    assert (steps[-1].word, steps[-1].attempts) == (Word.PARKED, 3)
+    assert (steps[-1].word, steps[-1].attempts) == (Ending.PARKED, 3)
     assert [one.redelivered for one in steps[:6]] == [False] * 5 + [True]
     assert [one.seq for one in steps[:6]] == [0, 1, 2, 3, 4, 4]
     assert len({one.publisher for one in steps}) == 1

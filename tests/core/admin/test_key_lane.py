@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC
 
-from lbg_core.admin.key_lane import Gap, Lane, Moved, Visit, Word, lane_lines, lane_of
-from lbg_core.group.members_protocol import Ending, Handled, HeldState, Identity, KeyAnswer, PeekedMessage
+from lbg_core.admin.key_lane import Gap, Lane, Moved, Visit, lane_lines, lane_of
+from lbg_core.group.held_messages import Ending, Handled, HeldState, PeekedMessage
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import KeyAnswer
 
 S = 1_000_000
 START_US = 1_700_000_000 * S  # 22:13:20 UTC
@@ -15,12 +17,11 @@ START_US = 1_700_000_000 * S  # 22:13:20 UTC
 def handled(
     seq: int,
     at_s: float,
-    ending: Ending = Ending.ACK,
+    ending: Ending = Ending.FINISHED,
     *,
     attempts: int = 1,
     last_call_s: float = 0.0,
     redelivered: bool = False,
-    acknowledged: bool = True,
 ) -> Handled:
     """The last call begins `last_call_s` after the first one."""
     at_us, later_us = START_US + int(at_s * S), int(last_call_s * S)
@@ -32,9 +33,7 @@ def handled(
         at_us + 4200 + later_us,
         at_us + 9000,
     )
-    return Handled(
-        *("p", 7, seq, 1, *times, attempts, ending), redelivered=redelivered, acknowledged=acknowledged
-    )
+    return Handled(*("p", 7, seq, 1, *times, attempts, ending), redelivered=redelivered)
 
 
 def message(seq: int, at_s: float, state: HeldState, *, received: bool) -> PeekedMessage:
@@ -59,28 +58,28 @@ def test_visits_are_in_time_order_whichever_member_had_them() -> None:
     waits = message(3, 9, HeldState.READY, received=False)
     lane = lane_of([answer("b", handled(2, 3)), answer("a", handled(0, 1), handled(1, 2))], [waits])
     assert words(lane) == [
-        (0, Word.FINISHED, "a"),
-        (1, Word.FINISHED, "a"),
-        (2, Word.FINISHED, "b"),
-        (3, Word.READY, None),
+        (0, Ending.FINISHED, "a"),
+        (1, Ending.FINISHED, "a"),
+        (2, Ending.FINISHED, "b"),
+        (3, HeldState.READY, None),
     ]
     assert [one for one in lane.steps if isinstance(one, Moved)] == [Moved(START_US + 3 * S, 1, "a", "b")]
 
 
 def test_a_dead_letter_that_a_member_remembers_is_one_visit() -> None:
     dead = message(0, 1, HeldState.DEAD, received=False)
-    assert words(lane_of([answer("a", handled(0, 1, Ending.DEAD))], [dead])) == [(0, Word.DEAD, "a")]
-    assert words(lane_of([answer("a")], [dead])) == [(0, Word.DEAD, None)]
+    assert words(lane_of([answer("a", handled(0, 1, Ending.DEAD))], [dead])) == [(0, Ending.DEAD, "a")]
+    assert words(lane_of([answer("a")], [dead])) == [(0, Ending.DEAD, None)]
 
 
 def test_a_message_that_was_finished_before_is_called_again() -> None:
-    lost = handled(0, 1, acknowledged=False)
+    lost = handled(0, 1, Ending.UNACKNOWLEDGED)
     lane = lane_of([answer("a", lost), answer("b", handled(0, 2, redelivered=True))], [])
     first, _, again = lane.steps
     assert isinstance(first, Visit)
     assert isinstance(again, Visit)
-    assert (first.word, first.is_called_again) == (Word.UNACKNOWLEDGED, False)
-    assert (again.word, again.is_called_again) == (Word.FINISHED, True)
+    assert (first.word, first.is_called_again) == (Ending.UNACKNOWLEDGED, False)
+    assert (again.word, again.is_called_again) == (Ending.FINISHED, True)
 
 
 def test_a_gap_is_what_no_member_has_or_had() -> None:

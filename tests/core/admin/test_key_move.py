@@ -20,7 +20,8 @@ from lbg_core.admin.group_reader import survey
 from lbg_core.admin.groups import create_group, delete_group, enable_parking, rotate_user, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
-from lbg_core.admin.problems import Kind, Progress
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.progress import Progress
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import BasicProperties, ConfirmingPublisher, Delivery, connect

@@ -6,9 +6,11 @@ from dataclasses import replace
 
 from lbg_core.admin.load_problems import load_problems
 from lbg_core.admin.member_problems import member_problems
-from lbg_core.admin.problems import Kind, Problem, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, text_of
 from lbg_core.group import BALANCED, BY_LOAD, GroupSpec, Names
-from lbg_core.group.members_protocol import Beat, Identity, Overload, QueueState, Role, Status
+from lbg_core.group.member_state import Identity, Overload, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat
 
 ORDERS = GroupSpec("orders", hash_count=64, queue_count=8, assignment=BALANCED)
 CALL_S = 0.01

@@ -13,7 +13,8 @@ from lbg_core.admin.groups import create_group, delete_group, rotate_user, show_
 from lbg_core.admin.lag import in_flight_of_one_queue
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import NATIVE_MODES, Engine
-from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
+from lbg_core.group.member_state import Identity, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.native_groups import PARTITIONS, made, spec_in
 from testing.admin.problem_lines import problem_lines

@@ -22,7 +22,7 @@ from lbg_core.admin.groups import (
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi
 from lbg_core.admin.parked_messages import open_parked_stream
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import read_record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import AccessRefused, Channel, ConfirmingPublisher, Delivery, connect

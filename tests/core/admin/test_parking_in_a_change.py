@@ -15,7 +15,7 @@ from lbg_core.admin.ingress import pause_ingress
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.parked_messages import administration
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import Record
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.group import GroupSpec, hash_of

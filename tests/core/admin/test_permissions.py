@@ -13,15 +13,10 @@ from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings, path
 from lbg_core.admin.snapshot import UNKNOWN
-from lbg_core.client import (
-    Channel,
-    ClientConnection,
-    ConnectError,
-    ConnectionSettings,
-    connect,
-)
+from lbg_core.client import Channel, ClientConnection, ConnectError, ConnectionSettings, connect
 from lbg_core.group import RABBITMQ, TO_OBSERVERS, Engine, GroupSpec, Names, topology_of
-from lbg_core.group.members_protocol import Beat, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat
 from lbg_core.group.message_codec import encode
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, drop

@@ -12,7 +12,7 @@ from lbg_core.admin.actions import CheckPolicies
 from lbg_core.admin.groups import create_group, plan_parking
 from lbg_core.admin.key_move import beginning
 from lbg_core.admin.policies import effects, in_force, require_order
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.snapshot import UNKNOWN, Policy, QueueStatus, Snapshot
 from lbg_core.group import Engine, GroupSpec, Publishers, Topology, topology_of
 from lbg_core.group.key_moves import KeyMove

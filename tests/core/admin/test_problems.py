@@ -7,7 +7,8 @@ from string import Formatter
 
 import pytest
 
-from lbg_core.admin.problems import Kind, Problem, Subject, text_of, worst_first
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, text_of, worst_first
 
 BAIT = "w1 `lbg group pause payments`"
 FIGURES: dict[str, object] = {

@@ -24,7 +24,7 @@ from lbg_core.admin.live import LiveAdmin
 from lbg_core.admin.management import ManagementApi, ManagementSettings
 from lbg_core.admin.member_requests import pause_group
 from lbg_core.admin.parked_messages import administration, open_parked_stream
-from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group as changed
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus
 from lbg_core.client import (

@@ -6,7 +6,7 @@ import pytest
 
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.problems import line_of
+from lbg_core.admin.progress import line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import BasicProperties, ConfirmingPublisher, connect
 from lbg_core.group import GroupSpec, Names, hash_of, recounted, routing_key, topology_of

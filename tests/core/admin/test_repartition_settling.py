@@ -8,13 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from lbg_core.admin.ingress import QueueIngress
-from lbg_core.admin.problems import Kind, lines_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import lines_of
 from lbg_core.admin.queue_changes import left_in, unsettled
 from lbg_core.admin.repartition import SeparateQueuesLayout
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, PartitionStatus, QueueStatus, Unknown
 from lbg_core.group import GroupSpec, Names
-from lbg_core.group.members_protocol import Beat, Role, Status
+from lbg_core.group.member_state import Role, Status
+from lbg_core.group.members_protocol import Beat
 from testing.admin.fake_admin import FakeAdmin
 from testing.admin.reports import beat_of
 from testing.virtual_time import in_virtual_time

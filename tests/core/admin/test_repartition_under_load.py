@@ -11,7 +11,7 @@ import pytest
 
 from lbg_core.admin.groups import create_group, show_group
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.problems import Progress, Stage, line_of
+from lbg_core.admin.progress import Progress, Stage, line_of
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import (
     BasicProperties,

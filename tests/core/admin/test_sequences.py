@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.sequences import sequence_problems, sequences_of
-from lbg_core.group.members_protocol import Beat, Identity, QueueState, Repeats, Role, SequenceReport, Status
+from lbg_core.group.member_state import Identity, QueueState, Repeats, Role, SequenceReport, Status
+from lbg_core.group.members_protocol import Beat
 
 MINUTE_US = 60_000_000
 AT_US = 1_767_225_540_000_000  # 2025-12-31 23:59 UTC

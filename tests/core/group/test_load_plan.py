@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from lbg_core.group.load_plan import MOVES_FROM, MOVES_MAX, PlannedMove
 from lbg_core.group.load_plan import moves_of as planned_moves_of
-from lbg_core.group.members_protocol import Identity, Load, QueueLoad
+from lbg_core.group.member_state import Identity, QueueLoad
+from lbg_core.group.members_protocol import Load
 
 CALL_S = 0.01
 PAYS_FROM = 0.1

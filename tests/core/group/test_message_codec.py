@@ -12,23 +12,35 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group.errors import MessageError, NewerMessage
+from lbg_core.group.held_messages import Ending, Handled, HeldState, PeekedMessage
+from lbg_core.group.member_state import (
+    YEAR_9999_US,
+    HeldSuspect,
+    Identity,
+    Overload,
+    ParkingState,
+    Placement,
+    Positions,
+    Progress,
+    QueueLoad,
+    QueueState,
+    Rebalance,
+    RetriedMessage,
+    Role,
+    Status,
+    Suspected,
+)
 from lbg_core.group.members_protocol import (
     HELLO_ATTEMPTS_MAX,
     WATCH_MAX_S,
-    YEAR_9999_US,
     Activity,
     Assign,
     Beat,
     Changes,
     Directory,
-    Ending,
     Gone,
-    Handled,
     Handover,
-    HeldState,
-    HeldSuspect,
     Hello,
-    Identity,
     IndexOffer,
     IndexRequest,
     KeyAnswer,
@@ -41,31 +53,18 @@ from lbg_core.group.members_protocol import (
     LoadRequest,
     Message,
     Move,
-    Overload,
-    ParkingState,
     Pause,
     Peek,
     Peeked,
-    PeekedMessage,
     Ping,
     Place,
     Placed,
-    Placement,
-    Positions,
-    Progress,
-    QueueLoad,
     QueueReport,
-    QueueState,
     Reattached,
-    Rebalance,
     Repartition,
-    RetriedMessage,
-    Role,
     Skip,
     SkipOutcome,
     Skipped,
-    Status,
-    Suspected,
     SuspectReport,
     Takeover,
     Watch,
@@ -108,10 +107,8 @@ HELD = PeekedMessage(
     *("p-0-1", None, 3, HeldState.POISONED, 2, "refused", True, 12, "0.3.k", None, None, "AAE="),
     body_bytes=2,
 )
-HANDLED = Handled("p", 7, 3, 1, 10, 11, 12, 13, 14, 15, 2, Ending.ACK, redelivered=True, acknowledged=True)
-UNSTAMPED = Handled(
-    *(None, None, None, 1, 10, 11, 0, 0, 0, 15, 0, Ending.RELEASED), redelivered=True, acknowledged=False
-)
+HANDLED = Handled("p", 7, 3, 1, 10, 11, 12, 13, 14, 15, 2, Ending.FINISHED, redelivered=True)
+UNSTAMPED = Handled(*(None, None, None, 1, 10, 11, 0, 0, 0, 15, 0, Ending.RELEASED), redelivered=True)
 MESSAGES: list[Message] = [
     Hello(A),
     Hello(A, 2),

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from lbg_core.admin.describe import Description
-from lbg_core.admin.problems import Kind, Problem, Subject, text_of
+from lbg_core.admin.problem_kinds import Kind
+from lbg_core.admin.problems import Problem, Subject, text_of
 from lbg_core.admin.rows import ObservedQueue
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Unknown
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat, Identity, QueueState, Rebalance, Role, Status
+from lbg_core.group.member_state import Identity, QueueState, Rebalance, Role, Status
+from lbg_core.group.members_protocol import Beat
 from lbg_operator.status.condition_rules import Observation, degraded
 from lbg_operator.status.conditions import Condition, Reason, State, Type, merged
 from lbg_operator.status.status import seen_of

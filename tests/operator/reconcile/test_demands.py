@@ -13,7 +13,8 @@ from lbg_core.admin.describe import Description
 from lbg_core.admin.rows import ObservedQueue
 from lbg_core.admin.snapshot import QueueStatus
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat
 from lbg_operator.reconcile.demands import SAMPLED_EVERY_S
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.survey_cache import INTERVAL_S, SOON_S, SurveyCache

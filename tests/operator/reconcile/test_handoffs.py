@@ -9,7 +9,8 @@ import pytest
 from lbg_core.admin.describe import Description
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat, Identity, QueueState, Role, Status
+from lbg_core.group.member_state import Identity, QueueState, Role, Status
+from lbg_core.group.members_protocol import Beat
 from lbg_operator.reconcile.survey_cache import KEPT, latest, moves
 from lbg_operator.status.status import TIME_ALONE_S, due_in_s, patch_of
 

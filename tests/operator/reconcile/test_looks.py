@@ -12,7 +12,8 @@ import pytest
 from lbg_core.admin import GroupNotFound, ProvisioningError, Unreachable
 from lbg_core.admin.describe import Description
 from lbg_core.group import GroupSpec
-from lbg_core.group.members_protocol import Beat, Identity, Rebalance
+from lbg_core.group.member_state import Identity, Rebalance
+from lbg_core.group.members_protocol import Beat
 from lbg_operator.reconcile.object_cache import Key
 from lbg_operator.reconcile.survey_cache import INTERVAL_S, LIMIT_S, SOON_S, UNSETTLED_PER_S, SurveyCache
 from testing.virtual_time import in_virtual_time

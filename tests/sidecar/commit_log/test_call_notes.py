@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import lbg_sidecar.call_notes
-from lbg_core.group.members_protocol import Suspected
+from lbg_core.group.member_state import Suspected
 from lbg_sidecar import Member, Message
 from lbg_sidecar.call_notes import MAGIC, VERSION, CallNotes, FormerCalls, default_directory
 from lbg_sidecar.core.delivery import Attachment, InFlight

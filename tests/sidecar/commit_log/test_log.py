@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group import SequenceSet
-from lbg_core.group.members_protocol import Positions
+from lbg_core.group.member_state import Positions
 from lbg_sidecar import commit_log
 from lbg_sidecar.commit_log import CommitLog, CommitsError
 from lbg_sidecar.core.delivery import Processed

@@ -8,13 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group.members_protocol import Activity, Identity, Watch
-from lbg_sidecar.core.status_report import (
-    COUNTED_KEYS_MAX,
-    HOT_KEYS_MAX,
-    ActivityMonitor,
-    KeyCounts,
-)
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Activity, Watch
+from lbg_sidecar.core.status_report import COUNTED_KEYS_MAX, HOT_KEYS_MAX, ActivityMonitor, KeyCounts
 from testing.member.world import Chances, SimMember, World
 
 ADMINISTRATOR = Identity(0, "administrator", "")

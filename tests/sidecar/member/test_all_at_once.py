@@ -8,7 +8,8 @@ from typing import ClassVar
 import pytest
 
 from lbg_core.client.backoff import Backoff
-from lbg_core.group.members_protocol import Identity, Pause, Skip, Suspected
+from lbg_core.group.member_state import Identity, Suspected
+from lbg_core.group.members_protocol import Pause, Skip
 from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from testing.exploration import over_seeds
 from testing.member.world import Chances, SimMember, World

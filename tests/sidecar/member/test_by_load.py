@@ -6,16 +6,8 @@ import pytest
 
 from lbg_core.group import BALANCED, BY_LOAD, NOWHERE_ELSE, Assignment
 from lbg_core.group.load_plan import MOVES_FROM
-from lbg_core.group.members_protocol import (
-    Load,
-    LoadRequest,
-    Message,
-    Place,
-    Placed,
-    Placement,
-    QueueLoad,
-    Takeover,
-)
+from lbg_core.group.member_state import Placement, QueueLoad
+from lbg_core.group.members_protocol import Load, LoadRequest, Message, Place, Placed, Takeover
 from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Moved

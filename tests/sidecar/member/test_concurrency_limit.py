@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lbg_core.group import Engine, GroupSpec
-from lbg_core.group.members_protocol import Hello, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Hello
 from lbg_sidecar import MemberSettings
 from lbg_sidecar.app.callable import handler_channel
 from lbg_sidecar.app.command import CommandChannel

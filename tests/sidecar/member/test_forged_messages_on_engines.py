@@ -12,20 +12,8 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from lbg_core.group import HEADER_KEY, HEADER_PUBLISHER, HEADER_SEQ, TO_ALL, routing_key
-from lbg_core.group.members_protocol import (
-    Handover,
-    Hello,
-    Identity,
-    Knowledge,
-    Move,
-    Peek,
-    Positions,
-    QueueReport,
-    QueueState,
-    Repartition,
-    Role,
-    Status,
-)
+from lbg_core.group.member_state import Identity, Positions, QueueState, Role, Status
+from lbg_core.group.members_protocol import Handover, Hello, Knowledge, Move, Peek, QueueReport, Repartition
 from lbg_core.group.members_protocol import Message as MemberMessage
 from lbg_core.group.message_codec import encode
 from lbg_sidecar import Member, Message

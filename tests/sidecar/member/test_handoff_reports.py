@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group.members_protocol import (
-    Changes,
-    Hello,
-    Identity,
-    Leave,
-    QueueReport,
-    QueueState,
-    Role,
-    Status,
-    Takeover,
-)
+from lbg_core.group.member_state import Identity, QueueState, Role, Status
+from lbg_core.group.members_protocol import Changes, Hello, Leave, QueueReport, Takeover
 from lbg_sidecar.core.effects import HandoffAbandoned, LogEffect, Moved, StandingBy
 from lbg_sidecar.core.timings import Timings
 from lbg_sidecar.io.log_events import EffectLogger

@@ -10,7 +10,8 @@ import pytest
 from lbg_core.admin import GroupNotFound
 from lbg_core.client import Delivery, connect
 from lbg_core.group import mailbox_of
-from lbg_core.group.members_protocol import Identity, IndexOffer, IndexRequest
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import IndexOffer, IndexRequest
 from lbg_core.group.message_codec import decode, encode
 from lbg_sidecar import Member, MemberSettings
 from lbg_sidecar.core.index_claim import IndexClaim

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lbg_core.admin.load_problems import load_problems
-from lbg_core.admin.problems import Kind
+from lbg_core.admin.problem_kinds import Kind
 from lbg_core.group import BALANCED, GroupSpec
-from lbg_core.group.members_protocol import Overload
+from lbg_core.group.member_state import Overload
 from lbg_sidecar.core.dispatcher import Order, Rules
 from lbg_sidecar.core.load_meter import MEASURED_S, REPORTED_AFTER, STEADY_CALLS
 from lbg_sidecar.core.member_core import TICK_S

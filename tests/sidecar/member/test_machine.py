@@ -10,7 +10,8 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import STATIC, balanced_primaries
-from lbg_core.group.members_protocol import Handover, Identity, Move, Rebalance, Status, Takeover
+from lbg_core.group.member_state import Identity, Rebalance, Status
+from lbg_core.group.members_protocol import Handover, Move, Takeover
 from lbg_sidecar.core.acks import WINDOW_MAX, derived_prefetch
 from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted

@@ -8,15 +8,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group.members_protocol import (
-    Beat,
-    Gone,
-    Hello,
-    Identity,
-    Leave,
-    Ping,
-    QueueReport,
-)
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat, Gone, Hello, Leave, Ping, QueueReport
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Post, Reconnect
 from lbg_sidecar.core.index_claim import IndexClaim

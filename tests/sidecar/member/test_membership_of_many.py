@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import (
     Changes,
     Directory,
     Hello,
-    Identity,
     IndexOffer,
     IndexRequest,
     Message,

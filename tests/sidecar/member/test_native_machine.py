@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group.members_protocol import Hello, Identity, Leave, Move
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Hello, Leave, Move
 from lbg_sidecar.core.acks import SINGLE_ACK_AFTER_S
 from lbg_sidecar.core.delivery import Outcome
 from lbg_sidecar.core.effects import (

@@ -12,7 +12,8 @@ import pytest
 
 from lbg_core.group import MEMBERS_VERSION, TO_ALL
 from lbg_core.group.errors import NewerMessage
-from lbg_core.group.members_protocol import Hello, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Hello
 from lbg_core.group.message_codec import encode
 from lbg_sidecar import Member, Message
 from testing.member.group_load import Judge, Load

@@ -12,7 +12,7 @@ from lbg_core.client import Channel, ChannelClosed, ClientError, ConfirmingPubli
 from lbg_core.client.channel import OnConfirm, OnReturn
 from lbg_core.client.confirms import UNCONFIRMED_MAX_BYTES
 from lbg_core.group import Names
-from lbg_core.group.members_protocol import Identity
+from lbg_core.group.member_state import Identity
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.retransmit import CHECKS_PER_PATIENCE, RetransmitTimeouts
 from lbg_sidecar.io.connection import MemberConnection

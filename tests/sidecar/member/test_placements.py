@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lbg_core.group.members_protocol import Placement
+from lbg_core.group.member_state import Placement
 from lbg_sidecar.core.placements import Placements
 
 REGISTERS = st.lists(

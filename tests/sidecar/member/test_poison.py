@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from lbg_core.client.backoff import Backoff
-from lbg_core.group.members_protocol import HeldState, Identity, Peek, Progress, Skip, SkipOutcome, Skipped
+from lbg_core.group.held_messages import HeldState
+from lbg_core.group.member_state import Identity, Progress
+from lbg_core.group.members_protocol import Peek, Skip, SkipOutcome, Skipped
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed
 from lbg_sidecar.core.dispatcher import Dispatcher, Rules, WhenExhausted
 from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Show

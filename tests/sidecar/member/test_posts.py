@@ -8,7 +8,8 @@ from typing import cast
 import pytest
 
 from lbg_core.client import Channel, ClientError, Returned
-from lbg_core.group.members_protocol import Hello, Identity, Ping
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Hello, Ping
 from lbg_core.group.message_codec import decode
 from lbg_sidecar.core.effects import Post
 from lbg_sidecar.io.posts import RECEIVERS_MAX, OnReturned, Posts

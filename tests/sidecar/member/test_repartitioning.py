@@ -8,18 +8,8 @@ import pytest
 
 from lbg_core.admin.queue_changes import repartition_announced, repartition_done
 from lbg_core.group import Names
-from lbg_core.group.members_protocol import (
-    Identity,
-    Knowledge,
-    KnowledgeRequest,
-    Message,
-    Positions,
-    QueueReport,
-    QueueState,
-    Repartition,
-    Role,
-    Status,
-)
+from lbg_core.group.member_state import Identity, Positions, QueueState, Role, Status
+from lbg_core.group.members_protocol import Knowledge, KnowledgeRequest, Message, QueueReport, Repartition
 from lbg_core.group.message_codec import decode, encode
 from lbg_sidecar.core.broker_assigned import BrokerAssignedMember
 from lbg_sidecar.core.delivery import Attachment

@@ -2,7 +2,8 @@
 
 import pytest
 
-from lbg_core.group.members_protocol import Beat, Identity
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Beat
 from lbg_sidecar.core.report_schedule import JOINED_S, ReportSchedule
 from lbg_sidecar.core.timings import Timings
 

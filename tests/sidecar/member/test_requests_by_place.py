@@ -11,7 +11,8 @@ import pytest
 
 from lbg_core.client.backoff import Backoff
 from lbg_core.group.key_moves import JoinEntry
-from lbg_core.group.members_protocol import Gone, Identity, SkipOutcome
+from lbg_core.group.member_state import Identity
+from lbg_core.group.members_protocol import Gone, SkipOutcome
 from lbg_sidecar.core.barriers import AGAIN_S
 from lbg_sidecar.core.dispatcher import ParkingBounds, Rules, WhenExhausted
 from lbg_sidecar.core.effects import RecordKeyMove

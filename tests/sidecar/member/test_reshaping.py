@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lbg_core.group.members_protocol import Hello, Identity, Positions
+from lbg_core.group.member_state import Identity, Positions
+from lbg_core.group.members_protocol import Hello
 from lbg_sidecar.core.delivery import Attachment, InFlight
 from lbg_sidecar.core.effects import Attach, CountReady, Detach, Effect, Reconnect
 from lbg_sidecar.core.exclusive import ExclusiveMember

@@ -7,22 +7,17 @@ from collections.abc import Iterable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lbg_core.group.members_protocol import (
-    Changes,
-    Handover,
-    Hello,
+from lbg_core.group.member_state import (
     Hole,
     Identity,
-    Move,
     Positions,
-    QueueReport,
     QueueState,
-    Reattached,
     Repeats,
     Role,
     SequenceReport,
     Status,
 )
+from lbg_core.group.members_protocol import Changes, Handover, Hello, Move, QueueReport, Reattached
 from lbg_sidecar.core.delivery import InFlight
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Attach, Post

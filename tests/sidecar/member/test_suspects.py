@@ -9,7 +9,8 @@ from lbg_core.admin.describe import describe
 from lbg_core.admin.snapshot import Snapshot
 from lbg_core.client.backoff import Backoff
 from lbg_core.group import Engine
-from lbg_core.group.members_protocol import Identity, Suspected, SuspectReport
+from lbg_core.group.member_state import Identity, Suspected
+from lbg_core.group.members_protocol import SuspectReport
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome
 from lbg_sidecar.core.dispatcher import Rules, WhenExhausted
 from lbg_sidecar.core.effects import CallFailed, DeadLetter, Failure, Post

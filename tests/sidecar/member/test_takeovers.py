@@ -6,20 +6,16 @@ from dataclasses import replace
 
 import pytest
 
+from lbg_core.group.member_state import Identity, Positions, QueueState, Role, Status
 from lbg_core.group.members_protocol import (
     Changes,
     Handover,
     Hello,
-    Identity,
     Leave,
     Move,
     Ping,
-    Positions,
     QueueReport,
-    QueueState,
     Reattached,
-    Role,
-    Status,
     Takeover,
 )
 from lbg_sidecar.core.binding import Phase

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from lbg_core.group import STATIC
-from lbg_core.group.members_protocol import Progress, Reattached
+from lbg_core.group.member_state import Progress
+from lbg_core.group.members_protocol import Reattached
 from lbg_sidecar.core.binding import Phase
 from lbg_sidecar.core.dispatcher import Rules
 from lbg_sidecar.core.effects import Stalled, Superseded

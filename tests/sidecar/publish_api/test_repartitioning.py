@@ -6,7 +6,7 @@ import asyncio
 
 from lbg_core.admin.groups import create_group
 from lbg_core.admin.management import ManagementSettings
-from lbg_core.admin.problems import Progress, Stage
+from lbg_core.admin.progress import Progress, Stage
 from lbg_core.admin.repartition import repartition_group
 from lbg_core.client import ConnectionSettings
 from lbg_core.group import GroupSpec, recounted

@@ -26,7 +26,7 @@ from lbg_core.admin.parked_messages.release import (
     release_parked,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream, open_parked_stream
-from lbg_core.admin.problems import Report, unreported
+from lbg_core.admin.progress import Report, unreported
 from lbg_core.admin.record import read_record, require_open
 from lbg_core.client import ClientError
 from lbg_core.group.parked_keys import KeyState, ParkedKey

@@ -26,7 +26,7 @@ from lbg_core.admin.parked_messages.queue import (
     parking_queue,
 )
 from lbg_core.admin.parked_messages.stream import ParkedStream
-from lbg_core.admin.problems import Progress, Report, Stage, unreported
+from lbg_core.admin.progress import Progress, Report, Stage, unreported
 from lbg_core.client import (
     BasicProperties,
     BodyExcerpt,
