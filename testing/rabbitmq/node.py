@@ -339,9 +339,16 @@ class RabbitNode:
                 f"RabbitMQ ended with status {self._server.returncode}:\n{self._last_words()}"
             )
 
+    def logs(self) -> str:
+        """Warnings and errors that the node has logged."""
+        return "".join(file.read_text(errors="replace") for file in self._log_files())
+
+    def _log_files(self) -> list[Path]:
+        return sorted((self.directory / "log").glob("*.log"))
+
     def _last_words(self) -> str:
         words = []
-        for file in [self.directory / "output", *sorted((self.directory / "log").glob("*.log"))]:
+        for file in [self.directory / "output", *self._log_files()]:
             if file.exists():
                 words += file.read_text(errors="replace").splitlines()[-15:]
         return "\n".join(words)
