@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from lbg_core.counted_nouns import counted
+
 log = logging.getLogger("lbg.broker")
 
 SMALL_BYTES = 65_536
@@ -190,10 +192,10 @@ class ContentMemory:
         self.is_short = True
         self._closed = 0
         log.warning(
-            "incomplete messages of %d connections use %d bytes of memory, above the limit of %d: these connections "
-            "wait, and complete their messages one after another",
-            len(self._sizes),
-            self.total_bytes,
+            "incomplete messages of %s use %s of memory, above the limit of %d: connections with such messages wait, "
+            "and complete them one after another",
+            counted(len(self._sizes), "connection"),
+            counted(self.total_bytes, "byte"),
             self.limit_bytes,
         )
         self._on_short()
@@ -202,8 +204,11 @@ class ContentMemory:
         self.is_short = False
         self._turns.clear()
         log.warning(
-            "incomplete messages use %d bytes of memory, below the limit; %d connections that did not complete theirs "
-            "were closed",
-            self.total_bytes,
-            self._closed,
+            "incomplete messages use %s of memory, below the limit; %s",
+            counted(self.total_bytes, "byte"),
+            counted(
+                self._closed,
+                "connection without progress was closed",
+                "connections without progress were closed",
+            ),
         )

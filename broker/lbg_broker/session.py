@@ -43,6 +43,7 @@ from lbg_core.amqp.methods import (
     ConnectionUpdateSecret,
     ConnectionUpdateSecretOk,
 )
+from lbg_core.counted_nouns import counted
 from lbg_core.peers import PeerLog, network_of, printable
 
 REVOKE_OVERHEAD_BYTES: Final = 512
@@ -254,7 +255,9 @@ class Session(asyncio.Protocol):
         self._address = str(address[0])
         self.name = f"{address[0]}:{address[1]} #{self.number}"
         if not server.admit(self):
-            self._report(f"refused, there are {server.session_count} connections already")
+            self._report(
+                f"refused: {counted(server.session_count, 'connection is', 'connections are')} open already"
+            )
             transport.abort()
             return
         self._handshake = Handshake(self._wire, server.users, vhosts=server.broker.state.vhosts)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbgroup.commands import EXIT_FAILED, EXIT_USAGE
 from lbgroup.options import FILE
 
@@ -92,7 +93,9 @@ def _counts(copy: StoreCopy) -> documents.Copied:
 
 def _print_summary(verb: str, copy: StoreCopy) -> None:
     size = f"{copy.size_bytes / (1 << 20):.1f} MiB"
-    click.echo(f"{verb}: {copy.queues} queues, {copy.messages} messages, {size}", err=True)
+    click.echo(
+        f"{verb}: {counted(copy.queues, 'queue')}, {counted(copy.messages, 'message')}, {size}", err=True
+    )
 
 
 @click.group(no_args_is_help=True)

@@ -16,6 +16,7 @@ from lbg_core.admin.progress import Progress, line_of
 from lbg_core.admin.rows import Count
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.client import AddressConflict, BrokerAddress, split_urls
+from lbg_core.counted_nouns import counted
 from lbg_core.declaration import Declaration, declarations, option_of, without_links
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
@@ -31,8 +32,9 @@ def count_text(count: Count | None) -> str:
     return "missing" if count is None else str(count)
 
 
-def counted(count: int, unit: str) -> str:
-    return f"{count} {unit}{'' if count == 1 else 's'}"
+def counted_text(count: Count | None, noun: str) -> str:
+    """As `count_text`, with the noun."""
+    return counted(count, noun) if isinstance(count, int) else f"{count_text(count)} {noun}s"
 
 
 def show_progress(progress: Progress) -> None:

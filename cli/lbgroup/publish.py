@@ -25,6 +25,7 @@ from rich.progress import (
 )
 
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbg_core.redaction import redacted
 from lbgroup.commands import EXIT_UNROUTED, CliError, exporting_traces
 from lbgroup.live_map import Meter
@@ -380,7 +381,7 @@ def summary(report: PublishingReport, group: str) -> str:
     from lbg_core.publisher.events import utc
 
     head = (
-        f"{report.confirmed:,} of {report.published:,} messages confirmed by group {group}, "
+        f"{report.confirmed:,} of {counted(report.published, 'message')} confirmed by group {group}, "
         f"{report.published_in_this_run:,} in this run in {report.seconds:,.1f} s ({report.messages_per_s:,.0f}/s)"
     )
     counts = {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbgroup.commands import EXIT_USAGE, CliError, error_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def drain(local: str, wait: float, as_json: bool) -> None:
         done: documents.Drained = {"action": "drained", "delivered_again": again}
         echo_json(done)
     if again:
-        raise CliError(f"drained by force: {again} messages are delivered again")
+        raise CliError(f"drained by force: {counted(again, 'message is', 'messages are')} delivered again")
     if not as_json:
         click.echo("drained: nothing is delivered again")
 

@@ -33,6 +33,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
+from lbg_core.counted_nouns import counted
 from lbg_core.forks import lock
 from lbg_core.group import DeliveredRecord, JournalError, PublishedRecord, decode, encode
 from lbg_core.private_files import is_same_file, make_private_directory, open_private, report_wide
@@ -50,7 +51,8 @@ class DirectoryUnusable(JournalingError):
 class WriteFailed(JournalingError):
     def __init__(self, file: Path, cause: OSError, lost_records: int) -> None:
         super().__init__(
-            f"cannot write the journal {file}: {cause.strerror or cause}; {lost_records} records are not in it"
+            f"cannot write the journal {file}: {cause.strerror or cause}; "
+            f"{counted(lost_records, 'record is', 'records are')} not in it"
         )
         self.lost_records = lost_records
 
@@ -230,7 +232,8 @@ class JournalWriter:
             if self._is_failing:
                 self._is_failing = False
                 self._on_problem(
-                    f"the journal {self._path} is being written again; {self.lost_records} records are lost"
+                    f"the journal {self._path} is being written again; "
+                    f"{counted(self.lost_records, 'record is', 'records are')} lost"
                 )
         if self._file is not None and (
             self._size_bytes >= self.settings.file_max_bytes

@@ -14,6 +14,7 @@ from typing import Any, Self
 from lbg_core.admin import RecordUnavailable
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientConnection, ClientError, ConnectError, reconnect_loop
+from lbg_core.counted_nouns import counted
 from lbg_core.group import STATIC, Names, is_recount
 from lbg_core.group.member_state import Identity
 from lbg_core.tracing import tracing
@@ -371,7 +372,7 @@ class Member:
             self._group = group
             queue_count = group.spec.queue_count
             if queue_count != driver.machine.rules.queue_count:
-                log.info("%s: the group has %d queues now", self.settings.name, queue_count)
+                log.info("%s: the group has %s now", self.settings.name, counted(queue_count, "queue"))
                 driver.reshape(queue_count)
                 states.retain(range(queue_count))
             spec = group.spec
@@ -431,7 +432,9 @@ class Member:
         group = await group_now(consume_connection, self.settings.group)
         if group is not None and group != former:
             if group.spec.queue_count != former.spec.queue_count:
-                log.info("%s: the group has %d queues now", self.settings.name, group.spec.queue_count)
+                log.info(
+                    "%s: the group has %s now", self.settings.name, counted(group.spec.queue_count, "queue")
+                )
             driver.drive(self._machine_of(group, former=driver.machine))
             self._group = group
         return driver

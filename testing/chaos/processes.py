@@ -21,7 +21,7 @@ from testing.half_open import HalfOpenProxy
 
 RESTART_S = 1.0
 LEAVE_WITHIN_S = 60.0
-_CUT_OFF = re.compile(r"; (\d+) running calls were aborted")
+_CUT_OFF = re.compile(r"; ([\d,]+) running calls? (?:was|were) aborted")
 
 
 class Process:
@@ -209,7 +209,9 @@ class MemberSlot:
         await self.start()
 
     def _is_over(self, process: Process) -> None:
-        cut_off = sum(int(count) for count in _CUT_OFF.findall(process.log.read_text(errors="replace")))
+        cut_off = sum(
+            int(count.replace(",", "")) for count in _CUT_OFF.findall(process.log.read_text(errors="replace"))
+        )
         if cut_off:
             self._on_cut_off(self.life, self._begun_ns, cut_off)
 

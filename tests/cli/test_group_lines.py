@@ -89,7 +89,7 @@ async def test_what_a_change_of_the_number_of_queues_has_left_is_shown_with_the_
     admin.bindings.add(Binding(names.members, names.queue(0), forwarded_key(0)))
     left = await show_group(admin, "orders")
     assert list(description_lines(left))[-1] == (
-        "! a change of the number of queues has left its stream, 1 bindings and these queues with 3 messages: "
+        "! a change of the number of queues has left its stream, 1 binding and these queues with 3 messages: "
         "lbg.orders.q.2; `lbg group repartition orders --queues 2` removes them"
     )
     *_, problem = left.problems
@@ -146,7 +146,7 @@ async def test_message_groups() -> None:
     lines = list(description_lines(await shown("MessageGroups")))
 
     assert lines[2] == "  one queue of 10 MB, at most 8 members, user orders-app"
-    assert "1200 message groups, 3 of them at a consumer now" in lines
+    assert "1,200 message groups, 3 of them at a consumer now" in lines
 
 
 async def test_sessions_with_the_stranded_ones_first() -> None:

@@ -27,6 +27,7 @@ from lbg_broker.store.schema import (
     DirectoryLock,
     check_version,
 )
+from lbg_core.counted_nouns import counted
 from lbg_core.private_files import FILE_MODE, open_private
 
 PART: Final = ".part"
@@ -158,7 +159,9 @@ def _checked(copy: Path) -> StoreCopy:
             _require_store(database, copy)
             expected = _number(database, "PRAGMA page_count") * _number(database, "PRAGMA page_size")
             if size_bytes != expected:
-                raise DamagedStoreError(f"{copy} has {size_bytes} bytes of {expected}: it is truncated")
+                raise DamagedStoreError(
+                    f"{copy} has {size_bytes} of {counted(expected, 'byte')}: it is truncated"
+                )
             ((verdict,),) = database.execute("PRAGMA quick_check(1)").fetchall()
             if verdict != "ok":
                 raise DamagedStoreError(f"{copy} is damaged: {verdict}")

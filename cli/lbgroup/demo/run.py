@@ -13,6 +13,7 @@ from typing import Any
 
 from lbg_core.admin.groups import close_group
 from lbg_core.client import BrokerAddress
+from lbg_core.counted_nouns import counted
 from lbg_core.group import (
     EXCLUSIVE,
     PARTITIONED,
@@ -64,11 +65,14 @@ class DemoSettings:
     journal: Path | None
 
     def title(self, where: str) -> str:
-        spec, title = self.spec, f"{where} · {self.source.name}, {self.rows:,} messages keyed by {self.key}"
+        spec, title = (
+            self.spec,
+            f"{where} · {self.source.name}, {counted(self.rows, 'message')} keyed by {self.key}",
+        )
         if spec.mode in UNCOUNTED_MODES:
             return f"{title} · {spec.mode}"
         word = "partitions" if spec.mode == PARTITIONED else "queues"
-        counts = f"{spec.queue_count} {word}, {spec.hash_count} hashes"
+        counts = f"{spec.queue_count} {word}, {counted(spec.hash_count, 'hash', 'hashes')}"
         return f"{title} · {counts} · rebalance delay {self.rebalance_delay_s:g} s"
 
 

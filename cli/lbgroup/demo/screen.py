@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.counted_nouns import counted
 from lbg_core.group import UNCOUNTED_MODES
 from lbgroup.demo.model import COLOURS, DemoModel
 from lbgroup.demo.script import SCRIPT
@@ -173,7 +174,7 @@ def _proof_rows(report: Mapping[str, Any]) -> Iterator[tuple[str, str | Text, st
         numbers = " ".join(f"{name}:{number:,}" for name, number in sessions["last_numbers"].items())
         yield "in two sessions", _must_be_zero(sessions["in_two_places"]), f"last numbers {numbers}"
     elif report["mode"] not in UNCOUNTED_MODES:
-        moves = f"{report['handoffs']['planned']['count']} moves"
+        moves = counted(report["handoffs"]["planned"]["count"], "move")
         yield "repeated on planned moves", _must_be_zero(report["repeated_on_planned_moves"]), moves
     for kill in report["kills"]:
         elsewhere = kill["first_delivery_elsewhere_us"]

@@ -12,6 +12,7 @@ import click
 
 from lbg_core.admin.progress import Progress, Stage
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbg_core.declaration import without_links
 from lbg_core.group import ATTRIBUTES
 from lbg_core.peers import printable
@@ -25,7 +26,7 @@ from lbgroup.group.create import (
     secret_file,
     with_admin,
 )
-from lbgroup.options import FILE, broker_options, count_text, require_consent, show_progress
+from lbgroup.options import FILE, broker_options, counted_text, require_consent, show_progress
 
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress
@@ -261,9 +262,9 @@ def repartition(
         }
         echo_json(answer)
     elif done.is_changed:
-        click.echo(f"group {name} has {done.now} queues now")
+        click.echo(f"group {name} has {counted(done.now, 'queue')} now")
     else:
-        click.echo(f"group {name} has {done.now} queues already")
+        click.echo(f"group {name} has {counted(done.now, 'queue')} already")
 
 
 class Steps:
@@ -418,10 +419,9 @@ def delete(name: str, address: BrokerAddress, force: bool, yes: bool, no_user: b
     def question() -> str:
         observed = with_admin(address, lambda admin: admin.observe(name), with_management=with_management)
         group = describe(name, observed, beats=UNKNOWN)
-        waiting = (
-            f"{count_text(group.ready)} waiting messages and {count_text(group.dead_letters)} dead letters"
-        )
-        return f"delete group {name} with {waiting} for good?"
+        waiting = counted_text(group.ready, "waiting message")
+        dead = counted_text(group.dead_letters, "dead letter")
+        return f"delete group {name} with {waiting} and {dead} for good?"
 
     if force and not yes:
         require_consent(question, refused="nothing was deleted")
@@ -469,8 +469,8 @@ def skip(name: str, id: str, address: BrokerAddress, as_json: bool) -> None:
         return
     key = "it had no key" if skipped.key is None else f"key {printable(skipped.key)} goes on"
     click.echo(
-        f"message {printable(id)} is a dead letter after {skipped.attempts} attempts at {skipped.member}, and {key}; "
-        f"lbg dead replay {name} --id {printable(id)} publishes it again"
+        f"message {printable(id)} is a dead letter after {counted(skipped.attempts, 'attempt')} at {skipped.member}, "
+        f"and {key}; lbg dead replay {name} --id {printable(id)} publishes it again"
     )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbg_core.group import (
     EXCLUSIVE,
     ONE_USER,
@@ -215,8 +216,8 @@ def create(
 
 def _parts(spec: GroupSpec) -> str:
     parts = {
-        EXCLUSIVE: f"{spec.queue_count} queues",
-        PARTITIONED: f"mode Partitioned, {spec.queue_count} partitions",
+        EXCLUSIVE: counted(spec.queue_count, "queue"),
+        PARTITIONED: f"mode Partitioned, {counted(spec.queue_count, 'partition')}",
     }
     return parts.get(spec.mode, f"mode {spec.mode}")
 
@@ -253,7 +254,7 @@ def _action(created: Created) -> Literal["created", "completed", "repaired", "un
 
 def _print_created(created: Created) -> None:
     spec = created.spec
-    attributes = f"{_parts(spec)}, {spec.hash_count} hashes, prefix {spec.hash_prefix!r}"
+    attributes = f"{_parts(spec)}, {counted(spec.hash_count, 'hash', 'hashes')}, prefix {spec.hash_prefix!r}"
     if created.undone:
         others = "; ".join(created.undone)
         click.echo(

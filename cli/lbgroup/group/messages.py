@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from lbg_core.command_output import echo_json, output_option
+from lbg_core.counted_nouns import counted
 from lbg_core.group.held_messages import PeekedMessage
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.group.create import with_admin
-from lbgroup.options import body_bytes_option, body_text, broker_options, counted
+from lbgroup.options import body_bytes_option, body_text, broker_options
 
 if TYPE_CHECKING:
     from lbg_core.client import BrokerAddress

@@ -26,12 +26,13 @@ from lbg_core.admin.snapshot import (
     native_json,
 )
 from lbg_core.command_output import echo_json, output_option, text_table
+from lbg_core.counted_nouns import counted
 from lbg_core.group import ATTRIBUTES, UNCOUNTED_MODES, GroupSpec
 from lbg_core.group.member_state import QueueState
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.sizing import Sizing
 from lbgroup.group.create import with_admin
-from lbgroup.options import broker_options, count_text, counted
+from lbgroup.options import broker_options, count_text
 
 if TYPE_CHECKING:
     from lbg_core.admin.live import LiveAdmin
@@ -165,9 +166,12 @@ def description_lines(shown: Description) -> Iterator[str]:
     yield f"group {shown.group}"
     if shown.spec is not None:
         spec = shown.spec
-        yield f"  prefix {spec.hash_prefix!r}, {spec.hash_count} hashes by {spec.hash_function}, mode {spec.mode}"
         yield (
-            f"  {room_text(spec, is_one_queue=shown.is_one_queue)}, at most {spec.max_clients} members, "
+            f"  prefix {spec.hash_prefix!r}, {counted(spec.hash_count, 'hash', 'hashes')} by {spec.hash_function}, "
+            f"mode {spec.mode}"
+        )
+        yield (
+            f"  {room_text(spec, is_one_queue=shown.is_one_queue)}, at most {counted(spec.max_clients, 'member')}, "
             f"user {spec.client_username}"
         )
         if further := [
@@ -209,8 +213,8 @@ def room_text(spec: GroupSpec, *, is_one_queue: bool) -> str:
     if spec.mode in UNCOUNTED_MODES:
         return f"one queue of {spec.queue_size_mb} MB"
     if is_one_queue:
-        return f"{spec.queue_count} partitions in one queue of {spec.queue_count * spec.queue_size_mb} MB"
-    return f"{spec.queue_count} queues of {spec.queue_size_mb} MB"
+        return f"{counted(spec.queue_count, 'partition')} in one queue of {spec.queue_count * spec.queue_size_mb} MB"
+    return f"{counted(spec.queue_count, 'queue')} of {spec.queue_size_mb} MB"
 
 
 def list_lines(groups: Sequence[Description]) -> Iterator[str]:

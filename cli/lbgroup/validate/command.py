@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lbg_core.command_output import output_option
+from lbg_core.counted_nouns import counted
 from lbgroup.options import broker_options
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
         "nothing lost, nothing out of order, no key at two members at once" if report["ok"] else "FAILED"
     )
     yield f"group {report['group']}: {verdict} (judged against {report['judged_against']})"
-    yield f"  delivered {report['delivered']:>10}   {report['distinct']} different messages"
+    yield f"  delivered {report['delivered']:>10}   {counted(report['distinct'], 'different message')}"
     yield f"  lost {report['lost']:>15}"
     yield f"  order errors {report['order_errors']:>7}"
     yield f"  overlaps {report['overlaps']:>11}   deliveries that began while another member had their key"
@@ -41,7 +42,7 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
         yield f"  given out twice {sessions['in_two_places']:>4}   in two sessions, or under two numbers"
         if sessions["renumbered"] or sessions["unnumbered"]:
             renumbered, unnumbered = sessions["renumbered"], sessions["unnumbered"]
-            yield f"  {renumbered} numbers had two messages, {unnumbered} messages had no number"
+            yield f"  {counted(renumbered, 'number')} had two messages, {counted(unnumbered, 'message')} had no number"
     if report["dead_lettered"]:
         yield f"  dead letters {report['dead_lettered']:>7}   refused by the application, not lost"
     yield f"  moves {report['queue_moves']:>14}   of queues; {report['shard_moves']} of shards"
@@ -51,9 +52,12 @@ def report_lines(report: Mapping[str, Any]) -> Iterator[str]:
     yield f"  per member     {_counts(report['per_member'])}"
     yield f"  per queue      {_counts(report['per_queue'])}"
     if report["unexpected_streams"]:
-        yield f"  {report['unexpected_streams']} streams have more messages than any report says"
+        yield (
+            f"  {counted(report['unexpected_streams'], 'stream has', 'streams have')} more messages than any report "
+            "says"
+        )
     if report["unreadable"]:
-        yield f"  {report['unreadable']} messages were not republished by a member"
+        yield f"  {counted(report['unreadable'], 'message was', 'messages were')} not republished by a member"
     for lost in report["lost_ranges"][:20]:
         yield f"  lost: publisher {lost['publisher']}, hash {lost['hash_']}, {lost['first']} to {lost['last']}"
 
@@ -191,7 +195,7 @@ def _progress_as_text() -> Callable[[Validator], None]:
             click.echo(
                 f"{validation.delivered} delivered, {validation.rewinds} again, {validation.inversions} inverted, "
                 f"{validation.overlaps.count} overlapping, "
-                f"{len(validation.holders.moves)} queue moves",
+                f"{counted(len(validation.holders.moves), 'queue move')}",
                 err=True,
             )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from lbg_core.admin.record import Record
+from lbg_core.counted_nouns import counted
 from lbg_core.group import GroupSpec, Permissions
 from lbg_core.group.key_moves import Entry
 from lbg_core.group.member_state import Identity
@@ -61,7 +62,7 @@ class Bind(Action):
     is_new: bool = True
 
     def __str__(self) -> str:
-        return f"bind {self.queue} ({len(self.bindings)} routing keys)"
+        return f"bind {self.queue} ({counted(len(self.bindings), 'routing key')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class Unbind(Action):
     bindings: tuple[Binding, ...]
 
     def __str__(self) -> str:
-        return f"unbind {self.queue} ({len(self.bindings)} routing keys)"
+        return f"unbind {self.queue} ({counted(len(self.bindings), 'routing key')})"
 
 
 @dataclass(frozen=True, slots=True)

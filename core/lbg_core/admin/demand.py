@@ -7,6 +7,7 @@ from typing import Any
 
 from lbg_core.admin.describe import Description
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.counted_nouns import counted
 from lbg_core.group import BY_LOAD, UNCOUNTED_MODES, GroupSpec
 from lbg_core.group.members_protocol import Beat
 from lbg_core.group.sizing import MemberSample, Sample, Sharing, Sizer, Sizing, Why
@@ -69,10 +70,13 @@ def _waiting(description: Description) -> Mapping[int, int] | None:
 def sizing_text(sizing: Sizing, target_delay_s: float) -> str:
     """One line for people."""
     if sizing.arrivals_hz is None or sizing.capacity_hz is None or sizing.wanted is None:
-        return f"{sizing.waiting} messages wait, and no call has ended: the number of members is unknown"
+        return (
+            f"{counted(sizing.waiting, 'message waits', 'messages wait')}, and no call has ended: the number of "
+            "members is unknown"
+        )
     shares = f"{sizing.arrivals_hz:.3g} messages/s arrive, a member processes {sizing.capacity_hz:.3g}/s"
     clears = "" if sizing.clears_in_s is None else f", gone in {sizing.clears_in_s:.0f} s at the present rate"
-    members = "1 member" if sizing.wanted == 1 else f"{sizing.wanted} members"
+    members = counted(sizing.wanted, "member")
     wanted = f"{members} for a delay of {target_delay_s:g} s"
     return f"{shares}, {sizing.waiting} wait{clears}: {wanted}{_LIMITS.get(sizing.why, '').format(queue=sizing.queue)}"
 

@@ -39,6 +39,7 @@ from lbg_core.admin.queue_changes import surplus_queues
 from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown
 from lbg_core.client import AccessRefused, BodyExcerpt, ClientError, ConnectionSettings, Delivery
+from lbg_core.counted_nouns import counted
 from lbg_core.group import IDENTITY_BYTES, UNCOUNTED_MODES, GroupSpec, Names, hash_of, queue_of
 from lbg_core.group.errors import EntryError
 from lbg_core.group.held_messages import HeldState, PeekedMessage
@@ -147,16 +148,16 @@ class KeyFate:
 
 def unread_text(place: KeyPlace) -> str:
     """Cause for which a place was not read to its end, as a sentence without its place."""
-    left = "some" if place.left is UNKNOWN else f"{place.left:,}"
+    left = "some messages" if place.left is UNKNOWN else counted(place.left, "message")
     match place.unread:
         case None:
             return ""
         case Unread.NOT_SHOWN:
-            return f"RabbitMQ does not show the {left} messages of any key that wait in it"
+            return f"RabbitMQ does not show {left} of any key in it"
         case Unread.LIMITED:
-            return f"the broker does not show the last {left} messages of any key that wait in it"
+            return f"the broker does not show the last {left} of any key in it"
         case Unread.DENIED:
-            return f"it has {left} messages of any key, and only an administrator may read them" + (
+            return f"it has {left} of any key, and only an administrator may read them" + (
                 f": {place.reason}" if place.reason else ""
             )
         case Unread.DOWN:
@@ -164,11 +165,11 @@ def unread_text(place: KeyPlace) -> str:
         case Unread.UNCOUNTED:
             return f"the broker does not say what waits in it{f': {place.reason}' if place.reason else ''}"
         case Unread.AT_NO_MEMBER:
-            return f"{left} messages of it are delivered, to no member that answered"
+            return f"{left} of it delivered, to no member that answered"
         case Unread.SILENT:
             return "it did not answer: it is busy, of another version, or gone"
         case Unread.TAKEN:
-            return f"another client holds {left} messages of it: read again when it has ended"
+            return f"another client holds {left} of it: read again when it has ended"
         case Unread.LATE:
             return f"it was not read to its end within {READ_S:g} s: an act or another reader is at it, or it is long"
         case Unread.FAILED:
@@ -188,7 +189,7 @@ def places_text(fate: KeyFate) -> str:
 
 def _count_text(fate: KeyFate) -> str:
     parts = [f"{one.count:,} {_place_text(one)}" for one in fate.places if one.count]
-    return f"{fate.count:,} message{'' if fate.count == 1 else 's'} of this key: {', '.join(parts)}"
+    return f"{counted(fate.count, 'message')} of this key: {', '.join(parts)}"
 
 
 def _place_text(place: KeyPlace) -> str:

@@ -27,6 +27,7 @@ from lbg_core.admin.rows import members_of
 from lbg_core.admin.snapshot import UNKNOWN, Snapshot, Unknown
 from lbg_core.admin.status_reports import REPORT_KEYS, message_in, receiving, watch_reports
 from lbg_core.client import Delivery
+from lbg_core.counted_nouns import counted
 from lbg_core.group import (
     HEADER_PUBLISHER,
     HEADER_SEQ,
@@ -404,13 +405,13 @@ def unread_lines(result: PeekResult) -> Iterator[str]:
             yield f"what waits in {queue} could not be read"
         elif result.is_rabbitmq:
             yield (
-                f"{count:,} messages wait in {queue}: RabbitMQ refuses to show messages of a queue with a single "
-                "active consumer; only those that a member holds are shown"
+                f"{counted(count, 'message waits', 'messages wait')} in {queue}: RabbitMQ refuses to show messages "
+                "of a queue with a single active consumer; only those that a member holds are shown"
             )
         else:
             yield (
-                f"{count:,} more messages wait in {queue}: the broker shows the first ones only, and to "
-                "administrators only"
+                f"{counted(count, 'more message waits', 'more messages wait')} in {queue}: the broker shows the "
+                "first ones only, and to administrators only"
             )
     for name in result.silent:
         yield f"member {name} did not answer: it is busy"

@@ -55,6 +55,7 @@ from lbg_core.admin.record import (
     spec_in,
 )
 from lbg_core.admin.snapshot import UNKNOWN, QueueStatus, Snapshot, Unknown, UserState, listed_publishers
+from lbg_core.counted_nouns import counted
 from lbg_core.group import (
     MESSAGE_GROUPS,
     ONE_USER,
@@ -105,14 +106,14 @@ def require_channels(spec: GroupSpec, observed: Snapshot, *, queues_meanwhile: i
     if allowed is None or needed <= allowed or is_native(spec, observed.engine):
         return
     if queues > spec.queue_count:
-        what = f"cannot get {spec.queue_count} queues online, as it has {queues} meanwhile"
+        what = f"cannot get {counted(spec.queue_count, 'queue')} online, as it has {queues} meanwhile"
         instead = "use --offline"
     else:
-        what = f"cannot have {queues} queues"
-        instead = f"choose at most {max(0, allowed - MEMBER_CHANNELS)} queues"
+        what = f"cannot have {counted(queues, 'queue')}"
+        instead = f"choose at most {counted(max(0, allowed - MEMBER_CHANNELS), 'queue')}"
     raise Unsupported(
-        f"group {spec.name!r} {what}: a member that is left alone needs {needed} channels on a connection, and this "
-        f"broker allows {allowed}; {instead}, or set the broker's channel_max to {needed} or more"
+        f"group {spec.name!r} {what}: a member that is left alone needs {counted(needed, 'channel')} on a "
+        f"connection, and this broker allows {allowed}; {instead}, or set the broker's channel_max to {needed} or more"
     )
 
 

@@ -11,14 +11,15 @@ AS_CREATED = "changed since its creation (observed -> created): "
 
 
 _CHANGE_LEFT = (
-    "a change of the number of queues has left its stream, {bindings} bindings and these queues with {messages} "
-    "messages: {left}"
+    "a change of the number of queues has left its stream, {bindings} {bindings:binding|bindings} "
+    "and these queues with {messages} {messages:message|messages}: {left}"
 )
 
 
 _HASHES_MOVE = (
-    "{hashes} hashes move when their earlier messages are processed, {messages_held} newer messages wait for that, "
-    "{messages_surplus} messages are in "
+    "{hashes} {hashes:hash moves when its|hashes move when their} earlier messages are processed, {messages_held} "
+    "newer {messages_held:message waits|messages wait} for that, {messages_surplus} "
+    "{messages_surplus:message is|messages are} in "
 )
 
 
@@ -123,11 +124,12 @@ class Kind(Enum):
     # Changes of the number of queues
 
     UNDER_WAY = (
-        "group {group!r} is on its way from {former} to {queues} queues and takes no messages until it is there",
+        "group {group!r} is on its way from {former} to {queues} {queues:queue|queues} and takes no messages until it "
+        "is there",
         "`lbg group repartition {group} --queues {queues}` finishes it, --queues {former} takes it back",
     )
     TAKEN_BACK = (
-        "group {group!r} is on its way back to {queues} queues and takes no messages until it is there",
+        "group {group!r} is on its way back to {queues} {queues:queue|queues} and takes no messages until it is there",
         "`lbg group repartition {group} --queues {queues}` finishes it",
     )
     KEYS_MOVE = (
@@ -140,19 +142,19 @@ class Kind(Enum):
         "restart them, or use --offline, with which publishers wait",
     )
     NOT_MOVED = (
-        "group {group!r} has not {queues} queues within {within_s:g} s, publishers and members go on, and the same "
-        "command goes on with the change: {causes}"
+        "group {group!r} has not {queues} {queues:queue|queues} within {within_s:g} s, publishers and members go on, "
+        "and the same command goes on with the change: {causes}"
     )
     NOT_DRAINED = (
-        "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: "
-        "{causes}",
+        "group {group!r} was not drained within {within_s:g} s, nothing is changed and publishers go on: {causes}",
         "see what its members wait for (`lbg group show {group}`), or give it more --timeout",
     )
     PARTITIONS_CHANGE = _HASHES_MOVE + "partitions that go"
     QUEUES_CHANGE = (
         _HASHES_MOVE
-        + "queues that go; {phase}, {hashes_moved} of {hashes_all} hashes lead to their new queue and "
-        "{hashes_staged} to staging queues, {queues_moved} of {queues} queues have passed all of theirs on"
+        + "queues that go; {phase}, {hashes_moved} of {hashes_all} {hashes_all:hash leads|hashes lead} to the new "
+        "queue and {hashes_staged} to staging queues, {queues_moved} of {queues} "
+        "{queues:queue has|queues have} passed all on"
     )
     PUBLISHERS_CONNECTED = "publishers were still connected"
     UNACKED_UNCOUNTED = "RabbitMQ has not counted the unacknowledged messages again"
@@ -161,7 +163,7 @@ class Kind(Enum):
     QUEUE_NOT_READY = "{queue} is {rebalance}"
     FENCE_REFUSED = "{queue} has no room for a fence ({cause})"
     FENCE_AHEAD = "{queue} is not processed up to its fence"
-    STAGING_FULL = "{queue} has {count} messages that came meanwhile"
+    STAGING_FULL = "{queue} has {count} {count:message|messages} that came meanwhile"
     MEMBER_NOT_JOINED = "{members} does not take part yet"
     MEMBER_SILENT = "the member with index {index} sends no report"
     MEMBER_NOT_READY = "{members} is {rebalance}"
@@ -169,7 +171,7 @@ class Kind(Enum):
     MEMBER_OUTDATED = "{members} still uses {count} {count:queue|queues}{is_late: (restart it)}"
     STEP_DUE = "its next step is due"
     CHANGE_STANDS = (
-        "a change to {partitions} queues stands, because no command goes on with it: "
+        "a change to {partitions} {partitions:queue|queues} stands, because no command goes on with it: "
         + _HASHES_MOVE
         + "queues that go",
         "`lbg group repartition {group} --queues {partitions}` goes on with it",

@@ -12,12 +12,12 @@ from lbg_core.admin.problems import Problem, lines_of, sentence_of
 class Stage(Enum):
     """Stage of a command, with its sentence: fields are as those of `Kind`."""
 
-    BEGUN = "begun: {group} goes from {former} to {queues} queues, publishers go on"
-    CONTINUED = "going on: {group} goes from {former} to {queues} queues"
-    INGRESS_OFF = "ingress off: {group} goes from {former} to {queues} queues"
+    BEGUN = "begun: {group} goes from {former} to {queues} {queues:queue|queues}, publishers go on"
+    CONTINUED = "going on: {group} goes from {former} to {queues} {queues:queue|queues}"
+    INGRESS_OFF = "ingress off: {group} goes from {former} to {queues} {queues:queue|queues}"
     DRAINED = "drained"
-    CHANGED = "changed: {queues} queues"
-    CHANGED_PARTITIONS = "changed: {queues} partitions"
+    CHANGED = "changed: {queues} {queues:queue|queues}"
+    CHANGED_PARTITIONS = "changed: {queues} {queues:partition|partitions}"
     WAITING = "waiting for: {left}"
     WAITED = "no longer waiting: {left}"
     UNCHANGED = "nothing is changed"
@@ -29,7 +29,7 @@ class Stage(Enum):
     REFUSED = (
         "publishers are refused; for {left_s:.0f} s more, connections that RabbitMQ lists late are closed"
     )
-    RELEASED = "round {round}: {messages} messages of {keys} keys"
+    RELEASED = "round {round}: {messages} {messages:message|messages} of {keys} {keys:key|keys}"
 
 
 @dataclass(frozen=True, slots=True)

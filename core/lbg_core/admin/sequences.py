@@ -9,6 +9,7 @@ from typing import Any
 
 from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.problems import Problem, Subject, listed
+from lbg_core.counted_nouns import counted
 from lbg_core.group.member_state import Repeats, SequenceReport
 from lbg_core.group.members_protocol import Beat
 
@@ -110,10 +111,6 @@ def sequence_problems(group: str, sequences: GroupSequences, unrouted: int) -> I
 def report_json(report: SequenceReport) -> dict[str, Any]:
     """For `--json`."""
     return {**asdict(report), "repeats": [one._asdict() for one in report.repeats]}
-
-
-def counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def time_text(us: int) -> str:

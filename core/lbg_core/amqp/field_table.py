@@ -19,6 +19,7 @@ from struct import error as StructError
 from typing import Annotated, Any, Final, TypeAlias, Union
 
 from lbg_core.amqp.errors import DecodeError, EncodeError
+from lbg_core.counted_nouns import counted
 
 FieldValue: TypeAlias = Union[
     bool, int, float, Decimal, str, bytes, bytearray, datetime, "Sequence[FieldValue]", "Table", None
@@ -75,7 +76,7 @@ def decode_table(data: bytes) -> dict[str, FieldValue]:
     """The reverse of `encode_table`. Raises `DecodeError`."""
     table, end = read_table(data, 0)
     if end != len(data):
-        raise DecodeError(f"{len(data) - end} bytes follow the table")
+        raise DecodeError(f"{counted(len(data) - end, 'byte follows', 'bytes follow')} the table")
     return table
 
 
@@ -327,7 +328,9 @@ def _read_tags(data: bytes, position: int, errors: str) -> tuple[tuple[int, ...]
     packed, end = _read_longstr(data, position, errors)
     count, rest = divmod(len(packed), TAG_BYTES)
     if rest:
-        raise DecodeError(f"{len(packed)} bytes hold no whole number of delivery tags")
+        raise DecodeError(
+            f"{counted(len(packed), 'byte holds', 'bytes hold')} no whole number of delivery tags"
+        )
     return Struct(f">{count}Q").unpack(packed), end
 
 

@@ -7,6 +7,7 @@ from typing import Any, Final, Self
 
 from lbg_core.amqp.errors import DecodeError, EncodeError
 from lbg_core.amqp.field_table import FieldType, LongLong, Octet, ShortStr, TableField, read_flat_table
+from lbg_core.counted_nouns import counted
 
 _FLAGS = Struct(">H")
 _STRICT_UNUSED: Final = 0x0003  # bit 0 announces more flags, bit 1 has no property: class basic has neither
@@ -70,7 +71,9 @@ class BasicProperties:
         except (StructError, IndexError):
             raise DecodeError("the properties end in the middle of a value") from None
         if position != len(header):
-            raise DecodeError(f"{len(header) - position} bytes follow the properties")
+            raise DecodeError(
+                f"{counted(len(header) - position, 'byte follows', 'bytes follow')} the properties"
+            )
         return properties
 
 

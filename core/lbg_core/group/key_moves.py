@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, get_args
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group.json_codec import EntryCodec
 from lbg_core.group.sequences import StreamRuns
 
@@ -87,7 +88,8 @@ class KeyMove:
 def _is_possible(move: KeyMove) -> KeyMove:
     if min(move.old, move.new) < 1 or max(move.old, move.new) > move.hash_count:
         raise ValueError(
-            f"no change of {move.old} to {move.new} queues of {move.hash_count} hashes is possible"
+            f"no change of {move.old} to {counted(move.new, 'queue')} of "
+            f"{counted(move.hash_count, 'hash', 'hashes')} is possible"
         )
     return move
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from lbg_core.counted_nouns import counted
+
 
 @dataclass(frozen=True, slots=True)
 class Connected:
@@ -22,7 +24,10 @@ class Disconnected:
     in_flight: int
 
     def __str__(self) -> str:
-        return f"connection lost ({self.reason}); {self.in_flight} messages in flight are sent again"
+        return (
+            f"connection lost ({self.reason}); "
+            f"{counted(self.in_flight, 'message in flight is', 'messages in flight are')} sent again"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +108,9 @@ class Unrouted:
 
     def __str__(self) -> str:
         return (
-            f"{self.count:,} messages were confirmed that no queue took, as a queue or binding of group {self.group} "
-            f"is missing: repair it (`lbg group create {self.group} …`), then `lbg unrouted replay {self.group}`"
+            f"{counted(self.count, 'message was', 'messages were')} confirmed that no queue took, as a queue or "
+            f"binding of group {self.group} is missing: repair it (`lbg group create {self.group} …`), then `lbg "
+            f"unrouted replay {self.group}`"
         )
 
 
@@ -117,8 +123,8 @@ class IngressClosed:
 
     def __str__(self) -> str:
         return (
-            f"group {self.group} is on its way to {self.queue_count} queues and takes no messages until it is there; "
-            "they wait in order"
+            f"group {self.group} is on its way to {counted(self.queue_count, 'queue')} and takes no messages until "
+            "it is there; they wait in order"
         )
 
 
@@ -143,7 +149,7 @@ class IngressOpen:
     queue_count: int
 
     def __str__(self) -> str:
-        return f"group {self.group} takes messages again, in {self.queue_count} queues"
+        return f"group {self.group} takes messages again, in {counted(self.queue_count, 'queue')}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +168,8 @@ class Resumed:
     def __str__(self) -> str:
         at = f", saved at {utc(self.saved_at_us)}" if self.saved_at_us else ""
         return (
-            f"going on from {self.path} (run {self.run}{at}): {self.confirmed:,} rows are confirmed, up to "
+            f"going on from {self.path} (run {self.run}{at}): {counted(self.confirmed, 'row is', 'rows are')} "
+            "confirmed, up to "
             f"{self.unknown:,} are sent again with their numbers, and all that follow are new messages; those of them "
             "that a run published after this state was saved are repeated"
         )

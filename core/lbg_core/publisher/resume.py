@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 from zlib import crc32
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group import IDENTITY_BYTES, GroupSpec, incarnation_of_epoch
 from lbg_core.publisher.errors import InputChanged
 from lbg_core.publisher.input.rows import Row
@@ -119,8 +120,8 @@ class InputVerifier:
         """The input is at its end. Raises InputChanged if it had more when it was published."""
         if not self.is_over:
             raise InputChanged(
-                f"the input has {self._read_count} rows, and {self._sent_position} were published from it before: it "
-                "is not the same. Give the same input, or another state file to publish this one anew"
+                f"the input has {counted(self._read_count, 'row')}, and {self._sent_position} were published from it "
+                "before: it is not the same. Give the same input, or another state file to publish this one anew"
             )
 
     def _check(self, where: str) -> None:

@@ -20,6 +20,7 @@ from lbg_core.admin import (
 )
 from lbg_core.admin.groups import check_owned, delete_own
 from lbg_core.admin.problems import sentence_of
+from lbg_core.counted_nouns import counted
 from lbg_core.group import GROUP_NAME_ANNOTATION, conflicts, group_name_of
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import AUTOSCALER, BROKER, DEPLOYMENT, GROUP, STATEFUL_SET
@@ -252,7 +253,11 @@ class GroupDeletion:
                 )
             self._announce_once(key, "DeletionWaits", why, type="Warning")
             return STEP_S
-        details = "" if not left else f"; {left} waiting messages were deleted with it"
+        details = (
+            ""
+            if not left
+            else f"; {counted(left, 'waiting message was', 'waiting messages were')} deleted with it"
+        )
         return await self.remove_finalizer(
             key, f"queues and user of {group.spec.name} are deleted on the broker{details}"
         )

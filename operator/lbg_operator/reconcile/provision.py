@@ -28,6 +28,7 @@ from lbg_core.admin.problem_kinds import Kind
 from lbg_core.admin.record import Claim
 from lbg_core.admin.repartition import change_online
 from lbg_core.admin.snapshot import UNKNOWN, MovingQueues
+from lbg_core.counted_nouns import counted
 from lbg_core.group import ONE_USER, PARTITIONED, GroupSpec, Names, Publishers, is_recount
 from lbg_operator.crds import GroupManifest
 from lbg_operator.crds.group import ADDITIONAL
@@ -343,7 +344,7 @@ class Provisioner:
                 now = await self._changed(key, raised, reach, claim, after_moves=moving is None)
         except TimeoutError:
             return Unreachable(
-                f"the broker did not change group {name} to {count} queues within {LIMIT_S:g} s"
+                f"the broker did not change group {name} to {counted(count, 'queue')} within {LIMIT_S:g} s"
             )
         except Busy:
             return None  # another run makes the steps
@@ -360,7 +361,8 @@ class Provisioner:
                 key,
                 "QueuesRaised",
                 f"the number of queues is raised from {group.spec.queue_count} to {count}, as "
-                f"{group.consumers_wanted} consumers are wanted; it may be {group.queues_max} (queues.max)",
+                f"{counted(group.consumers_wanted, 'consumer is', 'consumers are')} wanted; it may be "
+                f"{group.queues_max} (queues.max)",
             )
         return None
 

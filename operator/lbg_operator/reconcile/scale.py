@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from lbg_core.admin import ProvisioningError
 from lbg_core.admin.groups import close_group
 from lbg_core.admin.snapshot import CLOSING, LIVE, SessionsStatus, SessionStatus
+from lbg_core.counted_nouns import counted
 from lbg_operator.crds import GroupManifest
 from lbg_operator.kube.kinds import DEPLOYMENT, GROUP, POD, STATEFUL_SET
 from lbg_operator.reconcile.context import ReconcileContext, broker_key
@@ -129,7 +130,7 @@ def ordinal_of(stateful_set: str, name: str) -> int | None:
 
 def names_of_sessions(sessions: Iterable[SessionStatus], *, at_most: int = 10) -> str:
     """The sessions by name, with their states and messages."""
-    named = [f"{one.session} ({one.state}, {one.messages} messages)" for one in sessions]
+    named = [f"{one.session} ({one.state}, {counted(one.messages, 'message')})" for one in sessions]
     return ", ".join(named[:at_most]) + (f" and {len(named) - at_most} more" if len(named) > at_most else "")
 
 

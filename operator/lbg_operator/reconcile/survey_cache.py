@@ -16,6 +16,7 @@ from typing import Any
 from lbg_core.admin import AdminError, GroupNotFound, ProvisioningError
 from lbg_core.admin.describe import Description
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.counted_nouns import counted
 from lbg_core.group import GroupSpec
 from lbg_operator.reconcile.demands import Demands
 from lbg_operator.reconcile.lag_counts import Counters, LagCounts
@@ -265,7 +266,7 @@ class SurveyCache:
         except AdminError as error:
             why = str(error)
         except Exception as error:  # a bug of ours: the next survey may go well, and this one is unknown
-            log.exception("a survey of %d groups failed", len(groups))
+            log.exception("a survey of %s failed", counted(len(groups), "group"))
             why = f"{type(error).__name__}: {error}"
         for group in groups & state.specs.keys():
             result = results.get(state.specs[group].name)

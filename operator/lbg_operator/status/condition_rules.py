@@ -24,6 +24,7 @@ from lbg_core.admin.errors import MembersRun, NotJoined
 from lbg_core.admin.problem_kinds import Kind, Severity
 from lbg_core.admin.problems import lines_of, text_of
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.counted_nouns import counted
 from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.status.conditions import Condition, Reason, Type, with_stalled
@@ -42,7 +43,8 @@ def stranded_of(description: Description, now_s: float) -> str:
         if one.away_since is not None and now_s - one.away_since >= STRANDED_AFTER_S
     ]
     return "; ".join(
-        f"session {one.session} has {one.messages} messages and no consumer" for one in late[:NAMED_MAX]
+        f"session {one.session} has {counted(one.messages, 'message')} and no consumer"
+        for one in late[:NAMED_MAX]
     )
 
 
@@ -251,7 +253,8 @@ def ready(group: GroupManifest, observation: Observation) -> Condition:
     more = " and others" if len(missing) > QUEUES_NAMED_MAX else ""
     return Condition(
         Reason.UNSERVED,
-        f"{len(missing)} of {group.spec.queue_count} queues have no active member: {named}{more}",
+        f"{len(missing)} of {counted(group.spec.queue_count, 'queue has', 'queues have')} no active member: "
+        f"{named}{more}",
     )
 
 
@@ -293,7 +296,7 @@ def queues_scaled(group: GroupManifest, observation: Observation, count: int) ->
     wanted = group.consumers_wanted
     if wanted > count:
         moving = None if observation.description is None else observation.description.moving_keys
-        many = f"{_count(wanted, 'consumer')} are wanted, and there are {_count(count, 'queue')}"
+        many = f"{counted(wanted, 'consumer is', 'consumers are')} wanted, and there are {counted(count, 'queue')}"
         waits = "this is possible, see Provisioned"
         if moving is not None:
             text = text_of(moving.problem(group.spec.name))
@@ -304,10 +307,10 @@ def queues_scaled(group: GroupManifest, observation: Observation, count: int) ->
     if count > group.queues_min:
         return Condition(
             Reason.QUEUES_RAISED,
-            f"{count} queues instead of {group.queues_min} (queues.count), as more consumers were wanted than there "
-            f"were queues; to lower the number, lower queues.max ({group.queues_max})",
+            f"{counted(count, 'queue')} instead of {group.queues_min} (queues.count), as more consumers were wanted "
+            f"than there were queues; to lower the number, lower queues.max ({group.queues_max})",
         )
-    there = f"{_count(count, 'queue')} for {_count(wanted, 'consumer')}"
+    there = f"{counted(count, 'queue')} for {counted(wanted, 'consumer')}"
     return Condition(
         Reason.QUEUES_SUFFICIENT, f"{there}; the number may rise to {group.queues_max} (queues.max)"
     )
@@ -330,24 +333,20 @@ def keys_parked(group: GroupManifest, description: Description | None, unread: s
         kept = "" if group.parks else " The group keeps its parking queue, and parks no further key."
         return Condition(Reason.NO_KEYS_PARKED, f"{Reason.NO_KEYS_PARKED.meaning}{kept}")
     name = group.spec.name
-    counted = f"{_count(messages, 'message')} in the parking queue, of keys that no member reports"
+    parked = f"{counted(messages, 'message')} in the parking queue, of keys that no member reports"
     if report is not None and report.keys:
-        counted = f"{_count(report.keys, 'parked key')} with {_count(messages, 'message')}"
+        parked = f"{counted(report.keys, 'parked key')} with {counted(messages, 'message')}"
     if report is not None and report.is_full:
         return Condition(
             Reason.PARKING_FULL,
-            f"{counted}: a bound of consumer.app.parking is reached, so further keys block: see "
+            f"{parked}: a bound of consumer.app.parking is reached, so further keys block: see "
             f"`lbg park list {name}`, release or discard keys, or raise the bound",
         )
     return Condition(
         Reason.AWAITING_RELEASE,
-        f"{counted}: see `lbg park list {name}`, repair the application, and give them back with "
+        f"{parked}: see `lbg park list {name}`, repair the application, and give them back with "
         f"`lbg park release {name} --all`",
     )
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number} {unit}{'' if number == 1 else 's'}"
 
 
 _REASONS = {

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from lbg_core.counted_nouns import counted
+
 UNSCHEDULED_AFTER_S = 20.0
 """A node or a volume may still be made for a pod. kstatus waits for 15 s."""
 UNMOUNTED_AFTER_S = 20.0
@@ -78,7 +80,10 @@ def missing(workload: Mapping[str, Any], since_s: float, now_s: float) -> str:
     existing, desired = workload["status"].get("replicas"), workload["replicas"]
     if not are_missing(workload) or now_s - since_s < MISSING_AFTER_S:
         return ""
-    return f"{existing} of {desired} pods exist: the events of the StatefulSet have the reason, for instance a quota"
+    return (
+        f"{existing} of {counted(desired, 'pod exists', 'pods exist')}: the events of the StatefulSet have the "
+        "reason, for instance a quota"
+    )
 
 
 def are_missing(workload: Mapping[str, Any]) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from lbg_core.admin.describe import Description
 from lbg_core.admin.rows import ServiceRow
 from lbg_core.admin.snapshot import UNKNOWN
+from lbg_core.counted_nouns import counted
 from lbg_core.group.sizing import Sizing
 from lbg_operator.crds import Floor, GroupManifest
 from lbg_operator.crds.group import INGRESS_OPEN, INGRESS_PAUSED
@@ -90,7 +91,7 @@ def scheduling_news(former: Mapping[str, Any], now: Mapping[str, Any]) -> Iterat
     if not former and now["why"] == Why.MIN_REPLICAS:
         return
     until = f" until {now['until']}" if "until" in now else ""
-    least = f"at least {now['minReplicas']} consumers{until}"
+    least = f"at least {counted(now['minReplicas'], 'consumer')}{until}"
     match now["why"]:
         case Why.MIN_REPLICAS:
             yield StatusEvent(

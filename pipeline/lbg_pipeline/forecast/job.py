@@ -13,6 +13,7 @@ from urllib.parse import quote
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
+from lbg_core import counted_nouns
 from lbg_core.extras import install_command
 from lbg_core.group.sizing import busy_share, delay_s
 from lbg_pipeline.errors import ClusterRefused, ForecastRefused
@@ -314,9 +315,8 @@ def answer(
         for one in planned:
             if one.group in targets:
                 cluster.apply(targets[one.group], one.schedule)
-                lines.append(
-                    f"applied to LoadBalancedGroup {targets[one.group]}: {len(one.schedule)} entries"
-                )
+                entries = counted_nouns.counted(len(one.schedule), "entry", "entries")
+                lines.append(f"applied to LoadBalancedGroup {targets[one.group]}: {entries}")
         lines += [f"not applied: {reason}" for reason in unfit.values()]
         document |= {
             "applied": {group: str(target) for group, target in targets.items()},

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from matplotlib import dates
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings
 from lbg_pipeline.forecast.result import Planned, shown
 from lbg_pipeline.forecast.schedule import rfc3339
@@ -136,7 +137,10 @@ def report(
     """`left_out`: how many groups are in the tables alone."""
     sections = [_section(group, drawable, settings) for group, drawable in groups]
     if left_out:
-        others = Note(f"{left_out} groups with fewer messages are in the tables alone.")
+        others = Note(
+            f"{counted(left_out, 'group with fewer messages is', 'groups with fewer messages are')} in the tables "
+            "alone."
+        )
         sections.append(Section("Other groups", [others]))
     first = shown(settings.starts_us()[0], settings.time_zone)
     until = shown(settings.starts_us()[-1] + settings.interval_us, settings.time_zone)
@@ -161,7 +165,7 @@ def _section(group: Planned, drawable: Drawable, settings: ForecastSettings) -> 
         parts.append(_schedule(group, settings))
     history = group.history
     intro = (
-        f"{whole(history.messages)} messages in {history.days:.1f} days, by {group.season.value}"
+        f"{counted(history.messages, 'message')} in {history.days:.1f} days, by {group.season.value}"
         + (f": {group.variant}" if group.variant else "")
         + "."
     )
@@ -250,7 +254,7 @@ def _schedule(group: Planned, settings: ForecastSettings) -> Table:
     if not any(row[-1] for row in rows):
         rows, columns = [row[:-1] for row in rows], columns[:-1]
     beyond = len(group.schedule) - len(rows)
-    left_out = f"{beyond} more are in the patch." if beyond else ""
+    left_out = f"{counted(beyond, 'more is', 'more are')} in the patch." if beyond else ""
     return Table(columns, rows, title="Schedule", left_out=left_out)
 
 

@@ -7,6 +7,7 @@ from datetime import date
 from typing import Any
 
 from lbg_core.command_output import text_table
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.forecast.model import SECOND_US, ForecastSettings
 from lbg_pipeline.forecast.result import Interval, Planned, Score, shown
 from lbg_pipeline.forecast.schedule import rfc3339
@@ -22,7 +23,10 @@ def lines(groups: Sequence[Planned], settings: ForecastSettings, *, broken: int 
     """Of one to three groups every detail; of more a line each, as the tables have the rest. `broken`: lines of
     the journals that are no records."""
     if broken:
-        yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
+        yield (
+            f"{counted(broken, 'line is not a record and is', 'lines are not records and are')} ignored: table broken "
+            "has them with the reason"
+        )
     if len(groups) > DETAILED_GROUPS:
         yield from _overview(groups, settings)
         return
@@ -36,7 +40,8 @@ def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
     history = group.history
     begin, end = (shown(at, settings.time_zone) for at in (history.from_us, history.until_us))
     yield (
-        f"group {group.group}: {history.messages:,} messages from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} "
+        f"group {group.group}: {counted(history.messages, 'message')} from {begin:%Y-%m-%d %H:%M} to "
+        f"{end:%Y-%m-%d %H:%M} "
         f"({settings.time_zone}), by {group.season.value}" + (f", {group.variant}" if group.variant else "")
     )
     yield from (f"- {note}" for note in group.notes)
@@ -50,7 +55,7 @@ def _of_group(group: Planned, settings: ForecastSettings) -> Iterator[str]:
         yield f"a member is planned with {numbers.count(group.sizing.capacity)} messages/s ({group.capacity_from})"
         yield "replicas by hour:"
         yield from _by_hour(group, settings)
-        yield f"schedule: {len(group.schedule)} entries, in the patch"
+        yield f"schedule: {counted(len(group.schedule), 'entry', 'entries')}, in the patch"
 
 
 def _backtest(group: Planned, settings: ForecastSettings) -> Iterator[str]:

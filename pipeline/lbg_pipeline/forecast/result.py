@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.forecast.model import DAY_S, SECOND_US, ForecastSettings, Season
 from lbg_pipeline.forecast.schedule import (
     MOST_ENTRIES,
@@ -124,7 +125,8 @@ def planned(
             entries = [dated_entry(one) for one in schedule(needs, lead_s=scheduling.lead_s)]
         if (changes := len(entries_of(floor))) > MOST_ENTRIES:
             notes.append(
-                f"{changes} changes of the minimum were merged into {len(entries)}: use a longer --interval"
+                f"{counted(changes, 'change of the minimum was', 'changes of the minimum were')} merged into "
+                f"{len(entries)}: use a longer --interval"
             )
     return Planned(
         group,
@@ -199,7 +201,8 @@ def _of_limits(intervals: Sequence[Interval], sizing: Sizing) -> list[str]:
     if not wanting:
         return []
     return [
-        f"{len(wanting)} intervals need more than the {sizing.most} replicas that are allowed, up to {max(wanting)}"
+        f"{counted(len(wanting), 'interval needs', 'intervals need')} more than the "
+        f"{counted(sizing.most, 'replica that is', 'replicas that are')} allowed, up to {max(wanting)}"
     ]
 
 

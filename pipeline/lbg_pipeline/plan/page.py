@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib import ticker
 from matplotlib.axes import Axes
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.html import Bar, Canvas, Column, Fact, Facts, Figure, Note, Row, Section, Table, drawn, page
 from lbg_pipeline.html.charts import formatted, legend
 from lbg_pipeline.html.numbers import count, duration, rate
@@ -39,7 +40,8 @@ def plan_page(plan: Plan, observed: Observed) -> str:
         f"Plan for group {subject.group}",
         sections,
         subtitle=(
-            f"mode {subject.mode}; {count(observed.messages)} messages in {duration(observed.span_us)}, "
+            f"mode {subject.mode}; {count(observed.messages)} {'message' if observed.messages == 1 else 'messages'} "
+            f"in {duration(observed.span_us)}, "
             f"{duration(observed.service_time_us)} of service time each; busiest minute {peak_text(observed)}"
             + (f"; {plan.growth:g} times the demand" if plan.growth != 1 else "")
         ),
@@ -115,7 +117,7 @@ def _against_queues(plan: Plan) -> Figure:
 
     return drawn(
         draw,
-        title=f"Busiest of {best.members} members, by the number of queues",
+        title=f"Busiest of {counted(best.members, 'member')}, by the number of queues",
         caption="More queues split the keys more finely; the dotted line is the least that any split can have.",
         is_half=True,
     )
@@ -143,7 +145,7 @@ def _of_queues(plan: Plan) -> Figure:
 
     return drawn(
         draw,
-        title=f"Load of each of {best.queue_count} queues",
+        title=f"Load of each of {counted(best.queue_count, 'queue')}",
         caption="With the recommended counts: the mean of each queue, and its busiest minute.",
         is_half=True,
     )

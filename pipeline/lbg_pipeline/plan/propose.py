@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group import STATIC, UNCOUNTED_MODES
 from lbg_pipeline.plan.choose import Choice
 from lbg_pipeline.plan.manifest import Declared
@@ -103,14 +104,14 @@ def _advice(choice: Choice, subject: Subject, rules: Rules, patch: dict[str, Any
     if patch and rules.assignment == STATIC and declared is not None and declared.members != best.members:
         yield "with assignment Static another number of members moves nearly all queues"
     if choice.members_spared is not None and choice.members_spared > best.members:
-        yield f"with {choice.members_spared} members one may be away at the peak without growing lag"
+        yield f"with {counted(choice.members_spared, 'member')} one may be away at the peak without growing lag"
     if subject.has_queues_to_count:
         yield from _of_the_spread(choice)
     if choice.new_group is not None:
         other = choice.new_group
         yield (
             f"hash.count cannot be changed; a new group with hash.count {other.hash_count} and "
-            f"{other.queue_count} queues would need {other.members} members, at most "
+            f"{counted(other.queue_count, 'queue')} would need {counted(other.members, 'member')}, at most "
             f"{other.utilisation_peak:.0%} busy"
         )
 
@@ -124,11 +125,11 @@ def _of_the_spread(choice: Choice) -> Iterator[str]:
     others = [one for one in choice.candidates if (one.hash_count, one.members) == same]
     evener = [one for one in others if one.spread <= _EVEN] or [min(others, key=lambda one: one.spread)]
     other = min(evener, key=lambda one: one.queue_count)
-    finding = f"the busiest of {best.members} members has {best.spread:.2f} times the mean load"
+    finding = f"the busiest of {counted(best.members, 'member')} has {best.spread:.2f} times the mean load"
     if other.spread > _EVEN:
         yield f"{finding}, and no number of queues that was tried has a ratio below {other.spread:.2f}"
     else:
-        yield f"{finding}; with {other.queue_count} queues it would have {other.spread:.2f}"
+        yield f"{finding}; with {counted(other.queue_count, 'queue')} it would have {other.spread:.2f}"
 
 
 def _of_a_new_group(choice: Choice, subject: Subject) -> Iterator[str]:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from lbg_core.command_output import text_table
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.html.numbers import count, duration
 from lbg_pipeline.plan.candidates import summary
 from lbg_pipeline.plan.choose import Choice
@@ -38,7 +39,7 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
     """The report as text. `broken`: lines of the journals that are no records."""
     subject, rules, choice = plan.subject, plan.rules, plan.choice
     yield (
-        f"group {subject.group}, mode {subject.mode}: {observed.messages:,} messages in "
+        f"group {subject.group}, mode {subject.mode}: {counted(observed.messages, 'message')} in "
         f"{duration(observed.span_us)}, {duration(observed.service_time_us)} of service time each"
     )
     growth = f", with {plan.growth:g} times the demand" if plan.growth != 1 else ""
@@ -47,12 +48,16 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
         f"({peak_text(observed)}){growth}"
     )
     yield (
-        f"a member makes {rules.concurrency} concurrent calls, can process {count(rules.capacity_hz)} messages/s, and "
+        f"a member makes {counted(rules.concurrency, 'concurrent call')}, can process {count(rules.capacity_hz)} "
+        "messages/s, and "
         f"should be at most {rules.target:.0%} busy at the peak; assignment {rules.assignment}, hash function "
         f"{subject.hash_function}"
     )
     if broken:
-        yield f"{broken:,} lines are not records and are ignored: table broken has them with the reason"
+        yield (
+            f"{counted(broken, 'line is not a record and is', 'lines are not records and are')} ignored: table broken "
+            "has them with the reason"
+        )
     yield ""
     yield from text_table(_HEADER, [_cells(label, one) for label, one in shown_candidates(plan)], names=1)
     yield ""
@@ -69,8 +74,8 @@ def plan_lines(plan: Plan, observed: Observed, *, broken: int = 0) -> Iterator[s
 def members_text(choice: Choice) -> str:
     least, most = choice.members_min, choice.recommended.members
     if least == most:
-        return f"{most} members, for the mean and for the peak" if most > 1 else "1 member"
-    return f"{least} to {most} members ({least} for the mean, {most} for the peak)"
+        return f"{counted(most, 'member')}, for the mean and for the peak" if most > 1 else "1 member"
+    return f"{least} to {counted(most, 'member')} ({least} for the mean, {most} for the peak)"
 
 
 def shown_candidates(plan: Plan) -> Iterator[tuple[str, Candidate]]:
@@ -189,7 +194,7 @@ def _counts(plan: Plan) -> str:
     best = plan.choice.recommended
     if not plan.subject.has_queues_to_count:
         return ""
-    return f"{best.hash_count} hashes, {best.queue_count} queues, "
+    return f"{counted(best.hash_count, 'hash', 'hashes')}, {counted(best.queue_count, 'queue')}, "
 
 
 def _hot_lines(plan: Plan) -> Iterator[str]:
@@ -202,4 +207,4 @@ def _hot_lines(plan: Plan) -> Iterator[str]:
     if any(row["is_too_hot"] for row in plan.hottest):
         yield "a key that is too hot is planned as one call: its lag grows with any number of queues and members"
     if len(plan.hottest) > _SHOWN_KEYS:
-        yield f"and {len(plan.hottest) - _SHOWN_KEYS} more keys in table hot_keys"
+        yield f"and {counted(len(plan.hottest) - _SHOWN_KEYS, 'more key')} in table hot_keys"

@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.html.numbers import duration, rate, ratio, share, whole
 from lbg_pipeline.html.page import shown
 from lbg_pipeline.journal.cached import cache_journals
@@ -35,7 +36,7 @@ def lines(digest: Digest) -> Iterator[str]:
     """For a terminal."""
     yield f"group {shown(digest.group)}"
     if digest.published is not None:
-        yield f"  published  {whole(digest.published.messages)} by {whole(digest.published.publishers)} publishers"
+        yield f"  published  {whole(digest.published.messages)} by {counted(digest.published.publishers, 'publisher')}"
     if digest.delivered is not None:
         total = digest.delivered
         peak = max((row.messages for row in digest.done_over_time), default=0) * 1e6 / digest.interval_us

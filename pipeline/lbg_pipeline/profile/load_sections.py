@@ -11,6 +11,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 from pyspark.sql import Row
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.html import Canvas, Column, Figure, Section, Table, charts, drawn, numbers, shown
 from lbg_pipeline.html import Row as SideBySide
 from lbg_pipeline.html.page import ALARM, CARD, INK, OTHERS, SERIES, STEPS
@@ -47,7 +48,7 @@ def spoken(interval_us: int) -> str:
     for size, name in ((86_400, "day"), (3600, "hour"), (60, "minute"), (1, "second")):
         if seconds % size == 0:
             return name if seconds == size else f"{seconds // size} {name}s"
-    return f"{seconds} seconds"
+    return counted(seconds, "second")
 
 
 def grid(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pyspark.sql import Row
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.html import Column, Fact, Facts, Note, Section, Table, page
 from lbg_pipeline.html.numbers import count, duration, moment, rate, ratio, share, size, whole
 from lbg_pipeline.html.page import Part
@@ -27,8 +28,8 @@ def notes(digest: Digest) -> Iterator[Note]:
         yield Note("The journals have no published messages of this group, only deliveries.", warns=True)
     if digest.delivered.early:
         yield Note(
-            f"{whole(digest.delivered.early)} messages were delivered before they were published: the clocks of "
-            "publishers and members differ, and ages at delivery have the same error.",
+            f"{counted(digest.delivered.early, 'message was', 'messages were')} delivered before they were "
+            "published: the clocks of publishers and members differ, and ages at delivery have the same error.",
             warns=True,
         )
 
@@ -42,12 +43,12 @@ def _volume(digest: Digest) -> Iterator[Fact]:
     published, delivered = digest.published, digest.delivered
     if published is not None:
         mean = _mean_rate(published.messages, published.first_us, published.last_us)
-        publishers = f"{whole(published.publishers)} publisher{'' if published.publishers == 1 else 's'}"
+        publishers = f"{counted(published.publishers, 'publisher')}"
         yield Fact("published", count(published.messages), f"{mean} by {publishers}")
     if delivered is not None:
         done = delivered.ack + delivered.dead
         mean = _mean_rate(done, delivered.first_us, delivered.last_us)
-        yield Fact("done", count(done), f"{mean}, {whole(delivered.dead)} dead letters")
+        yield Fact("done", count(done), f"{mean}, {counted(delivered.dead, 'dead letter')}")
         peak = max((row.messages for row in digest.done_over_time), default=0)
         yield Fact(
             "peak rate",
@@ -96,7 +97,7 @@ def _spread(digest: Digest) -> Iterator[Fact]:
         yield Fact(
             "members",
             whole(members),
-            f"in {whole(runs)} runs; busy {ratio(busy / present if present else None)} of their time",
+            f"in {counted(runs, 'run')}; busy {ratio(busy / present if present else None)} of their time",
         )
 
 
@@ -129,7 +130,7 @@ def report(
         sections.insert(
             0, Section("All groups", [*parts, *([_groups(names, published, delivered)] if names else [])])
         )
-    title = f"Profile of {names[0]}" if len(names) == 1 else f"Profile of {whole(len(names))} groups"
+    title = f"Profile of {names[0]}" if len(names) == 1 else f"Profile of {counted(len(names), 'group')}"
     return page(title, sections, subtitle=f"From the journals in {', '.join(journals)}", made_by=made_by)
 
 
@@ -137,7 +138,8 @@ def _broken(broken: int) -> str:
     if broken == 1:
         return "1 line is not a record and is ignored: the table broken has it with the reason."
     return (
-        f"{whole(broken)} lines are not records and are ignored: the table broken has them with the reason."
+        f"{counted(broken, 'line is not a record and is', 'lines are not records and are')} ignored: the table broken "
+        "has them with the reason."
     )
 
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from lbg_core.command_output import text_table
+from lbg_core.counted_nouns import counted
 
 SHOWN = 20
 """Violations and lost ranges in a report; the tables have all."""
@@ -76,11 +77,19 @@ def _both(row: dict[str, Any], kind: str) -> str:
 def _notes(row: dict[str, Any]) -> Iterator[str]:
     group = row["group"]
     if row["pending"]:
-        yield f"group {group}: {row['pending']} messages are pending: they were confirmed too late to count as lost"
+        yield (
+            f"group {group}: {counted(row['pending'], 'message is', 'messages are')} pending: confirmed too late to "
+            "count as lost"
+        )
     if row["unpublished"]:
-        yield f"group {group}: {row['unpublished']} messages have no record of their publisher"
+        yield (
+            f"group {group}: {counted(row['unpublished'], 'message has', 'messages have')} no record of their publisher"
+        )
     if row["misplaced"]:
-        yield f"group {group}: {row['misplaced']} messages were misplaced: out of their place in a session"
+        yield (
+            f"group {group}: {counted(row['misplaced'], 'message was', 'messages were')} misplaced: out of place in "
+            "a session"
+        )
     if row["uncertain"]:
         yield f"group {group}: {row['uncertain']} violations are uncertain: the clock skew may explain them"
     if row["redelivered"]:

@@ -22,6 +22,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import LongType, StructField, StructType
 
+from lbg_core.counted_nouns import counted
 from lbg_pipeline.columns import NEVER
 from lbg_pipeline.errors import JournalNotFound
 from lbg_pipeline.journal import scan_journals
@@ -293,7 +294,7 @@ class StreamReport:
     def lines(self) -> Iterator[str]:
         yield from report_lines(self.report)
         if self.recovered:
-            yield f"{self.recovered} messages that were reported as lost came after all: table found has them"
+            yield f"{counted(self.recovered, 'message')} reported as lost came after all: see table found"
         if self.late:
             yield (
                 f"{self.late} RECORDS CAME AFTER THE WATERMARK and were not checked for order (table late): validate "

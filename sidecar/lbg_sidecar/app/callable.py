@@ -14,6 +14,7 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Generic, TypeVar
 
+from lbg_core.counted_nouns import counted
 from lbg_core.forks import ForkGuard
 from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls, parse_committed, parse_processed
 from lbg_sidecar.core.delivery import InFlight
@@ -63,7 +64,10 @@ class FailedCalls:
 
     def waited_for(self, count: int) -> None:
         """Calls that were to be aborted cannot be stopped."""
-        text = f"{count} calls of a blocking handler cannot be stopped: waiting for them"
+        text = (
+            f"{counted(count, 'call')} of a blocking handler cannot be stopped: waiting for "
+            f"{'it' if count == 1 else 'them'}"
+        )
         self._warn("cannot be stopped", text=text)
 
     def worker_ended(self, error: BaseException) -> None:

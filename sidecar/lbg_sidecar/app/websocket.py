@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
+from lbg_core.counted_nouns import counted
 from lbg_core.http_listener import report
 from lbg_sidecar.app.channel import REQUESTED_AGAIN, AppChannel, Calls
 from lbg_sidecar.app.cloudevents import message_json
@@ -188,7 +189,11 @@ class StreamConnection:
         late = self.conversation.unanswered(numbers)
         if late:
             limit_s = self._settings.cancel_limit_s
-            self.end(TOO_LATE, f"{len(late)} cancelled messages were not confirmed within {limit_s:g} s")
+            self.end(
+                TOO_LATE,
+                f"{counted(len(late), 'cancelled message was', 'cancelled messages were')} not confirmed within "
+                f"{limit_s:g} s",
+            )
 
 
 async def text_frame(socket: web.WebSocketResponse, received: Callable[[], None] = lambda: None) -> str:
@@ -359,7 +364,10 @@ class StreamChannel(AppChannel):
         if calls is not None:
             for message in returned:
                 calls.end(message, INTERRUPTED)
-            log.debug("no application is connected; %d messages are returned", len(returned))
+            log.debug(
+                "no application is connected; %s returned",
+                counted(len(returned), "message is", "messages are"),
+            )
             loop = asyncio.get_running_loop()
             self._grace = loop.call_later(self._settings.reconnect_grace_s, self._grace_ended)
         connection.over.set_result(None)

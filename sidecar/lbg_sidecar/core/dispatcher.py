@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lbg_core.client.backoff import Backoff
+from lbg_core.counted_nouns import counted
 from lbg_sidecar.core.acks import Unacked
 from lbg_sidecar.core.delivery import Attachment, InFlight, Outcome, Processed, Retry
 from lbg_sidecar.core.effects import (
@@ -387,7 +388,10 @@ class Dispatcher:
         rule = self.rules.when_exhausted
         if rule is WhenExhausted.BLOCK or (rule is WhenExhausted.PARK and in_flight.is_copyable):
             return False
-        self.refuse(in_flight, f"gave up after {in_flight.attempts} attempts: {reason or 'no reason given'}")
+        self.refuse(
+            in_flight,
+            f"gave up after {counted(in_flight.attempts, 'attempt')}: {reason or 'no reason given'}",
+        )
         return True
 
     def poison(self, in_flight: InFlight, now: float) -> None:
@@ -538,4 +542,5 @@ class Dispatcher:
 
 
 def _skip_reason(in_flight: InFlight) -> str:
-    return f"skipped by an administrator after {in_flight.attempts} attempts: {in_flight.reason or 'no reason given'}"
+    attempts = counted(in_flight.attempts, "attempt")
+    return f"skipped by an administrator after {attempts}: {in_flight.reason or 'no reason given'}"

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group import BY_LOAD, Assignment
 from lbg_core.group.members_protocol import (
     Knowledge,
@@ -55,7 +56,7 @@ class Repartitions(Part):
             if message.queues != count or self._key_moves.is_record_due:
                 self._key_moves.is_record_due = False
                 had = f", and had {count}" if message.queues != count else " now"
-                self._effects.append(Reread(f"the group has {message.queues} queues{had}"))
+                self._effects.append(Reread(f"the group has {counted(message.queues, 'queue')}{had}"))
             return
         self._proof = self._new_id()
         self._effects.append(Post(KnowledgeRequest(me, self._proof)))

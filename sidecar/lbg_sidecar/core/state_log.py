@@ -14,6 +14,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from lbg_core.counted_nouns import counted
+
 Queue = TypeVar("Queue", int, str)
 """A queue of a member has a number, a queue of a publisher a name."""
 
@@ -176,7 +178,7 @@ class QueueStates(Generic[Queue]):
         cause, was_reported, ended_at = state.cause, state.is_reported, state.ended_at
         queues = tuple(sorted(state.queues if ended_at is None else state.ever))
         is_one = len(queues) == 1
-        subject = f"queue {queues[0]}" if is_one else f"{len(queues)} queues"
+        subject = f"queue {queues[0]}" if is_one else counted(len(queues), "queue")
         for_s = (now if ended_at is None else ended_at) - state.began_at
         if ended_at is not None and was_reported:
             over = cause.over[0] if is_one else cause.over[1]
@@ -250,7 +252,7 @@ class AttemptLog:
         count, attempts.count = attempts.count, 0
         attempts.due = attempts.interval.next_due(now)
         line = text or error
-        return line if count == 1 else f"{line} ({count} attempts since the last such line)"
+        return line if count == 1 else f"{line} ({counted(count, 'attempt')} since the last such line)"
 
     def succeeded(self, now: float) -> str | None:
         """An attempt succeeded: the line about it, if others failed before."""
@@ -258,4 +260,4 @@ class AttemptLog:
         self._by_error.clear()
         if not failed:
             return None
-        return f"after {now - self._began_at:.1f} s and {failed} failed attempt{'' if failed == 1 else 's'}"
+        return f"after {now - self._began_at:.1f} s and {counted(failed, 'failed attempt')}"

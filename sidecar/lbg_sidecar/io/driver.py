@@ -11,6 +11,7 @@ from typing import Any, Concatenate
 from lbg_core.admin.errors import plain_reason
 from lbg_core.client import ClientError, Delivery
 from lbg_core.client.republication import is_copyable
+from lbg_core.counted_nouns import counted
 from lbg_core.group import HEADER_ROUTING_KEY, Assignment, Names, hash_in
 from lbg_core.group.errors import MessageError, NewerMessage
 from lbg_core.group.member_state import Positions
@@ -211,7 +212,12 @@ class Driver:
             return
         self.lost_why = why
         running = len(self.machine.dispatcher.running)
-        log.warning("%s: %s; %d running calls are aborted", self.machine.name, why, running)
+        log.warning(
+            "%s: %s; %s aborted",
+            self.machine.name,
+            why,
+            counted(running, "running call is", "running calls are"),
+        )
         self.machine.disconnected(self._loop.time())
         self._executor.run()
         link.abort()

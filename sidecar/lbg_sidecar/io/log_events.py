@@ -10,6 +10,7 @@ import logging
 from collections.abc import Collection, Mapping, Sequence
 from typing import Generic
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group.members_protocol import Takeover
 from lbg_core.group.sequences import MessageIdentity
 from lbg_core.peers import printable
@@ -191,25 +192,32 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
                 f"closed in {close_s * 1000:.1f} ms"
             )
             if forced:
-                text += f"; {forced} running calls were aborted, their messages are delivered again"
+                aborted = counted(forced, "running call was", "running calls were")
+                again = "its message is" if forced == 1 else "their messages are"
+                text += f"; {aborted} aborted, {again} delivered again"
             fields = {"queue": queue, "from": me, "to": to, "why": why}
             fields |= {"drain_seconds": drain_s, "close_seconds": close_s, "delivered_again": forced}
             return logging.INFO, "handed_over", text, fields
         case Recalled(queues, requeued, at_work):
             moved = _named(queues) if queues else "keys to a member with less load"
-            text = f"the broker moves {moved}: returned {requeued} messages that had not begun, finishing {at_work}"
+            text = (
+                f"the broker moves {moved}: returned {counted(requeued, 'message')} that had not begun, finishing "
+                f"{at_work}"
+            )
             fields = {"queues": list(queues), "given_back": requeued, "at_work": at_work}
             return logging.INFO if queues else logging.DEBUG, "given_back", text, fields
         case Reassigned(queues, at_work):
             text = (
-                f"the broker moved {_named(queues)}, because the handoff time ended: {at_work} messages with running "
-                "calls are delivered again, and the verdicts have no effect"
+                f"the broker moved {_named(queues)}, because the handoff time ended: "
+                f"{counted(at_work, 'message with a running call is', 'messages with running calls are')} delivered "
+                "again, and their verdicts have no effect"
             )
             return logging.WARNING, "taken", text, {"queues": list(queues), "delivered_again": at_work}
         case HandoffAbandoned(queue, to, why, running, after_s, times, next_s):
             unconfirmed = "the broker has not confirmed or applied enough"
+            cause = f"{counted(running, 'call')} did not end" if running else unconfirmed
             text = (
-                f"queue {queue} stays ({why}): {f'{running} calls did not end' if running else unconfirmed} within "
+                f"queue {queue} stays ({why}): {cause} within "
                 f"{after_s:.1f} s; the handoff is postponed ({times} in a row), the next waits up to {next_s:.1f} s"
             )
             fields = {"queue": queue, "from": me, "to": to, "why": why, "running": running}
@@ -222,8 +230,8 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
             return logging.INFO, "taken_over", text, fields
         case Stalled(queue, ready, quiet_s):
             text = (
-                f"queue {queue} is stalled: {ready} messages wait at the broker, and none was delivered in "
-                f"{quiet_s:.1f} s; subscribing again"
+                f"queue {queue} is stalled: {counted(ready, 'message waits', 'messages wait')} at the broker, and "
+                f"none was delivered in {quiet_s:.1f} s; subscribing again"
             )
             return (
                 logging.WARNING,
@@ -241,11 +249,13 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
         case Superseded(queue, by, cut_off):
             text = (
                 f"queue {queue} is served by member {by}, without a handoff by this one (was the broker partitioned?); "
-                f"attaching anew; {cut_off} messages with running calls here are processed there"
+                "attaching anew; "
+                f"{counted(cut_off, 'message with a running call here is', 'messages with running calls here are')} "
+                "processed there"
             )
             return logging.WARNING, "superseded", text, {"queue": queue, "by": by, "cut_off": cut_off}
         case StandingBy(queue_count, at_work):
-            text = f"standing by: {queue_count} queues, {at_work} members at work"
+            text = f"standing by: {counted(queue_count, 'queue')}, {counted(at_work, 'member')} at work"
             return logging.INFO, "standing_by", text, {"queues": queue_count, "at_work": at_work}
         case SessionInUse(session, why):
             text = (
@@ -261,7 +271,7 @@ def _line(effect: LogEffect | Takeover, me: int | None) -> tuple[int, str, str, 
             )
             return logging.WARNING, "session_forgotten", text, {"session": session}
         case SessionEnded(session, messages):
-            text = f"End-of-Session: session {session!r} ended after {messages} messages; leaving"
+            text = f"End-of-Session: session {session!r} ended after {counted(messages, 'message')}; leaving"
             return logging.INFO, "session_ended", text, {"session": session}
         case _:
             raise AssertionError(effect)
@@ -290,13 +300,13 @@ def _call_text(group: str, call: CallFailed) -> str:
             return f"{message} failed and is retried, attempt {call.attempts}: {reason}"
         case Failure.POISONED:
             return (
-                f"{message} failed {call.attempts} times and is retried; its key waits, and the whole queue waits once "
-                f"the window is full of that key; the last reason: {reason}"
+                f"{message} failed {counted(call.attempts, 'time')} and is retried; its key waits, and the whole "
+                f"queue waits once the window is full of that key; the last reason: {reason}"
             )
         case Failure.PARKED:
             return (
-                f"{message} failed {call.attempts} times and is parked; so is every later message of its key, until "
-                f"`lbg park release {group}`; the last reason: {reason}"
+                f"{message} failed {counted(call.attempts, 'time')} and is parked; so is every later message of its "
+                f"key, until `lbg park release {group}`; the last reason: {reason}"
             )
 
 

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from aiohttp import web
 
+from lbg_core.counted_nouns import counted
 from lbg_core.peers import PeerLog, log_accept_errors
 from lbg_core.tracing import exporting
 from lbg_sidecar.core.presence import PUBLISHERS_S, LeavingTime
@@ -133,7 +134,8 @@ async def _run(settings: SidecarSettings) -> int:
             counting.cancel()
         again = life.again
         if again:
-            log.warning("left the group: %d messages with running calls are delivered again", again)
+            cut_off = counted(again, "message with a running call is", "messages with running calls are")
+            log.warning("left the group: %s delivered again", cut_off)
         else:
             log.info("left the group: nothing is delivered again")
         # After a drain by the hook it stays, or Kubernetes would start the container again and it would join.
@@ -142,7 +144,8 @@ async def _run(settings: SidecarSettings) -> int:
         confirms_s = leaving_time.confirms_s(loop.time())
         unconfirmed = await publishing.stop(confirms_s, close_within_s=PUBLISHERS_S)
         if unconfirmed:
-            log.warning("%d published events have no confirm: the broker may have them", unconfirmed)
+            events = counted(unconfirmed, "published event has", "published events have")
+            log.warning("%s no confirm: the broker may have them", events)
     finally:
         await asyncio.gather(*(runner.cleanup() for runner in runners))
         peer_log.close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from lbg_core.admin import ProvisioningError
 from lbg_core.client import ClientError
+from lbg_core.counted_nouns import counted
 from lbg_core.group import SpecError
 from lbg_core.group.names import require_group_name
 from lbg_core.journal import JournalingError
@@ -256,7 +257,8 @@ class OpenGroups:
             count = len(self._opening)
             raise Refused(
                 429,
-                f"this sidecar publishes to {count} other groups, its max_groups, and all of them are in use",
+                f"this sidecar publishes to {counted(count, 'other group')}, its max_groups, and all of them are in "
+                "use",
                 retry_after_s=max(1, round(idle_s)),
             )
         longest = min(idle, key=lambda group: group.used_at)
@@ -410,7 +412,7 @@ class PublishService:
             raise Refused(413, f"{count} events in one request: at most {limit}")
         if self._in_flight + count > limit or not group.publisher.has_room:
             raise request.unavailable(
-                f"{self._in_flight} events wait for the broker: none of these was published"
+                f"{counted(self._in_flight, 'event waits', 'events wait')} for the broker: none of these was published"
             )
 
     def _accept_one(self, group: OpenGroup, event: Event, topic: str, now: float) -> tuple[Publication, bool]:
@@ -467,7 +469,7 @@ class PublishService:
         if not all(each.done() for each in outcomes):
             missing = sum(not each.done() or each.result() is not None for each in outcomes)
             raise request.unavailable(
-                f"the broker has not confirmed {missing} of {len(outcomes)} events within "
+                f"the broker has not confirmed {missing} of {counted(len(outcomes), 'event')} within "
                 f"{self.settings.answer_within_s:g} s: they wait and may still be published; sent again with the same "
                 "id, an event is not published a second time"
             )

@@ -161,7 +161,7 @@ def test_a_bad_csv_row_is_one_line_with_file_row_and_reason_and_reading_goes_on(
     assert [row.number for row in rows if isinstance(row, Row)] == [2, 6]
     messages = bad(rows)
     assert len(messages) == 4
-    assert "x.csv, row 1 (line 2): 1 fields where the header has 2" in messages[0]
+    assert "x.csv, row 1 (line 2): 1 field where the header has 2" in messages[0]
     assert "row 3 (line 4): byte 0xff is not UTF-8" in messages[1]
     assert "row 4 (line 5): 3 fields" in messages[2]
     assert "row 5 (line 6): ',' expected after '\"'" in messages[3]

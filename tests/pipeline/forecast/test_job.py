@@ -129,7 +129,7 @@ def test_journals_tell_demand_and_what_a_member_can_do_and_the_schedule_is_appli
     reply = answer(spark, request, str(out))
     found = reply.document
     assert found["broken_lines"] == spark.read.parquet(str(out / "broken")).count() == 1
-    assert reply.lines[0].startswith("1 lines are not records")
+    assert reply.lines[0].startswith("1 line is not a record")
     told = {one["group"]: one for one in found["groups"]}
     assert told["orders"]["capacity_messages_per_second"] == pytest.approx(0.5 / 1800)
     assert told["orders"]["season"] == "hour of day"

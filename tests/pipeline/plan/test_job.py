@@ -131,7 +131,7 @@ def test_a_journal_and_a_manifest_become_a_plan(spark: SparkSession, journal: Pa
     assert "key 'hot': too hot for any split; 1.5" in text
     assert "at the peak messages wait longer and longer" in text
     assert "lbg group repartition shop-orders --queues" in text
-    assert "1 lines are not records" in text
+    assert "1 line is not a record" in text
 
 
 def test_without_a_manifest_the_journal_tells_what_the_group_is(

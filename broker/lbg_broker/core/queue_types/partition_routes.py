@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from lbg_broker.core.message import Message, Origin
 from lbg_broker.core.spool import Spool
+from lbg_core.counted_nouns import counted
 from lbg_core.group.hashing import HASH_FUNCTIONS, murmur2_of_bytes
 from lbg_core.group.keys import key_reader
 
@@ -233,9 +234,9 @@ class Routes:
         slots = rules.hash_count if rules.hash_count is not None else lcm(len(former), rules.count)
         if slots > max(SLOTS_MAX, rules.hash_count or 0):
             raise ValueError(
-                f"a change from {self.rules.count} to {rules.count} partitions divides the keys into {slots} parts, "
-                f"and {SLOTS_MAX} is the limit: wait until no other change is under way, or choose a number that has a "
-                "larger divisor in common with the present one"
+                f"a change from {self.rules.count} to {counted(rules.count, 'partition')} divides the keys into "
+                f"{slots} parts, and {SLOTS_MAX} is the limit: wait until no other change is under way, or choose a "
+                "number that has a larger divisor in common with the present one"
             )
         return [former[slot % len(former)] for slot in range(slots)]
 

@@ -18,6 +18,7 @@ from lbg_broker.core.errors import ChannelRefusal
 from lbg_broker.core.message import Message
 from lbg_broker.core.spool import WINDOW_MESSAGES, LetterBox, Spool, cost_of, share
 from lbg_core.amqp import ReplyCode
+from lbg_core.counted_nouns import counted
 
 if TYPE_CHECKING:
     from lbg_broker.core.entities import Channel, Consumer
@@ -327,7 +328,9 @@ class SessionRegistry:
         registry = cls(where)
         by_id = {line.id: line for line in lines}
         if len(stored) != len(by_id):
-            raise ValueError(f"{len(stored)} sessions have {len(by_id)} lines")
+            raise ValueError(
+                f"{counted(len(stored), 'session has', 'sessions have')} {counted(len(by_id), 'line')}"
+            )
         for one in stored:
             line = by_id[one["line"]]
             if not isinstance(line, SessionSpool):

@@ -39,6 +39,7 @@ from lbg_core.client import (
 )
 from lbg_core.client.republication import copied_properties
 from lbg_core.client.retransmit import ANSWER_S
+from lbg_core.counted_nouns import counted
 from lbg_core.group import HEADER_PARKED_COPY, HEADER_ROUTING_KEY, epoch_of, queue_of
 from lbg_core.group.parked_keys import KeyState, ParkedKeys, ReleaseEntry, SettleEntry
 from lbg_core.group.sequences import MessageIdentity
@@ -120,8 +121,8 @@ async def release_parked(
             _classify(stream.keys, selected, released)
             if released.left:
                 raise ParkingStopped(
-                    f"members have not processed {len(released.left)} released keys in time: they go on, and "
-                    "the same command completes the release"
+                    f"members have not processed {counted(len(released.left), 'released key')} in time: they go on, "
+                    "and the same command completes the release"
                 )
             return released
         await asyncio.sleep(READ_BY_MEMBERS_S)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, ClassVar, Final, Self, TypeVar, dataclass_tra
 
 from lbg_core.amqp.errors import DecodeError, EncodeError
 from lbg_core.amqp.field_table import BIT, FieldType
+from lbg_core.counted_nouns import counted
 
 
 class Role(Enum):
@@ -79,7 +80,9 @@ class Method:
         except UnicodeDecodeError:
             raise DecodeError(f"{cls.NAME} holds text that is not UTF-8") from None
         if position != len(data):
-            raise DecodeError(f"{len(data) - position} bytes follow the arguments of {cls.NAME}")
+            raise DecodeError(
+                f"{counted(len(data) - position, 'byte follows', 'bytes follow')} the arguments of {cls.NAME}"
+            )
         return cls(**{name: value for name, value in values.items() if not name.startswith(_RESERVED)})
 
 

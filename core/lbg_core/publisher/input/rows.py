@@ -11,6 +11,7 @@ from json.encoder import encode_basestring
 from pathlib import PurePath
 from typing import Any, NoReturn
 
+from lbg_core.counted_nouns import counted
 from lbg_core.group import KEY_RULE, key_text
 from lbg_core.publisher.errors import BadRow, InputError
 from lbg_core.publisher.input.source import ROW_MAX_BYTES, Lines, LineTooLong, Source
@@ -97,7 +98,7 @@ def csv_rows(lines: Lines, options: RowOptions, *, is_tsv: bool = False) -> Iter
             continue
         number += 1
         if len(values) != width:
-            why = f"{len(values)} fields where the header has {width}; check its quotes and separators"
+            why = f"{counted(len(values), 'field')} where the header has {width}; check its quotes and separators"
             yield BadRow(name, number, why, line=lines.number)
             continue
         body = (

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import PurePath
 from typing import Protocol, Self
 
+from lbg_core.counted_nouns import counted
 from lbg_core.publisher.errors import InputError
 
 STANDARD_INPUT = "-"
@@ -131,7 +132,9 @@ def _zipped(path: str, file: io.FileIO) -> Source:
         if len(members) != 1:
             names = ", ".join(PurePath(member.filename).name for member in members[:5])
             content = (
-                f"{len(members)} files ({names}{', …' if len(members) > 5 else ''})" if members else "no file"
+                f"{counted(len(members), 'file')} ({names}{', …' if len(members) > 5 else ''})"
+                if members
+                else "no file"
             )
             raise InputError(
                 f"{path} holds {content}: a .zip is read if it holds exactly one; unpack it first"
@@ -153,7 +156,7 @@ class LineTooLong(Exception):
     """A line of more than `ROW_MAX_BYTES`. `head`: its beginning."""
 
     def __init__(self, head: bytes) -> None:
-        super().__init__(f"{len(head)} bytes without a newline")
+        super().__init__(f"{counted(len(head), 'byte')} without a newline")
         self.head = head
 
 
