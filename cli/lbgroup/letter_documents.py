@@ -69,6 +69,11 @@ class ParkedKey(TypedDict):
     messages: int
     bytes: int
     first: Annotated[list[str], "id of the first message of each publisher"]
+    age_s: Annotated[float | None, "age of its oldest message, since it was published"]
+    reason: Annotated[
+        str | None,
+        "last error of the message for which it is parked; null while another command reads the messages",
+    ]
 
 
 class ParkedKeys(TypedDict):

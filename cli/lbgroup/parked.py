@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lbg_core.command_output import echo_json, output_option
+from lbg_core.command_output import echo_json, output_option, text_table
+from lbg_core.counted_nouns import counted
 from lbg_core.peers import printable
 from lbgroup.commands import CliError
 from lbgroup.dead_letters import letter_line, new_file
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DONE = output_option("one object, that states what was done.")
 TIMEOUT_S = 300.0
+LISTED = ("KEY", "STATE", "MESSAGES", "BYTES", "AGE", "FIRST", "REASON")
 
 
 @click.group(no_args_is_help=True)
@@ -62,14 +64,16 @@ def enable(group: str, address: BrokerAddress, as_json: bool) -> None:
 @broker_options(login=True)
 def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
     """List the parked keys of GROUP, in the order in which they were parked."""
+    from lbg_core.admin.observations import age_text
     from lbg_core.admin.parked_messages import administration
 
     listing = with_admin(
         address, lambda admin: administration.list_parked(admin, group), with_management=False
     )
+    now_us = time.time_ns() // 1000
     found: letter_documents.ParkedKeys = {
         "group": group,
-        "keys": list(map(_key_document, listing.keys)),
+        "keys": [_key_document(one, listing.reasons.get(one.key), now_us) for one in listing.keys],
         "messages": listing.messages,
         "bytes": listing.size_bytes,
         "leftovers": listing.leftovers,
@@ -77,15 +81,25 @@ def list_(group: str, address: BrokerAddress, as_json: bool) -> None:
     if as_json:
         echo_json(found)
         return
-    for one in found["keys"]:
-        click.echo(
-            f"{printable(one['key'])}  {one['state']}  {one['messages']:,} messages  {one['bytes']:,} bytes  "
-            f"first {', '.join(one['first'])}"
+    rows = [
+        (
+            printable(one["key"]),
+            one["state"],
+            f"{one['messages']:,}",
+            f"{one['bytes']:,}",
+            "-" if one["age_s"] is None else age_text(one["age_s"]),
+            ", ".join(one["first"]),
+            "-" if one["reason"] is None else printable(" ".join(one["reason"].split()), max_chars=100),
         )
-    total = f"{len(found['keys']):,} parked keys with {found['messages']:,} messages in group {group}"
-    click.echo(total, err=True)
+        for one in found["keys"]
+    ]
+    if rows:
+        click.echo("\n".join(text_table(LISTED, rows)))
+    keys, messages = counted(len(rows), "parked key"), counted(found["messages"], "message")
+    click.echo(f"{keys} with {messages} in group {group}", err=True)
     if found["leftovers"]:
-        more = f"{found['leftovers']:,} copies more in the parking queue, of crashes or being parked now"
+        more = counted(found["leftovers"], "more copy is", "more copies are")
+        more += " in the parking queue, of a crash or being parked now"
         click.echo(f"{more}: a release or a discard deletes those of crashes", err=True)
 
 
@@ -153,7 +167,9 @@ def release(
     if as_json:
         echo_json({"group": group, "action": "released", **released.to_json()})
     else:
-        click.echo(f"{len(released.done):,} keys of group {group} released, {released.published:,} messages")
+        click.echo(
+            f"{counted(len(released.done), 'key')} of group {group} released, {counted(released.published, 'message')}"
+        )
     if released.failed_again:
         failed = ", ".join(printable(key) for key in sorted(released.failed_again))
         raise CliError(f"parked again, because a message failed again: {failed}")
@@ -221,14 +237,16 @@ def discard(
     if as_json:
         echo_json({"group": group, "action": "discarded", "discarded": count})
     else:
-        click.echo(f"{count:,} parked messages of group {group} discarded")
+        click.echo(f"{counted(count, 'parked message')} of group {group} discarded")
 
 
-def _key_document(one: ParkedKey) -> letter_documents.ParkedKey:
+def _key_document(one: ParkedKey, reason: str | None, now_us: int) -> letter_documents.ParkedKey:
     return {
         "key": one.key,
         "state": "released" if one.is_released else "parked",
         "messages": one.messages,
         "bytes": one.size_bytes,
         "first": ["-".join(map(str, identity)) for identity in one.first],
+        "age_s": one.age_s(now_us),
+        "reason": reason,
     }

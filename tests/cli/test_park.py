@@ -10,9 +10,11 @@ import pytest
 
 from lbg_core.admin import connect_admin
 from lbg_core.admin.dead_letters import Selection
-from lbg_core.admin.parked_messages import NoParking, NotParked
+from lbg_core.admin.parked_messages import NoParking, NotParked, open_parked_stream
+from lbg_core.client import ConnectionSettings
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message, Verdict, retry
+from lbgroup.parked import LISTED
 from testing.command_line import Lbg, Where
 from testing.waiting import GUARD_S, until
 
@@ -73,6 +75,12 @@ def test_keys_are_listed_tried_released_and_discarded_while_a_member_runs(
                 "b": ("parked", 2),
             }
             assert listed["leftovers"] == 0
+            assert {one["reason"] for one in listed["keys"]} == {"no such account"}
+            assert all(0 <= one["age_s"] < GUARD_S for one in listed["keys"])
+            header, *rows = (await park("list", group)).splitlines()
+            assert header.split() == list(LISTED)
+            assert [row.split()[0] for row in rows] == [one["key"] for one in listed["keys"]]
+            assert all(row.endswith("  no such account") for row in rows)
             assert "no such account" in await park("show", group, "a")
             shown = await asyncio.to_thread(lbg, "group", "show", group, *broker.options)
             assert "! 5 messages of 2 keys are parked, the oldest published 20" in shown.out
@@ -83,7 +91,7 @@ def test_keys_are_listed_tried_released_and_discarded_while_a_member_runs(
             app.failing.clear()
             await park("replay-one", group, "a")
             await until(lambda: ("a", b"a1") in app.done)
-            assert "1 keys of group" in await park("release", group, "--key", "a")
+            assert "1 key of group" in await park("release", group, "--key", "a")
             assert "not parked" in await park("release", group, "--key", "a", code=1)
 
             saved = tmp_path / "saved.jsonl"
@@ -115,6 +123,10 @@ async def test_a_program_lists_tries_releases_and_discards_parked_keys(
             listing = await admin.list_parked(group)
             assert {one.key: one.messages for one in listing.keys} == {"a": 3, "b": 2}
             assert (listing.messages, listing.size_bytes) == (5, 10)
+            assert listing.reasons == dict.fromkeys("ab", "no such account")
+            places = [ConnectionSettings.parse(broker.broker)]
+            async with open_parked_stream(places, group, is_locked=True):
+                assert (await admin.list_parked(group)).reasons == {}, "a release may read the messages"
             (first, _) = await admin.show_parked(group, "a", limit=2)
             assert first.reason == "no such account"
             with pytest.raises(NotParked, match=f"not parked in group {group}: c"):

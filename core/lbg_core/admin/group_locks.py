@@ -113,6 +113,19 @@ async def hold_lock(connection: ClientConnection, group: str) -> None:
     await _declare_lock(connection, _lock_of(group), group, within_s=LOCK_S)
 
 
+async def is_locked(connection: ClientConnection, group: str) -> bool:
+    """True while a client has the lock of `group`. Raises ClientError."""
+    channel = await connection.open_channel()
+    try:
+        await channel.queue_declare(_lock_of(group), passive=True)
+    except ChannelClosed as error:
+        if isinstance(error, ResourceLocked | NotFound):
+            return isinstance(error, ResourceLocked)
+        raise
+    channel.close_soon()
+    return True
+
+
 async def _declare_lock(connection: ClientConnection, lock: str, group: str, *, within_s: float) -> None:
     """The connection has the lock from then on, unless this raises: Busy when another one has it, and ClientError."""
     loop = asyncio.get_running_loop()

@@ -153,7 +153,8 @@ class _Key:
 
 @dataclass(frozen=True, slots=True)
 class ParkedKey:
-    """A key of the set, for a view and for a release. `first`: the lowest number of each publisher and hash."""
+    """A key of the set, for a view and for a release. `first`: the lowest number of each publisher and hash.
+    `oldest_us`: publishing time of its oldest message, 0 if unknown."""
 
     key: str
     is_released: bool
@@ -161,6 +162,11 @@ class ParkedKey:
     size_bytes: int
     causes: tuple[str, ...]
     first: tuple[MessageIdentity, ...]
+    oldest_us: int = 0
+
+    def age_s(self, now_us: int) -> float | None:
+        """Age of its oldest message since it was published; None without that time."""
+        return max(0, now_us - self.oldest_us) / 1e6 if self.oldest_us else None
 
 
 ENDING_MESSAGES = 100
@@ -279,7 +285,7 @@ class ParkedKeys:
         for name, key in self._keys.items():
             first = tuple((*stream, numbers.lowest) for stream, numbers in key.streams.items())
             causes = tuple(sorted(key.causes))
-            yield ParkedKey(name, key.is_released, key.messages, key.size_bytes, causes, first)
+            yield ParkedKey(name, key.is_released, key.messages, key.size_bytes, causes, first, key.oldest_us)
 
     def numbers(self, key: str) -> Iterator[MessageIdentity]:
         """Messages of this key, rising for each publisher and hash."""

@@ -8,7 +8,7 @@ DeadLetterError
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container
+from collections.abc import Collection, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import IO
@@ -17,7 +17,7 @@ from lbg_core.admin.actions import WriteRecord
 from lbg_core.admin.dead_letters import DeadLetter, DeadLetterError, Listing, Selection
 from lbg_core.admin.errors import ConsumptionIsPaused, ProvisioningError
 from lbg_core.admin.live import LiveAdmin
-from lbg_core.admin.parked_messages.queue import leftovers
+from lbg_core.admin.parked_messages.queue import leftovers, reasons
 from lbg_core.admin.parked_messages.release import (
     Released,
     discard_parked,
@@ -55,19 +55,23 @@ class NotParked(DeadLetterError):
 class ParkedListing:
     """Parked keys of a group, in the order in which they were parked. `messages` and `size_bytes` (of the bodies) are
     those of all keys. `leftovers`: copies in the parking queue beyond one for each message, of crashes and of messages
-    that are being parked."""
+    that are being parked. `reasons`: the last error of the message for which a key is parked, by the key, where it
+    could be read."""
 
     keys: tuple[ParkedKey, ...]
     messages: int
     size_bytes: int
     leftovers: int
+    reasons: Mapping[str, str]
 
 
 async def list_parked(admin: LiveAdmin, group: str) -> ParkedListing:
     """Raises the errors of `open_parked_stream`."""
     async with open_parked_stream(admin.amqp.link.places, group) as stream:
         keys = stream.keys
-        return ParkedListing(tuple(keys.parked()), keys.messages, keys.size_bytes, await leftovers(stream))
+        more = await leftovers(stream)
+        parked = tuple(keys.parked())
+        return ParkedListing(parked, keys.messages, keys.size_bytes, more, await reasons(stream))
 
 
 async def show_parked(

@@ -10,11 +10,12 @@ DeadLetterError
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, suppress
 
 from lbg_core.admin.dead_letters.letter import DeadLetter, DeadLetterError
 from lbg_core.admin.dead_letters.queue import DeadQueue
+from lbg_core.admin.group_locks import is_locked
 from lbg_core.admin.parked_messages.stream import ParkedStream
 from lbg_core.client import Delivery
 from lbg_core.group import HEADER_PARKED_COPY
@@ -26,6 +27,10 @@ RETURNED_S = 0.5
 
 ENTRY_FOLLOWS_S = 1.0
 """For members to write the entries of copies that they have just made: a void one is made again."""
+
+
+REASONS_S = 3.0
+"""For the reasons of parked keys: as long as 100,000 messages of a queue take."""
 
 
 class ParkingStopped(DeadLetterError):
@@ -45,6 +50,21 @@ class _OfNoParkedMessage:
             and letter.identity is not None
             and not self._keys.is_parked(letter.key, letter.identity)
         )
+
+
+class _Reasons:
+    """Notes the first reason of each key, and selects messages once each has one."""
+
+    def __init__(self, keys: ParkedKeys) -> None:
+        self.found: dict[str, str] = {}
+        self._keys = keys
+
+    def __contains__(self, letter: object) -> bool:
+        if isinstance(letter, DeadLetter) and letter.reason and letter.identity is not None:
+            key = letter.key
+            if key is not None and key not in self.found and self._keys.is_parked(key, letter.identity):
+                self.found[key] = letter.reason
+        return len(self.found) == len(self._keys)
 
 
 @asynccontextmanager
@@ -72,6 +92,20 @@ def identity_of(letter: DeadLetter) -> MessageIdentity:
 
 def is_parked(keys: ParkedKeys, letter: DeadLetter) -> bool:
     return letter.key is not None and keys.is_parked(letter.key, identity_of(letter))
+
+
+async def reasons(stream: ParkedStream) -> Mapping[str, str]:
+    """The reason for which each key is parked, as far as the parking queue is read in time. None while another client
+    has the group's lock: a release or a discard would not get what this reads. Raises ClientError."""
+    selection = _Reasons(stream.keys)
+    if not len(stream.keys) or await is_locked(stream.connection, stream.spec.name):
+        return selection.found
+    async with parking_queue(stream) as queue:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REASONS_S):
+                async for _ in queue.pages(selection):
+                    break
+    return selection.found
 
 
 async def leftovers(stream: ParkedStream) -> int:
