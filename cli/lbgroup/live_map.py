@@ -13,6 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Self
 
 from rich.align import Align
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -21,6 +22,7 @@ from rich.text import Text
 
 from lbg_core.admin.problem_kinds import Severity
 from lbg_core.admin.snapshot import UNKNOWN, MessageGroupsStatus
+from lbg_core.counted_nouns import counted
 from lbg_core.group import SESSIONS
 
 if TYPE_CHECKING:
@@ -71,23 +73,28 @@ class MemberState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MapMember:
-    """A member on the map, whether it is in the group or not. `delivered`: messages, and `rate`: of them per second."""
+    """A member on the map, whether it is in the group or not. `delivered`: messages, and `rate`: of them per second.
+    `label`: shorter name."""
 
     name: str
     colour: str
     state: MemberState = MemberState.LIVE
     delivered: int = 0
     rate: float = 0.0
+    label: str = ""
 
     @property
     def title(self) -> Text:
         sign, style, _ = self.state.value
         name_style = f"bold {self.colour}" if self.state.is_running else "dim"
-        return Text.assemble((f"{sign} ", style or self.colour), (self.name, name_style))
+        return Text.assemble((f"{sign} ", style or self.colour), (self.label or self.name, name_style))
 
 
 COLOURS = ("cyan", "magenta", "green", "blue", "bright_cyan", "bright_magenta")
 """Of members: red and yellow are the colours of problems."""
+LINE_CHARS = 8
+"""Of a member's line at a queue."""
+LONG_NAME_CHARS = 12
 MAP_FRAME_LINES = 6
 """Lines of the map beside those of its queues, partitions or members."""
 
@@ -122,12 +129,16 @@ def live_map(
     *,
     is_compact: bool = False,
     selected: int | None = None,
+    width: int | None = None,
 ) -> RenderableType:
     """`rates`: messages per second of each queue or partition. `is_compact`: one line for each of them, and not two.
-    `selected`: number of the one that is marked."""
+    `selected`: number of the one that is marked. `width`: in characters; a list where columns do not fit."""
     if not description.is_shared:
         title = f"{service_word(description)}s × members"
-        body = _services(description, members, rates, is_compact=is_compact, selected=selected)
+        if width is None or _map_width(description, members) <= width:
+            body = _services(description, members, rates, is_compact=is_compact, selected=selected)
+        else:
+            title, body = f"{service_word(description)}s", _listed(description, members, rates, selected)
     elif description.spec is not None and description.spec.mode == SESSIONS:
         title, body = "sessions", _sessions(description, members)
     else:
@@ -135,11 +146,45 @@ def live_map(
     return Panel(body, title=title, border_style="bright_black")
 
 
-def map_lines(description: Description, members: Sequence[MapMember], *, is_compact: bool) -> int:
-    """Height of the map."""
+def map_lines(
+    description: Description, members: Sequence[MapMember], *, is_compact: bool, width: int | None = None
+) -> int:
+    """Height of the map; `width` is as of `live_map`."""
     services = () if description.services is UNKNOWN else description.services
+    if not description.is_shared and width is not None and _map_width(description, members) > width:
+        longest = 3 + max(map(len, _states(description, members)), default=0)
+        return len(services) + MAP_FRAME_LINES - 1 + -(-len(members) // max(1, (width - 4) // longest))
     lines = (1 if is_compact else 2) * len(services) if services else len(members)
     return lines + MAP_FRAME_LINES
+
+
+def _map_width(description: Description, members: Sequence[MapMember]) -> int:
+    """Width of the map with whole names, in characters."""
+    beside = len(service_word(description)) + 6 + len("waiting") + 8
+    return beside + sum(max(LINE_CHARS, len(member.title)) + 2 for member in members)
+
+
+def _listed(
+    description: Description, members: Sequence[MapMember], rates: Mapping[int, float], selected: int | None
+) -> RenderableType:
+    """The queues, and below them the members with their states."""
+    table = _table(service_word(description), "served by", "status", "rate", "waiting")
+    titles = {member.name: member.title for member in members}
+    for row in description.reported_services:
+        trouble = description.severity_of(row.number)
+        style = f"{'reverse ' if row.number == selected else ''}bold {severity_style(trouble)}"
+        server = Text(row.server or "nobody", style=severity_style(trouble) or "dim")
+        if row.member is not None:
+            server = titles.get(row.member.name, server)
+        rate = Text(rate_text(rates.get(row.number, 0.0)), style="dim")
+        status = Text(row.status, style=severity_style(trouble))
+        table.add_row(Text(str(row.number), style=style), server, status, rate, _waiting(row, trouble))
+    return Group(table, Text(), Columns(_states(description, members), padding=(0, 3)))
+
+
+def _states(description: Description, members: Sequence[MapMember]) -> list[Text]:
+    """Name and state of each member."""
+    return [Text(" ").join(_head(description, member).split("\n")) for member in members]
 
 
 def _services(
@@ -227,6 +272,26 @@ def _cell(
     return cell if is_compact else cell + Text(f"\n{below}", style=style)
 
 
+def progress_text(binding: QueueState, rate: float) -> str:
+    """Progress of a queue; one that had messages in the last seconds is not idle."""
+    return "Working" if binding.progress == "Idle" and binding.active and rate > 0 else binding.progress
+
+
+def last_chars(text: str, count: int) -> str:
+    """The end of a text, by which ids differ."""
+    return text if len(text) <= count else f"…{text[1 - count :]}"
+
+
+def short_names(names: Sequence[str]) -> dict[str, str]:
+    """Names of members as short as they differ: pods of one deployment begin alike."""
+    if len(names) < 2 or max(map(len, names)) <= LONG_NAME_CHARS:
+        return {name: name for name in names}
+    first, last = min(names), max(names)
+    same = next((place for place, char in enumerate(first) if last[place : place + 1] != char), len(first))
+    begin = first.rfind("-", 0, same) + 1
+    return {name: f"…{name[begin:]}" if begin else name for name in names}
+
+
 def _waiting(row: ServiceRow, trouble: Severity | None) -> Text:
     if not isinstance(row.ready, int):
         return Text("unknown" if row.ready is UNKNOWN else "missing", style="yellow")
@@ -243,7 +308,10 @@ def _message_groups(description: Description, members: Sequence[MapMember]) -> R
         table.add_row(member.title, bar, f"{count:,}", f"{member.delivered:,}", rate)
     counts = Text("how many keys have messages is not known", style="dim")
     if isinstance(native := description.native, MessageGroupsStatus):
-        counts = Text(f"{native.known:,} keys have messages or are at a member, {native.busy:,} are")
+        counts = Text(
+            f"{counted(native.known, 'key has messages or is', 'keys have messages or are')} at a member, "
+            f"{counted(native.busy, 'is', 'are')}"
+        )
     return Group(table, Text(), counts, Text("each key is at one member at a time, in order", style="dim"))
 
 
@@ -256,9 +324,9 @@ def _sessions(description: Description, members: Sequence[MapMember]) -> Rendera
         table.add_row(member.title, *_session_cells(rows.pop(member.name, None)), rate)
     for name, row in rows.items():
         table.add_row(Text(name, style="dim"), *_session_cells(row), "")
-    pool = "unknown" if sessions is None else f"{sessions.pool:,}"
+    pool = "unknown messages" if sessions is None else counted(sessions.pool, "message")
     words = Text("a message that is assigned stays in its session", style="dim")
-    return Group(table, Text(), Text(f"{pool} messages without a session yet"), words)
+    return Group(table, Text(), Text(f"{pool} without a session yet"), words)
 
 
 def _session_cells(session: SessionStatus | None) -> Iterator[Text]:
@@ -285,7 +353,7 @@ def rate_text(per_s: float) -> str:
 def sharing_line(description: Description) -> str:
     """The active member of each queue, in one line."""
     if isinstance(native := description.native, MessageGroupsStatus):
-        return f"{native.busy} of {native.known} keys at a member"
+        return f"{native.busy} of {counted(native.known, 'key')} at a member"
     if description.sessions is not None:
         sessions = description.sessions.sessions
         numbers = (f"{one.session}:{one.acknowledged}/{one.last_sequence}" for one in sessions)

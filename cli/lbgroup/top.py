@@ -28,6 +28,7 @@ from lbg_core.admin.observations import SORTS, GroupRow, Observations, age_text
 from lbg_core.admin.problems import lines_of, marked_lines
 from lbg_core.admin.snapshot import UNKNOWN
 from lbg_core.command_output import output_option, text_table
+from lbg_core.counted_nouns import counted
 from lbg_core.peers import printable
 from lbgroup.group.create import with_admin
 from lbgroup.options import broker_options, count_text
@@ -57,6 +58,19 @@ HEADER = (
     "STATE",
     "PROBLEMS",
 )
+LEFT_OUT = ("MODE", "UNACKED", "CLEARS", "DEAD", "OLDEST", "MEMBERS", "SERVED", "RATE/S", "READY")
+"""Columns that a narrow terminal has no room for, in the order in which they go: names, states and problems stay."""
+
+
+def columns_of(rows: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Places of the columns of `HEADER` that fit a terminal with these rows, their texts whole."""
+    widths = [2 + max(map(len, column)) for column in zip(HEADER, *rows, strict=True)]
+    places = list(range(len(HEADER)))
+    for name in LEFT_OUT:
+        if sum(widths[place] for place in places) <= width:
+            break
+        places.remove(HEADER.index(name))
+    return places
 
 
 def cells(row: GroupRow) -> tuple[str, ...]:
@@ -103,14 +117,20 @@ class View:
     """Place of the selected queue in the opened group."""
     is_queue_opened: bool = False
     is_filtering: bool = False
+    is_help: bool = False
+    """The keys are shown."""
     has_ended: bool = False
 
     def press(self, key: str, rows: Sequence[GroupRow], *, is_one: bool) -> None:
         """Effect of a key, or of an escape sequence."""
         if self.is_filtering:
             self._edit(key)
+        elif self.is_help and key not in ("\x03", "\x04"):
+            self.is_help = False
         elif key in ("q", "\x03", "\x04"):
             self.has_ended = True
+        elif key == "?":
+            self.is_help = True
         elif self.opened is not None:
             self._press_in_group(key, rows, is_one=is_one)
         elif key == "s":
@@ -157,15 +177,26 @@ class View:
             self.chosen += key
 
 
-NARROW = ("GROUP", "RATE/S", "READY", "PROBLEMS")
-KEYS_OF_ALL = "q quit   s sort   / filter   ↑↓ select   Enter open"
-KEYS_OF_GROUP = "q quit   ↑↓ select   Enter open"
+KEYS_OF_ALL = "? keys   q quit   s sort   / filter   ↑↓ select   Enter open"
+KEYS_OF_GROUP = "? keys   q quit   ↑↓ select   Enter open"
 KEYS_OF_ONE = f"{KEYS_OF_GROUP}   Esc all groups"
-KEYS_OF_QUEUE = "q quit   ↑↓ other queue   Esc group"
+KEYS_OF_QUEUE = "? keys   q quit   ↑↓ other queue   Esc group"
+KEYS = (
+    ("?", "these keys; any key closes them"),
+    ("q, Ctrl-C", "quit"),
+    ("↑ ↓, k j", "select a group, or a queue of it"),
+    ("Enter, →", "open what is selected"),
+    ("Esc, ←", "back to the group, or to all groups"),
+    ("s", "next order of groups, as of --sort"),
+    ("/", "only groups with a text in their names"),
+    ("", "Enter keeps the choice, Esc ends it"),
+)
 
 
 def screen(seen: Observations, view: View, *, width: int, height: int, is_one: bool) -> RenderableType:
     """The screen, `width` by `height` characters: of the opened group, or of all."""
+    if view.is_help:
+        return _keys(height)
     opened = next((row for row in seen.rows if row.description.group == view.opened), None)
     if opened is not None:
         queue = view.opened_queue(opened)
@@ -173,6 +204,16 @@ def screen(seen: Observations, view: View, *, width: int, height: int, is_one: b
             return _one_queue(seen, opened, queue, width=width, height=height)
         return _one_group(seen, opened, queue, width=width, height=height, is_one=is_one)
     return _all_groups(seen, view, width=width, height=height)
+
+
+def _keys(height: int) -> RenderableType:
+    from rich.console import Group
+    from rich.text import Text
+
+    lines = [Text("Keys", style="bold"), *(Text(f"  {key:<10} {effect}") for key, effect in KEYS)]
+    for line in lines:
+        line.no_wrap, line.overflow = True, "ellipsis"
+    return Group(*lines[:height])
 
 
 def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> RenderableType:
@@ -183,18 +224,14 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
     from lbgroup.live_map import severity_style
 
     rows = seen.ordered(view.sort, view.chosen)
-    head = f"{len(seen.rows)} groups, by {view.sort}"
+    head = f"{counted(len(seen.rows), 'group')}, by {view.sort}"
     if view.chosen or view.is_filtering:
         head += f", filter: {view.chosen}{'_' if view.is_filtering else ''}"
     room = max(1, height - 4)
     selected = min(view.selected, max(0, len(rows) - 1))
     first = max(0, min(selected - room + 1, len(rows) - room)) if selected >= room else 0
-    # Columns that a narrow terminal has no room for are left out, the least important ones first.
-    columns = [
-        place
-        for place, name in enumerate(HEADER)
-        if width >= 110 or (name not in ("MODE", "UNACKED", "CLEARS") and (width >= 80 or name in NARROW))
-    ]
+    texts = [[printable(text, max_chars=None) for text in cells(row)] for row in rows]
+    columns = columns_of(texts, width)
     table = Table(box=None, expand=True, padding=(0, 1), header_style="dim")
     for place in columns:
         is_name = HEADER[place] in ("GROUP", "MODE", "STATE")
@@ -214,8 +251,7 @@ def _all_groups(seen: Observations, view: View, *, width: int, height: int) -> R
             if description.faults
             else ""
         )
-        texts = cells(row)
-        table.add_row(*(printable(texts[one], max_chars=None) for one in columns), style=style)
+        table.add_row(*(texts[place][one] for one in columns), style=style)
     return Group(
         Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
         table,
@@ -230,7 +266,7 @@ def _one_queue(
     from rich.text import Text
 
     from lbg_core.admin.member_requests import unread_lines
-    from lbgroup.live_map import service_word
+    from lbgroup.live_map import last_chars, progress_text, service_word
 
     one = row.description
     observed = next((each for each in one.queues if each.number == queue.number), None)
@@ -246,7 +282,7 @@ def _one_queue(
                 member.name,
                 one.role,
                 "active" if one.active else "unbound" if one.status == "Unbound" else "waits",
-                one.progress,
+                progress_text(one, seen.queue_rates.get(queue.number, 0.0)),
                 str(one.in_flight),
             )
             for member, one in queue.bindings
@@ -259,10 +295,12 @@ def _one_queue(
         lines.append(seen.peeked or "its messages are read")
     else:
         now_us = time.time_ns() // 1000
+        # Beside state, age and attempts.
+        id_chars, key_chars = (48, 32) if width >= 120 else ((width - 36) // 2, (width - 36) // 2)
         messages = [
             (
-                printable(message.id, max_chars=48),
-                printable(message.key or "-", max_chars=32),
+                last_chars(printable(message.id, max_chars=None), id_chars),
+                printable(message.key or "-", max_chars=key_chars),
                 message.state,
                 "-" if (age_s := message.age_s(now_us)) is None else age_text(age_s),
                 str(message.attempts),
@@ -286,15 +324,24 @@ def _one_group(
     from rich.console import Group
     from rich.text import Text
 
-    from lbgroup.live_map import MapMember, colours_of, live_map, map_lines, severity_style
+    from lbgroup.live_map import (
+        MapMember,
+        colours_of,
+        live_map,
+        map_lines,
+        severity_style,
+        short_names,
+    )
 
     one = row.description
     known = () if one.members is UNKNOWN else one.members
     colours = colours_of(member.name for member in known)
+    labels = short_names([member.name for member in known])
     members = [
         MapMember(
             member.name,
             colours[member.name],
+            label=labels[member.name],
             delivered=member.counts.get("delivered", 0),
         )
         for member in known
@@ -302,14 +349,14 @@ def _one_group(
     # Above the map, of which a part may have no room.
     problems = [Text(line, style=severity_style(severity)) for severity, line in marked_lines(one.problems)]
     height_of_problems = sum(1 + len(line) // width for line in problems)
-    is_compact = map_lines(one, members, is_compact=False) > height - height_of_problems - 8
+    is_compact = map_lines(one, members, is_compact=False, width=width) > height - height_of_problems - 8
     state = f"   {one.pause_text.upper()}" if one.pause_text else ""
     clears = "" if row.clears_s is None else f"   clears in {row.clears_text}"
     if row.clears_s == inf:
         clears = "   does not clear"
     head = (
-        f"{one.group}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
-        f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead{state}"
+        f"{one.group}{state}   {row.rate:,.0f}/s   {count_text(one.ready)} ready   {count_text(one.unacked)} unacked   "
+        f"oldest {row.oldest_text}{clears}   {count_text(one.dead_letters)} dead"
     )
     lines = list[Text]()
     if one.sequences is not None:
@@ -320,7 +367,12 @@ def _one_group(
         lines.append(Text(f"hottest keys: {shown}"))
     changes = [change for change in seen.changes if change.group == one.group]
     room = max(
-        2, height - map_lines(one, members, is_compact=is_compact) - height_of_problems - len(lines) - 3
+        2,
+        height
+        - map_lines(one, members, is_compact=is_compact, width=width)
+        - height_of_problems
+        - len(lines)
+        - 3,
     )
     for change in changes[-room:]:
         text = printable(change.text)
@@ -332,7 +384,7 @@ def _one_group(
     return Group(
         Text(head, style="bold", no_wrap=True, overflow="ellipsis"),
         *problems,
-        live_map(one, members, seen.queue_rates, is_compact=is_compact, selected=selected),
+        live_map(one, members, seen.queue_rates, is_compact=is_compact, selected=selected, width=width),
         *lines,
         Text(keys, style="dim"),
     )

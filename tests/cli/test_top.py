@@ -31,7 +31,7 @@ from lbg_core.group.member_state import Identity
 from lbg_core.group.members_protocol import Activity, Takeover
 from lbg_core.publisher import GroupPublisher
 from lbg_sidecar import Member, MemberSettings, Message
-from lbgroup.top import HEADER, View, screen, text_lines
+from lbgroup.top import HEADER, KEYS, LEFT_OUT, View, screen, text_lines
 from testing.admin.fake_admin import FakeAdmin
 from testing.command_line import Lbg, Where, end_started, start_lbg
 from testing.output_documents import checked
@@ -355,6 +355,97 @@ async def test_an_opened_queue_of_a_group_without_a_usable_record_shows_the_caus
     peeked = await GroupReader(admin, None).peek("orders", queue)
     assert isinstance(peeked, str)
     assert shown in peeked
+
+
+async def test_a_narrow_terminal_keeps_names_states_and_problems() -> None:
+    seen = Observations()
+    name = "flights-of-the-northern-region"
+    paused = replace(await described(name, ready=7), is_paused=True)
+    seen.look([paused, await described("orders", ready=12_345)], 0)
+    left_out: list[set[str]] = []
+    for width in (160, 90, 80, 60):
+        header, *lines = drawn(seen, View(), width, 20)[1:]
+        left_out.append(set(HEADER) - set(header.split()))
+        (line,) = (line for line in lines if name in line)
+        assert "paused" in line
+        assert {"GROUP", "STATE", "PROBLEMS"} <= set(header.split())
+        assert "…" not in line
+    assert left_out == sorted(left_out, key=len), "the narrower, the fewer columns"
+    assert all(one == set(LEFT_OUT[: len(one)]) for one in left_out)
+    assert not left_out[0]
+    assert left_out[-1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+async def test_an_opened_group_has_its_members_and_their_states_in_every_width(width: int) -> None:
+    seen = Observations()
+    beats = [
+        {**beat(index, active={index} if index < 2 else set()), "name": f"orders-7d4f9c-pod{index}"}
+        for index in range(4)
+    ]
+    seen.look([replace(await described("orders", *beats, ready=7), is_paused=True)], 0)
+    view = View(opened="orders")
+    lines = drawn(seen, view, width, 24)
+    assert len(lines) <= 24
+    assert lines[0].startswith("orders   PAUSED   ")
+    text = "\n".join(lines).replace("\u00a0", " ")
+    for index in range(4):
+        assert f"● …pod{index}" in text
+        assert f"index {index}" in text
+    view.is_queue_opened = True
+    held = PeekedMessage(
+        f"a1b2c3d4-1764546000000000-0-{10**6}",
+        "a key of a customer with a long name",
+        0,
+        HeldState.POISONED,
+        3,
+        "no such account",
+        False,
+        1,
+        "orders.1.t",
+        None,
+        "x",
+        None,
+        1,
+    )
+    seen.peeked = PeekResult("orders", (held,), 1, {}, (), False)
+    text = "\n".join(drawn(seen, view, width, 24))
+    assert "orders-7d4f9c-pod3" in text
+    assert "0-1000000" in text, "ids differ at their ends"
+    assert "poisoned" in text
+    assert "ATTEMPTS" in text
+
+
+async def test_a_queue_that_had_messages_is_not_idle() -> None:
+    seen = Observations()
+    for second in (0, 2):
+        beats = beat(0, active={0, 1}, acked=48 * second, delivered=48 * second)
+        seen.look([await described("orders", beats)], second)
+    view = View(opened="orders", is_queue_opened=True)
+    assert "Working" in "\n".join(drawn(seen, view, 80, 24))
+    seen.look([await described("orders", beats)], 60)
+    seen.look([await described("orders", beats)], 62)
+    assert "Idle" in "\n".join(drawn(seen, view, 80, 24))
+
+
+@pytest.mark.parametrize("opened", [None, "orders"])
+async def test_a_question_mark_shows_the_keys_until_any_key(opened: str | None) -> None:
+    seen, view = Observations(), View(opened=opened)
+    seen.look([await described("orders", beat(0, active={0, 1}))], 0)
+    before = drawn(seen, view, 60, 20)
+    assert "? keys" in before[-1]
+    view.press("?", seen.rows, is_one=False)
+    lines = drawn(seen, view, 60, 20)
+    assert lines[0] == "Keys"
+    assert all(key in "\n".join(lines) for key, _ in KEYS)
+    assert not any("…" in line for line in lines)
+    assert len(drawn(seen, view, 60, 4)) == 4
+    view.press("q", seen.rows, is_one=False)
+    assert (view.is_help, view.has_ended, view.opened) == (False, False, opened)
+    assert drawn(seen, view, 60, 20) == before
+    view.press("?", seen.rows, is_one=False)
+    view.press("\x03", seen.rows, is_one=False)
+    assert view.has_ended
 
 
 async def test_keys_sort_filter_open_and_end() -> None:
