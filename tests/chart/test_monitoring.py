@@ -174,6 +174,75 @@ def test_panels_have_places_and_numbers_of_their_own(name: str) -> None:
         assert panel["title"]
 
 
+THINGS = {
+    "lbg_app_ready": "applications",
+    "lbg_build_info": "versions",
+    "lbg_lanes_blocked": "keys",
+    "lbg_member_joined": "members",
+    "lbg_operator_broker_condition": "brokers",
+    "lbg_operator_group_arrivals_per_second": "messages",
+    "lbg_operator_group_scheduled_replicas": "members",
+    "lbg_operator_group_wanted_replicas": "members",
+    "lbg_overlaps_total": "queues",
+    "lbg_parking_full": "bounds",
+    "lbg_repeats_dropped_total": "messages",
+    "lbg_retries_total": "calls",
+    "lbg_stalls_total": "queues",
+}
+"""Things that metrics count whose name does not have them."""
+
+COUNTED = (
+    "messages letters keys calls handoffs reconciles queues partitions bindings sessions "
+    "streams members condition"
+)
+NAMED = {"letters": "messages", "condition": "groups"}
+
+
+def axis_of(expression: str) -> tuple[str, str]:
+    """Thing that an expression measures, and Grafana's unit of it."""
+    if expression.startswith("count("):
+        return "series", "short"
+    name = re.findall(r"\blbg_\w+", expression)[0].removesuffix("_bucket")
+    if name.endswith("_seconds") and "increase(" not in expression:
+        return "time", "s"
+    if name.endswith(("_bytes", "_ratio")):
+        return ("bytes", "bytes") if name.endswith("_bytes") else ("share", "percentunit")
+    words = name.split("_")
+    found = next((one for one in COUNTED.split() if one in words), "observations")
+    thing = THINGS.get(name, NAMED.get(found, found))
+    is_rate = "rate(" in expression or name.endswith("_per_second")
+    return thing, "cpm" if is_rate and "60 *" in expression else "cps" if is_rate else "short"
+
+
+@pytest.mark.parametrize("name", DASHBOARDS)
+def test_an_axis_has_one_unit_and_measures_one_thing(name: str) -> None:
+    for panel in panels(DASHBOARDS[name]):
+        axes = {axis_of(target["expr"]) for target in panel["targets"]}
+        unit = panel["fieldConfig"]["defaults"]["unit"]
+        assert [(panel["title"], one) for _, one in axes] == [(panel["title"], unit)]
+        overridden = [each["id"] for one in panel["fieldConfig"]["overrides"] for each in one["properties"]]
+        assert "unit" not in overridden, panel["title"]
+        if panel["type"] == "heatmap":
+            assert panel["options"]["yAxis"]["unit"] == "s", "buckets of a duration"
+
+
+@pytest.mark.parametrize(
+    ("expression", "axis"),
+    [
+        ("sum(lbg_messages_missing)", ("messages", "short")),
+        ("time() - min(lbg_messages_missing_timestamp_seconds)", ("time", "s")),
+        ("sum(rate(lbg_retries_total[5m]))", ("calls", "cps")),
+        ("60 * sum(rate(lbg_handoffs_total[5m]))", ("handoffs", "cpm")),
+        ("histogram_quantile(0.9, sum by (le) (rate(lbg_message_age_seconds_bucket[5m])))", ("time", "s")),
+        ("max(lbg_parked_bytes)", ("bytes", "bytes")),
+        ("max(lbg_parked_keys)", ("keys", "short")),
+        ("count(lbg_operator_watch_silence_seconds)", ("series", "short")),
+    ],
+)
+def test_what_an_expression_measures_is_known(expression: str, axis: tuple[str, str]) -> None:
+    assert axis_of(expression) == axis
+
+
 def test_a_dashboard_arrives_at_grafana_as_it_is_in_the_repository() -> None:
     maps = of_kind(rendered(), "ConfigMap")
     arrived = {name: text for one in maps for name, text in one["data"].items()}
